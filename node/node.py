@@ -28,7 +28,7 @@ from node.admin.parts import NodeParts
 from node.admin.raft import NodeAdmin
 from node.broker import Broker, BrokerIdentity
 from node.config.environment import raise_descriptor_limit, tls_files
-from node.config.exposure import exposures
+from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import Limits, PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
@@ -297,9 +297,10 @@ class Node:
             context = client_port_context(tls, require_client_certificate=settings.tls_client_auth)
         self.ports.push_async_callback(self.framed.stop, 0)
         if settings.framed_listen is not None:
-            port = await self.framed.bind(settings.framed_listen, context)
+            has_rocketmq = serves_rocketmq(settings, settings.framed_listen)
+            port = await self.framed.bind(settings.framed_listen, context, has_others=has_rocketmq)
             self.framed_address = settings.framed_advertised(port)
-            self.remoting_addresses = (self.framed_address,)
+            self.remoting_addresses = (self.framed_address,) if has_rocketmq else ()
         if settings.rocketmq_listen is not None:
             names = range(settings.rocketmq_name_count)
             self.remoting_addresses = tuple(
@@ -416,7 +417,9 @@ class Node:
         life.push_async_callback(self._end_calls)
         self.framed.calls.open(self.broker)
         await self.remoting.start()
-        await self.grpc.start(own, (self.rocketmq.handler(),))
+        is_on = serves_rocketmq(self.settings, self.settings.listen)
+        others = self.rocketmq.handler() if is_on else self.rocketmq.closed_handler()
+        await self.grpc.start(own, (others,))
         # Objects made at start-up live as long as the process; a full collection that traverses
         # them stops the loop for long.
         gc.collect()
@@ -575,7 +578,9 @@ class Node:
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings for an operator, as sentences."""
+        opened = open_rocketmq(self.settings)
         return (
+            *(() if opened is None else (str(opened),)),
             *self.replication.store.stats().warnings(),
             *self.sync_watch.warnings(),
             *self.lives.warnings(),

@@ -11,17 +11,18 @@ second piece of the buffer cut at their ends, which Arrow gathers at once.
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.errors import BodyError
 from pipeline.properties import Ints, Properties, pieces, text_pieces
 from pipeline.schema import COLUMNS, TIMESTAMP, arrow_schema
-from quorumlog.errors import CorruptRecordError
-from quorumlog.records.compression import IS_COMPRESSED, decompress
+from quorumlog.errors import QuorumlogError
+from quorumlog.records.compression import BODY_SIZE_BYTES_MAX, IS_COMPRESSED, decompress
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -30,6 +31,8 @@ _BODY_AT: Final = 88
 _V6_EXTRA_BYTES: Final = 12
 _FLAG_BORN_V6: Final = 0x10
 _FLAG_STORE_V6: Final = 0x20
+_OF_BODY: Final = ("body", "body_error")
+_CHECKED: Final = ("topic", "queue_id", "queue_offset", "body_error")
 _CRC_MASK: Final = 0x7FFFFFFF
 _PROPERTY_CRC: Final = b"__CRC32#\x01"
 _PROPERTY_CRC_SIZE_BYTES: Final = 20
@@ -65,14 +68,58 @@ def record_batch(
     group: str | None = None,
     topic: str = "",
 ) -> pa.RecordBatch:
-    """Decode records that lie back to back. Raises RecordDamagedError.
+    """Decode records that lie back to back to one batch, as `record_batches` does."""
+    found = list(record_batches(data, columns, entries=entries, group=group, topic=topic))
+    return found[0] if len(found) == 1 else pa.concat_batches(found)
 
-    `topic`: all records are of this one, so it need not be decoded; another one is damage. The
-    columns hold no reference to `data`.
+
+def record_batches(
+    data: bytes,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    entries: Entries | None = None,
+    group: str | None = None,
+    topic: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """Yield records that lie back to back, decoded. Raises RecordDamagedError.
+
+    It is one batch, unless compressed bodies become more than BODY_SIZE_BYTES_MAX. A body that
+    cannot be unpacked is null, with the reason in `body_error`. `topic`: all records are of this
+    one, so it need not be decoded; another one is damage. The columns hold no reference to `data`.
     """
-    records = RecordColumns(data)
-    arrays = [_column(records, name, entries, group, topic) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+    records, schema = RecordColumns(data), arrow_schema(columns)
+    others = {
+        name: _column(records, name, entries, group, topic)
+        for name in columns
+        if name not in _OF_BODY
+    }
+    if len(others) == len(columns):
+        yield pa.RecordBatch.from_arrays(list(others.values()), schema=schema)
+        return
+    at = 0
+    for body, error in records.bodies():
+        own = {"body": body, "body_error": error}
+        rest = {name: array.slice(at, len(body)) for name, array in others.items()} | own
+        at += len(body)
+        arrays = [rest[name] for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def with_checked(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return columns and those that `check_bodies` needs."""
+    return (*columns, *(name for name in _CHECKED if name not in columns))
+
+
+def check_bodies(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return some columns of a batch. Raises BodyError if a body cannot be unpacked."""
+    faulty = batch.filter(batch.column("body_error").is_valid())
+    if faulty.num_rows:
+        row = faulty.slice(0, 1).to_pylist()[0]
+        raise BodyError(
+            "topic {topic}, queue {queue_id}, offset {queue_offset}: {body_error}".format(**row),
+            "have it as a row with the column body_error: failOnBodyError=false",
+        )
+    return batch.select(list(columns))
 
 
 def _column(
@@ -101,8 +148,6 @@ def _column(
             return _timestamps(records.field(">i8", 40))
         case "store_time":
             return _timestamps(records.store_unix_ms())
-        case "body":
-            return records.bodies()
         case "message_id":
             return records.message_ids()
         case "broker_group":
@@ -210,8 +255,11 @@ class RecordColumns:
         )
         return sliding[places]
 
-    def bodies(self) -> pa.Array:
-        """Return the bodies, after a check of their checksums."""
+    def bodies(self) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Yield the bodies, after a check of their checksums, each with why it cannot be unpacked.
+
+        Each pair of arrays is of the next records.
+        """
         lo, hi, _, _ = self._bounds()
         view, crc32 = memoryview(self.data), zlib.crc32
         cuts = zip(lo.tolist(), hi.tolist(), strict=True)
@@ -219,21 +267,31 @@ class RecordColumns:
         self._demand(crcs & _CRC_MASK == self.field(">u4", 8), "body CRC")
         self._check_property_crcs()
         if (self._sys_flags & IS_COMPRESSED).any():
-            return self._unpacked(lo, hi)
-        return pieces(self.data, lo, hi)
+            yield from self._unpacked(lo, hi)
+        else:
+            yield pieces(self.data, lo, hi), pa.nulls(self.count, pa.string())
 
-    def _unpacked(self, lo: Ints, hi: Ints) -> pa.Array:
-        """Return bodies of which some are compressed."""
-        bodies: list[bytes] = []
-        for begin, a, b, flags in zip(
-            self._begins.tolist(), lo.tolist(), hi.tolist(), self._sys_flags.tolist(), strict=True
-        ):
-            try:
-                body = self.data[a:b]
-                bodies.append(decompress(body, flags) if flags & IS_COMPRESSED else body)
-            except CorruptRecordError as error:
-                raise RecordDamagedError(begin, error.message) from error
-        return pa.array(bodies, pa.binary())
+    def _unpacked(self, lo: Ints, hi: Ints) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Yield bodies of which some are compressed, about BODY_SIZE_BYTES_MAX at a time."""
+        bodies: list[bytes | None] = []
+        errors: list[str | None] = []
+        size_bytes = 0
+        for a, b, flags in zip(lo.tolist(), hi.tolist(), self._sys_flags.tolist(), strict=True):
+            body: bytes | None = self.data[a:b]
+            error = None
+            if flags & IS_COMPRESSED:
+                try:
+                    body = decompress(self.data[a:b], flags)
+                except QuorumlogError as failure:
+                    body, error = None, failure.message
+            bodies.append(body)
+            errors.append(error)
+            size_bytes += len(body or b"")
+            if size_bytes >= BODY_SIZE_BYTES_MAX:
+                yield pa.array(bodies, pa.binary()), pa.array(errors, pa.string())
+                bodies, errors, size_bytes = [], [], 0
+        if bodies:
+            yield pa.array(bodies, pa.binary()), pa.array(errors, pa.string())
 
     def _check_property_crcs(self) -> None:
         """Check the second CRC, over all bytes before it, of the records that carry one."""

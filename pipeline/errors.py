@@ -40,6 +40,12 @@ class DataLossError(PipelineError):
     code = "pipeline.data_loss"
 
 
+class BodyError(PipelineError):
+    """A body cannot be unpacked: it is damaged, too large, or of an unknown way."""
+
+    code = "pipeline.bad_body"
+
+
 class RowError(PipelineError, ValueError):
     """A row cannot become a record."""
 

@@ -31,6 +31,7 @@ _SOURCE: Final = (
     "maxRecordsPerTrigger",
     "maxRecordsPerPartition",
     "failOnDataLoss",
+    "failOnBodyError",
     "readFrom",
 )
 _BATCH_ONLY: Final = ("endingOffsets",)
@@ -72,6 +73,7 @@ class SourceOptions:
     records_per_trigger_max: int | None = None
     records_per_partition_max: int = RECORDS_PER_PARTITION_MAX
     fails_on_data_loss: bool = True
+    fails_on_body_error: bool = False
     reads_followers: bool = True
 
 
@@ -126,6 +128,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         records_per_partition_max=given.count("maxRecordsPerPartition", RECORDS_PER_PARTITION_MAX)
         or RECORDS_PER_PARTITION_MAX,
         fails_on_data_loss=given.choice("failOnDataLoss", ("true", "false")) == "true",
+        fails_on_body_error=given.choice("failOnBodyError", ("false", "true")) == "true",
         reads_followers=given.choice("readFrom", ("followers", "leader")) == "followers",
     )
 

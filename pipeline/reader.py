@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.columns import Entries, record_batch
+from pipeline.columns import Entries, check_bodies, record_batches, with_checked
 from pipeline.connection import Connection
 from pipeline.errors import DataLossError
 from pipeline.options import SourceOptions
@@ -65,20 +65,26 @@ class _Reader:
                 if offset < hi:
                     coming = self._begin(offset)
                 if found.record_count:
-                    yield self._decode(found)
+                    yield from self._decode(found)
         finally:
             coming.cancel()
 
-    def _decode(self, records: RawRecords) -> pa.RecordBatch:
+    def _decode(self, records: RawRecords) -> Iterator[pa.RecordBatch]:
         entries = None
         if records.entry_indexes:
             entries = Entries(
                 records.entry_first_records, records.entry_indexes, records.entry_terms
             )
         queue = self._wanted.queue
-        return record_batch(
-            records.records, self._columns, entries=entries, group=queue.group, topic=queue.topic
-        )
+        fails = self._options.fails_on_body_error
+        for batch in record_batches(
+            records.records,
+            with_checked(self._columns) if fails else self._columns,
+            entries=entries,
+            group=queue.group,
+            topic=queue.topic,
+        ):
+            yield check_bodies(batch, self._columns) if fails else batch
 
     def _after_loss(self, offset: int, records: RawRecords) -> int:
         """Return the offset behind missing records; raise DataLossError if none may be missing."""

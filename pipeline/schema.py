@@ -25,12 +25,14 @@ FIELDS: Final = (
     pa.field("keys", KEYS, nullable=False),
     pa.field("tag", pa.string()),
     pa.field("properties", PROPERTIES, nullable=False),
-    pa.field("body", pa.binary(), nullable=False),
+    pa.field("body", pa.binary()),
     pa.field("message_id", pa.string(), nullable=False),
     pa.field("broker_group", pa.string()),
+    pa.field("body_error", pa.string()),
 )
-"""`index` and `term` of the log's entry; null in a log without entries. `broker_group` is null
-where it is unknown, as in the files of a node."""
+"""`body` is null where `body_error` says why it cannot be unpacked. `index` and `term` of the log's
+entry; null in a log without entries. `broker_group` is null where it is unknown, as in the files of
+a node."""
 
 COLUMNS: Final = tuple(field.name for field in FIELDS)
 _BY_NAME: Final = {field.name: field for field in FIELDS}

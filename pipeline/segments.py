@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pipeline.columns import record_batch
+from pipeline.columns import check_bodies, record_batches, with_checked
 from pipeline.errors import OptionError
 from pipeline.schema import (
     COLUMNS,
@@ -76,14 +76,15 @@ class SegmentOptions:
     topics: frozenset[str] | None
     """Topics to read; None: all but the system's."""
     piece_size_bytes: int
+    fails_on_body_error: bool = False
 
 
 def parse_options(given: Mapping[str, str]) -> SegmentOptions:
     """Check all options. Raises OptionError for the first bad one."""
     values = {name.lower(): value for name, value in given.items()}
     for name in given:
-        if name.lower() not in ("path", "columns", "topic", "piecesize"):
-            do = "use path, columns, topic or pieceSize"
+        if name.lower() not in ("path", "columns", "topic", "piecesize", "failonbodyerror"):
+            do = "use path, columns, topic, pieceSize or failOnBodyError"
             raise OptionError(f"{NAME} has no option {name!r}", do)
     directory = values.get("path", "")
     if not directory:
@@ -93,12 +94,17 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
     if not size.isdecimal() or int(size) < _PIECE_SIZE_BYTES_MIN:
         do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more"
         raise OptionError(f"pieceSize is {size!r}", do)
+    fails = values.get("failonbodyerror", "false").lower()
+    if fails not in ("true", "false"):
+        raise OptionError(f"failOnBodyError is {fails!r}", "use true or false")
     try:
         columns = parse_columns(values.get("columns", ""))
     except UnknownColumnError as error:
         what, _, do = str(error).rpartition("; ")
         raise OptionError(what, do) from error
-    return SegmentOptions(os.path.abspath(directory), columns, topics or None, int(size))
+    return SegmentOptions(
+        os.path.abspath(directory), columns, topics or None, int(size), fails == "true"
+    )
 
 
 class SegmentsSource(DataSource):
@@ -178,9 +184,10 @@ class SegmentsReader(DataSourceReader):
         """Yield the records of a piece, on a worker. Raises CorruptionError for damage."""
         assert isinstance(partition, SegmentPiece), f"{partition!r}"
         if partition.lo < partition.hi:
-            yield from read_piece(
-                self._log, partition.lo, partition.hi, self._options.columns, self._topics
-            )
+            columns, fails = self._options.columns, self._options.fails_on_body_error
+            needed = with_checked(columns) if fails else columns
+            for batch in read_piece(self._log, partition.lo, partition.hi, needed, self._topics):
+                yield check_bodies(batch, columns) if fails else batch
 
 
 def read_piece(
@@ -200,9 +207,7 @@ def read_piece(
         for chunk in Walk(reader, begin, hi).chunks():
             bodies = _bodies_of(log, chunk)
             if bodies.data:
-                batch = _batch(bodies, columns, topics)
-                if batch.num_rows:
-                    yield batch
+                yield from _batches(bodies, columns, topics)
 
 
 class _Bodies(NamedTuple):
@@ -238,18 +243,29 @@ def _bodies_of(log: SealedLog, chunk: Chunk) -> _Bodies:
     return _Bodies(b"".join(parts), positions, np.array(begins, np.int64), numbers)
 
 
-def _batch(
+def _batches(
     bodies: _Bodies, columns: Sequence[str], topics: frozenset[str] | None
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
     """Decode records, and leave out those that are invisible or not asked for."""
     needed = {"topic", "position", *columns} - {"index", "term"}
-    plain = [name for name in COLUMNS if name in needed]
-    batch = record_batch(bodies.data, plain)
-    names = batch.column(plain.index("topic"))
+    for batch in record_batches(bodies.data, [name for name in COLUMNS if name in needed]):
+        wanted = _wanted(bodies, batch, columns, topics)
+        if wanted.num_rows:
+            yield wanted
+
+
+def _wanted(
+    bodies: _Bodies,
+    batch: pa.RecordBatch,
+    columns: Sequence[str],
+    topics: frozenset[str] | None,
+) -> pa.RecordBatch:
+    """Return the visible rows of some topics, with the columns of their entries."""
+    names = batch.column("topic")
     if topics is None:
         topics = frozenset(topic for topic in names.unique().to_pylist() if not is_reserved(topic))
     mask = pc.is_in(names, pa.array(sorted(topics), pa.string()))
-    by_name: dict[str, Any] = dict(zip(plain, batch.columns, strict=True))
+    by_name: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
     positions = by_name["position"].to_numpy()
     entry = np.searchsorted(bodies.positions, positions, side="right") - 1
     begins = positions - bodies.positions[entry] + bodies.begins[entry]

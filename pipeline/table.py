@@ -98,7 +98,9 @@ class LakeTable:
         size_bytes = sum(file.size_bytes for file in files)
         count = max(1, round(size_bytes / MERGED_SIZE_BYTES))
         paths = [f"{self.path}/{file.path}" for file in files]
-        merged = self._spark.read.parquet(*paths).coalesce(count)
+        # Files of an older table lack columns that there are now.
+        files_read = self._spark.read.option("mergeSchema", "true").parquet(*paths)
+        merged = files_read.coalesce(count)
         merged.write.mode("overwrite").parquet(f"{self.path}/{_STAGED}/merge")
         numbers = [number for file in files for number in _batches(file)]
         name = f"batch-{min(numbers)}-{max(numbers)}"

@@ -21,7 +21,7 @@ from qlog.imports import paused_collector
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.standard_output import prepare_stdout
+from quorumlog.standard_output import escape_output, prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -164,6 +164,7 @@ class LazyGroup(click.Group):
             return super().main(args, prog_name, standalone_mode=False, **extra)
         choose_engine()
         prepare_stdout()
+        escape_output()
         sys.exit(self._run(args, prog_name, **extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from quorumlog.foreign_text import shown
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -52,7 +54,7 @@ def broker_group_option(command: _Command) -> _Command:
 def warn_away(away: Sequence[str]) -> None:
     """Print to stderr which broker groups did not answer, so that a part does not pass for all."""
     for name in away:
-        click.echo(f"warning: broker group {name} does not answer; it is left out", err=True)
+        click.echo(f"warning: broker group {shown(name)} does not answer; it is left out", err=True)
 
 
 def shown_columns(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from qlog.broker_groups import shown_columns, shown_rows
 from qlog.connection import ask, confirm, server_option
 from qlog.output import Format, Row, output_option, print_record, print_rows
 from quorumlog.command_errors import ExitCode
+from quorumlog.foreign_text import shown
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -135,7 +136,7 @@ def _print(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format
         else:
             print_record(part, output)
     for line in printout.lines if is_table else ():
-        click.echo(line)
+        click.echo(shown(line))
 
 
 def _print_value(printout: Printout, keys: Mapping[str, Sequence[str]], output: Format) -> None:

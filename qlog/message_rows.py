@@ -59,6 +59,9 @@ def body_text(body: bytes) -> tuple[str, str]:
 
 
 def time_text(unix_ms: int) -> str:
-    """Return a time in ISO 8601, UTC, with milliseconds."""
-    moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    """Return a time in ISO 8601, UTC, with milliseconds; the number for one that has no year."""
+    try:
+        moment = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        return f"{unix_ms} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

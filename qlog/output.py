@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 
 import click
 
+from quorumlog.foreign_text import shown, shown_json
+from quorumlog.standard_output import styled
+
 Row = Mapping[str, object]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -83,7 +86,9 @@ def print_record(record: Row, output: Format) -> None:
 def to_json(value: object, indent: int | None = None) -> str:
     """Return one JSON document; raises TypeError or ValueError for values without a JSON form."""
     # NaN and infinity are no JSON; a result that holds one is a bug and must not pass silently.
-    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=False)
+    return shown_json(
+        json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=False)
+    )
 
 
 def _plain(value: object) -> object:
@@ -104,7 +109,7 @@ def _plain(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """Return one value as one line of text. Control characters, as data may hold, are escaped."""
+    """Return one value as one line of text, escaped and cut as `shown` does."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -120,7 +125,7 @@ def cell(value: object) -> str:
     else:
         plain = _plain(value) if not isinstance(value, list | tuple) else value
         text = plain if isinstance(plain, str) else to_json(plain)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown(text)
 
 
 def _is_number(value: object) -> bool:
@@ -159,7 +164,7 @@ def _print_rich(cells: Sequence[Sequence[str]], columns: Sequence[str], right: s
     for line in cells:
         # Text, because rich would read brackets in data as its own markup.
         table.add_row(*(Text(text) for text in line))
-    Console().print(table)
+    Console(file=styled(sys.stdout)).print(table)
 
 
 def _is_row_list(value: object) -> bool:

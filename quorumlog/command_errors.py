@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import click
 
+from quorumlog.foreign_text import shown
+
 
 class ExitCode(enum.IntEnum):
     """The exit code of the process. A command may return one of these."""
@@ -33,7 +35,7 @@ class Explanation:
     exit_code: ExitCode = ExitCode.FAILED
 
     def __str__(self) -> str:
-        return f"error: {self.what}\n  why: {self.why}\n  do:  {self.do}"
+        return f"error: {shown(self.what)}\n  why: {shown(self.why)}\n  do:  {shown(self.do)}"
 
 
 class CliError(Exception):

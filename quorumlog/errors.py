@@ -9,6 +9,8 @@ is the one positional argument, everything else lives in `__dict__`.
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
+from quorumlog.foreign_text import shown
+
 if TYPE_CHECKING:
     from quorumlog.pb import common_pb2
 
@@ -50,7 +52,7 @@ class QuorumlogError(Exception):
         attempts: int = 0,
         faulty_records: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(shown(message))  # It may quote what a node or another client wrote.
         self.code = type(self).code if code is None else code
         self.retryable = type(self).retryable if retryable is None else retryable
         self.outcome = type(self).outcome if outcome is None else outcome

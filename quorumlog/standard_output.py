@@ -1,13 +1,16 @@
 """Standard output of our programs: what is printed arrives whole, and any text can be printed.
 
-Owns the buffer below stdout and the encoding of all output. Programs call it first of all.
+Owns the buffer below stdout, the encoding of all output, and the one place where text for people is
+escaped. Programs call it first of all.
 """
 
 import io
 import os
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TextIO, cast
+
+from quorumlog.foreign_text import shown_lines
 
 _ENCODING: Final = "utf-8"
 _ERRORS: Final = "backslashreplace"
@@ -38,3 +41,32 @@ def prepare_stdout() -> None:
     if raw is not None:
         with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
             os.set_blocking(raw.fileno(), True)
+
+
+def escape_output() -> None:
+    """Have stdout and stderr show what is no printable text as escapes, whatever a program prints.
+
+    Bytes for `buffer` go past it, and so do consoles of rich on `styled` streams: their escape
+    sequences are ours, and the text in them is escaped where it becomes a part of them.
+    """
+    sys.stdout = cast(TextIO, _ShownText(sys.stdout))
+    sys.stderr = cast(TextIO, _ShownText(sys.stderr))
+
+
+def styled(stream: TextIO) -> TextIO:
+    """Return the stream below one that escapes, for text with escape sequences of our own."""
+    return stream.below if isinstance(stream, _ShownText) else stream
+
+
+class _ShownText:
+    """A text stream that shows what is written to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.below: Final = stream
+
+    def write(self, text: str) -> int:
+        self.below.write(shown_lines(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)

@@ -7,7 +7,7 @@ that an operator corrects a file in one go.
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from node.config.exposure import PROOF_REQUIRED, is_peer_port_open
+from node.config.exposure import PROOF_REQUIRED, is_peer_port_open, serves_rocketmq
 from node.config.settings import PORT_MAX, VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
 from node.errors.nameserver import NameServerSettingsError
@@ -43,6 +43,7 @@ def conflicts(settings: Settings) -> list[Conflict]:
         *_member_conflicts(settings),
         *_address_conflicts(settings),
         *_security_conflicts(settings),
+        *_rocketmq_conflicts(settings),
         *_nameserver_conflicts(settings),
         *_replication_conflicts(settings),
     ]
@@ -215,6 +216,23 @@ def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
         "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
     )
     return [Conflict(("peer_listen", "secret_file"), what, do)]
+
+
+def _rocketmq_conflicts(settings: Settings) -> list[Conflict]:
+    found = []
+    for name in ("rocketmq_listen", "rocketmq_nameserver_listen"):
+        address: Address | None = getattr(settings, name)
+        if address is None or serves_rocketmq(settings, address):
+            continue
+        if settings.rocketmq == "off":
+            what, do = "RocketMQ's protocols are off", f"set rocketmq = auto, or {name} = off"
+        else:
+            what = f"any caller that can dial {address} may read, append and administer"
+            do = (
+                "set rocketmq_keys_file or tls_client_auth, or rocketmq = on in a network you trust"
+            )
+        found.append(Conflict((name, "rocketmq"), what, do))
+    return found
 
 
 def _can_be_taken(path: Path | None) -> bool:

@@ -1,15 +1,16 @@
 """The listening ports that a stranger could misuse, and how. docs/threat-model.md has the table.
 
 Owns the rule for the ports that only nodes may use (peer link, HA link, name server): beyond
-loopback a dialling process proves that it is a node. Must not open a port or resolve a name: it
-judges settings only, for `qlog config check` as for a start.
+loopback a dialling process proves that it is a node. And the one for RocketMQ's protocols: beyond
+loopback their clients prove themselves, or the settings say that they need not. Must not open a
+port or resolve a name: it judges settings only, for `qlog config check` as for a start.
 """
 
 import ipaddress
 from typing import Final, NamedTuple
 
 from node.config.settings import Settings
-from node.config.types import Address
+from node.config.types import AUTO, Address
 
 PROOF_REQUIRED: Final = "refused"
 ANYONE_MAY_BE_A_NODE: Final = "anyone-who-can-dial-may-be-a-node"
@@ -54,13 +55,25 @@ def is_peer_port_open(settings: Settings) -> bool:
     return not is_loopback(settings.peer_listen.host) and not has_peer_proof(settings)
 
 
+def has_rocketmq_proof(settings: Settings) -> bool:
+    """Whether clients of RocketMQ prove themselves: by access keys, or by certificates."""
+    return settings.rocketmq_keys_file is not None or settings.tls_client_auth
+
+
+def serves_rocketmq(settings: Settings, address: Address) -> bool:
+    """Whether RocketMQ's protocol, gRPC or remoting, is served at one of the node's addresses."""
+    if settings.rocketmq != AUTO:
+        return settings.rocketmq == "on"
+    return is_loopback(address.host) or has_rocketmq_proof(settings)
+
+
 def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
     found = [
         _peer_port(settings),
         _client_port(settings),
         _framed_port(settings),
-        _remoting_port(settings),
+        open_rocketmq(settings),
         _http_port(settings),
     ]
     return [one for one in found if one is not None]
@@ -121,19 +134,24 @@ def _framed_port(settings: Settings) -> Exposure | None:
     )
 
 
-def _remoting_port(settings: Settings) -> Exposure | None:
-    both = (settings.rocketmq_listen, settings.rocketmq_nameserver_listen)
-    address = next((one for one in both if one and not is_loopback(one.host)), None)
-    if address is None or settings.tls_client_auth or settings.rocketmq_keys_file is not None:
+def open_rocketmq(settings: Settings) -> Exposure | None:
+    """Return the port at which strangers may speak a protocol of RocketMQ, the worst one."""
+    if settings.rocketmq != "on" or has_rocketmq_proof(settings):
         return None
-    has_clear_text = settings.tls_certificate_file is None or settings.rocketmq_tls != "required"
-    seen = " in clear text" if has_clear_text else ""
+    own = (settings.rocketmq_listen, settings.rocketmq_nameserver_listen)
+    ports = (*own, settings.listen, settings.framed_listen)
+    address = next((one for one in ports if one and not is_loopback(one.host)), None)
+    if address is None:
+        return None
+    takes_clear_text = address in own and settings.rocketmq_tls != "required"
+    how = "read, append and administer" if address in own else "read, append and move offsets"
+    seen = " in clear text" if settings.tls_certificate_file is None or takes_clear_text else ""
     return Exposure(
-        "rocketmq_listen" if address is both[0] else "rocketmq_nameserver_listen",
+        "rocketmq",
         address,
-        "any caller that can dial it",
-        f"may read, append and administer{seen}: there are no users",
-        "keep it in a network you trust, or set rocketmq_keys_file or tls_client_auth",
+        "any client of RocketMQ that can dial it",
+        f"may {how}{seen}: there are no users",
+        "set rocketmq_keys_file or tls_client_auth, or keep it in a network you trust",
     )
 
 

@@ -120,6 +120,12 @@ class Settings(BaseModel):
         "and the port of `listen_framed`; its host as well if that is another one than in "
         "`listen`.",
     )
+    rocketmq: Literal["auto", "on", "off"] = _setting(
+        AUTO,
+        "RocketMQ's protocols: gRPC at `listen`, remoting at `listen_framed` and the ports below. "
+        "`auto`: at a loopback address; beyond it with `rocketmq_keys_file` or `tls_client_auth` "
+        "only. `on`: at each of them, also for strangers; start and `qlog cluster status` say so.",
+    )
     rocketmq_listen: AddressOrOff = _setting(
         None,
         "Brokers for clients of RocketMQ's remoting protocol (docs/rocketmq.md): the port of the "
@@ -163,12 +169,6 @@ class Settings(BaseModel):
         False,
         "Make a topic when a client of the remoting protocol sends to a name that does not exist. "
         "A misspelt name is then a second topic, and no error.",
-    )
-    rocketmq_brokers: Addresses = _setting(
-        (),
-        "Brokers of RocketMQ that may register here as at their name server: the IP address and "
-        "port of each. Clients read their topics beside those of this cluster, and do not write to "
-        "them.",
     )
     peer_listen: AddressText = _setting(
         Address("127.0.0.1", 40911), "Peer link. Port 0 takes a free one."

@@ -364,7 +364,7 @@ class TopicExistsError(NodeError):
 
 
 class ReservedTopicError(NodeError):
-    """System topics belong to the cluster; clients may read them only."""
+    """System topics belong to the cluster; clients may at most read them, and groups only some."""
 
     code, status = "node.reserved_topic", "PERMISSION_DENIED"
 

@@ -58,6 +58,19 @@ class ResponsesWaitError(NodeError):
         )
 
 
+class RocketMqOffError(NodeError):
+    """RocketMQ's protocols are off at this port, as they are beyond loopback without access keys or
+    certificates of clients. The call had no effect."""
+
+    code, status = "node.rocketmq_off", "UNIMPLEMENTED"
+
+    def __str__(self) -> str:
+        return (
+            "RocketMQ's protocols are off at this port; beyond loopback they need "
+            "rocketmq_keys_file, tls_client_auth or rocketmq = on in the settings of the node"
+        )
+
+
 class UnimplementedError(NodeError):
     """The node knows no such method of framed calls: it is older than the client. The call had no
     effect; the same call over gRPC may exist."""

@@ -50,6 +50,8 @@ _NAMES: Final[Mapping[int, str]] = {
 }
 """Names of the methods in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = "Framed/unknown"
+_SMALL_HEADER_SIZE_BYTES: Final = 4 << 10
+"""Headers up to this size are not charged: calls under way are limited in number."""
 _unpack: Final = HEADER.unpack_from
 _parse_append: Final = AppendRequest.FromString
 
@@ -137,7 +139,9 @@ class CallConversation:
         if refusal is not None:
             self._fail_at_once(method, opaque, refusal())
             return
-        lease, size_bytes = self._lease, len(header) + len(body)
+        lease, size_bytes = self._lease, len(body)
+        if header[_SMALL_HEADER_SIZE_BYTES:]:  # Not for all: it would be a call more.
+            size_bytes += len(header)
         lease.count += 1
         lease.size_bytes += size_bytes
         if lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:

@@ -7,7 +7,7 @@ task belongs to a connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol, cast
 
 from node.framed.frames import FramedParser, FrameFault
@@ -96,16 +96,23 @@ class FramedConnection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self, owner: FramedConnectionOwner, account: Account, port_number: int = SHARED_PORT
+        self,
+        owner: FramedConnectionOwner,
+        account: Account,
+        port_number: int = SHARED_PORT,
+        kinds: Collection[int] | None = None,
     ) -> None:
         """`account` pays for what is held for the client; `port_number` is the number of the
-        listening address that accepted it."""
+        listening address that accepted it, `kinds` are those of headers that are taken there, None:
+        all that have a conversation."""
         self.account: Final = account
         self.port_number: Final = port_number
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self._scratch = owner.scratch
-        self._parser = FramedParser(owner.scratch, owner.conversations, owner.limits)
+        self._parser = FramedParser(
+            owner.scratch, owner.conversations if kinds is None else kinds, owner.limits
+        )
         self._turn_frame_count_max = owner.limits.turn_frame_count_max
         self._conversations: dict[int, Conversation] = {}
         self._transport: asyncio.Transport | None = None
@@ -142,6 +149,12 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Whether the node does not read, by its own decision. A method, since every answer may
         change it."""
         return self._holds != 0
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether what comes and goes is encrypted; false before the connection is made."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("ssl_object") is not None
 
     @property
     def write_buffer_size_bytes(self) -> int:

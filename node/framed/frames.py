@@ -13,6 +13,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
+from node.errors.requests import RocketMqOffError
 from node.framed.limits import FramedLimits
 
 PREFIX_SIZE_BYTES: Final = 8
@@ -170,8 +171,7 @@ class FramedParser:
             expected = f"{LENGTH_SIZE_BYTES} to {self._length_max}"
             return FrameFault(Reason.LENGTH, f"length {length}, not {expected}")
         if kind in (JSON_KIND, ROCKETMQ_KIND) and kind not in self._kinds:
-            detail = f"a header of kind {kind} is one of RocketMQ's remoting protocol"
-            return FrameFault(Reason.ROCKETMQ, detail)
+            return FrameFault(Reason.ROCKETMQ, f"a header of kind {kind}: {RocketMqOffError()}")
         if kind not in self._kinds:
             return FrameFault(Reason.KIND, f"a header of kind {kind}")
         detail = f"a header of {header_size_bytes} bytes in a frame of {length}"

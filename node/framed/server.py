@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -51,6 +51,7 @@ class _Listener(NamedTuple):
     port_number: int
     tls: ssl.SSLContext | None
     is_permissive: bool
+    kinds: Collection[int] | None
 
 
 class FramedServer:
@@ -90,10 +91,11 @@ class FramedServer:
         setting: str = SETTING,
         port_number: int = SHARED_PORT,
         is_permissive: bool = False,
+        has_others: bool = True,
     ) -> int:
         """Take an address, one of several; return the port. Raises PortTakenError, which names
         `setting`. Connections that it accepts have its `port_number`; `is_permissive` serves
-        clients without TLS, too."""
+        clients without TLS, too, and `has_others` the other protocols."""
         try:
             found = await self._loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -105,7 +107,9 @@ class FramedServer:
         except OSError as error:
             raise PortTakenError(setting, str(address), error.strerror or str(error)) from error
         listener.setblocking(False)
-        self._listeners[listener] = _Listener(port_number, tls, is_permissive)
+        self._listeners[listener] = _Listener(
+            port_number, tls, is_permissive, None if has_others else (KIND,)
+        )
         return int(listener.getsockname()[1])
 
     def open(self) -> None:
@@ -161,7 +165,7 @@ class FramedServer:
                 accepted.close()
                 continue
             how = self._listeners[listener]
-            connection = FramedConnection(self.connections, account, how.port_number)
+            connection = FramedConnection(self.connections, account, how.port_number, how.kinds)
             self.connections.on_accepted(connection)
             work = self._shake_hands(connection, accepted, str(remote[0]), how)
             task = self._loop.create_task(work)

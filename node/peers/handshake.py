@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from node.peers.security.proof import is_same, sign
+from quorumlog.foreign_text import shown
 from quorumlog.pb import peer_pb2 as pb
 from raft.messages import NO_INDEX, Index, NodeId
 
@@ -118,7 +119,7 @@ class LinkIdentity:
     """HA link: whether this node can read and send a stream with checks
     (node.replication.ha.core.wire)."""
     forwarding_token: bytes = field(default=b"", repr=False)
-    """What peers show to this node's framed port; empty: it takes no connection for one of a node."""
+    """What peers show to this node's framed port; empty: it knows no node."""
 
 
 class PeerInfo(NamedTuple):
@@ -325,8 +326,8 @@ def _sign_lives(
 
 
 def _shown(text: str) -> str:
-    return repr(_printable(text))
+    return repr(text[:_TEXT_SIZE_MAX])
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:_TEXT_SIZE_MAX])
+    return shown(text, _TEXT_SIZE_MAX)

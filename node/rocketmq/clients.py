@@ -87,18 +87,26 @@ class GatewayClients:
 
         A question larger than a client's room is sent alone.
         """
-        size_bytes, held_bytes = question.ByteSize(), self.question_size_bytes
-        if held_bytes and held_bytes + size_bytes > QUESTION_SIZE_BYTES_MAX:
+        size_bytes = question.ByteSize()
+        client = self.with_room(topic, size_bytes)
+        if client is None or client.commands is None:
             return False
+        client.commands.put_nowait(question)
+        self._hold(client, size_bytes)
+        return True
+
+    def with_room(self, topic: str, size_bytes: int) -> "GatewayClient | None":
+        """Return a producer of a topic that has room for a question of this size."""
+        held_bytes = self.question_size_bytes
+        if held_bytes and held_bytes + size_bytes > QUESTION_SIZE_BYTES_MAX:
+            return None
         share_bytes = QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES
         for client in self.producers_of(topic):
             held_bytes = client.question_size_bytes
             has_room = not held_bytes or held_bytes + size_bytes <= share_bytes
             if has_room and client.commands is not None and not client.commands.full():
-                client.commands.put_nowait(question)
-                self._hold(client, size_bytes)
-                return True
-        return False
+                return client
+        return None
 
     def went_out(self, client: GatewayClient, command: pb.TelemetryCommand) -> None:
         """Release a command that does not wait any more: its client has it, or has gone."""

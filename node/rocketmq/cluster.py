@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from node.broker.broker import OtherGroups
 from node.broker.core.context import Context
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.state.state import PERMISSION_WRITE
+from node.state.state import INTERNAL_TOPICS, PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -141,11 +141,11 @@ class GatewayCluster:
         has."""
         found = []
         own = self._context.state.topic(topic)
-        if own is not None:
+        if own is not None and topic not in INTERNAL_TOPICS:
             places = tuple(self._own_places())
             share = Share(self.own_group, own.queue_count, own.permission, own.message_type, places)
             found.append(share)
-        for other in self._other_groups((topic,)):
+        for other in self._other_groups((topic,)) if topic not in INTERNAL_TOPICS else ():
             places = _places_of(other)
             found += [
                 Share(other.group, row.queue_count, row.permission, MIXED, places)

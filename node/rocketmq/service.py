@@ -4,6 +4,8 @@ Owns the table of methods and the way of one call through the gateway. Must not 
 is. Every answer has a status; a transport error is for faults between client and node.
 """
 
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from node.broker import Broker
 from node.broker.append.produce import batch_size_bytes_max
 from node.broker.groups.settings import settings_of
+from node.errors.requests import RocketMqOffError
 from node.rocketmq.access import Access
 from node.rocketmq.callers import Caller, caller_of
 from node.rocketmq.calls.ends import EndCalls
@@ -25,16 +28,20 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import answer
+from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry
-from node.services.calls import ServedCalls
+from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.services.calls import ServedCalls, ServicerContext, refuse
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NodeId
 
 _NAME: Final = "MessagingService"
+_LOG_INTERVAL_MS: Final = 10_000
+_log: Final = logging.getLogger(__name__)
 _LANGUAGE_HEADER: Final = "x-mq-language"
 _LOST: Final = {
     "SendMessage": Code.MASTER_PERSISTENCE_TIMEOUT,
@@ -85,11 +92,17 @@ class RocketMq:
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
         self._send_calls = SendCalls(context, self._cluster, broker, limit, on_failure)
-        self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals)
-        self.end_calls: Final = EndCalls(self._cluster, self.clients, broker, self.forwarder)
+        deliveries = Deliveries()
+        self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals, deliveries)
+        self.end_calls: Final = EndCalls(
+            self._cluster, self.clients, broker, self.forwarder, deliveries
+        )
         on_failure = partial(self._failed, f"{_NAME}/Telemetry")
         self._telemetry = Telemetry(self.clients, self._settings, on_failure)
         self._methods: Final = self._table()
+        self._refused_log = RateLimitedLog(
+            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
+        )
         broker.add_leader_work(self.end_calls)
         broker.add_leader_work(self.renewals)
 
@@ -102,6 +115,12 @@ class RocketMq:
         found["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive, None, None)
         found["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._serve_stream, None, None)
         return grpc.method_handlers_generic_handler(SERVICE, found)
+
+    def closed_handler(self) -> grpc.GenericRpcHandler:
+        """Return a handler that refuses all methods and reads no request: the protocol is off."""
+        closed = grpc.stream_stream_rpc_method_handler(self._refuse, None, None)
+        names = (*self._methods, "ReceiveMessage", "Telemetry")
+        return grpc.method_handlers_generic_handler(SERVICE, dict.fromkeys(names, closed))
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
@@ -209,6 +228,14 @@ class RocketMq:
             yield self._failure(name, error, pb.TelemetryCommand).SerializeToString()
         finally:
             self.counters.ended[name] += 1
+
+    async def _refuse(
+        self, _requests: AsyncIterator[bytes], context: ServicerContext
+    ) -> AsyncIterator[bytes]:
+        error = RocketMqOffError()
+        self._refused_log.warn("a client of RocketMQ was refused", str(error))
+        await refuse(error, context)
+        yield b""  # type: ignore[unreachable]  # A method of a stream is a generator.
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
         caller = caller_of(name, data, context)

@@ -1,4 +1,4 @@
-"""Blocking work of a start or a repair, beside the loop.
+"""Blocking work of a start, a repair or a large message, beside the loop.
 
 Owns the rule that nothing is closed while a thread still uses it. Must not know what the work is.
 """

@@ -26,8 +26,11 @@ from node.state.tables.topic_types import (
     type_of_attributes,
 )
 
-_STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
-"""A string, in which nothing is a key, or a key that Java wrote without quotes."""
+_STRING_OR_KEY: Final = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL
+)
+"""A string, in which nothing is a key, or a key that Java wrote without quotes. A string without an
+end goes to the end of the text: else each of its quotes would be tried as a beginning."""
 _SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
 _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.

@@ -45,14 +45,22 @@ COMMAND_TOPIC: Final = "rmq_sys_quorumlog"
 
 SYSTEM_TOPICS: Final = {
     COMMAND_TOPIC: TopicSettings(1, PERMISSION_READ),
-    fmt.HALF_TOPIC: TopicSettings(1, PERMISSION_READ),
-    fmt.HALF_DONE_TOPIC: TopicSettings(1, PERMISSION_READ),
+    fmt.HALF_TOPIC: TopicSettings(1, 0),
+    fmt.HALF_DONE_TOPIC: TopicSettings(1, 0),
     fmt.HALF_GIVEN_UP_TOPIC: TopicSettings(1, PERMISSION_READ),
     fmt.SCHEDULE_TOPIC: TopicSettings(18, PERMISSION_READ),
     fmt.TIMER_TOPIC: TopicSettings(1, PERMISSION_READ),
     fmt.UNDELIVERABLE_TOPIC: TopicSettings(1, PERMISSION_READ),
 }
-"""Topics outside the state: there from the beginning, and for clients to read only."""
+"""Topics outside the state: there from the beginning, and for clients at most to read. No client
+reads half messages: `DescribeTransaction` shows them."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {COMMAND_TOPIC, fmt.HALF_TOPIC, fmt.HALF_DONE_TOPIC, fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC}
+)
+"""Topics of what the cluster keeps for itself, or does not hand out yet. No group and no client of
+RocketMQ reads them, and no look-up finds their records; people pull those with the permission, by
+the SDK without a group."""
 
 
 class Member(NamedTuple):

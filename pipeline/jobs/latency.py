@@ -43,7 +43,7 @@ def rates(rows: "DataFrame") -> "DataFrame":
     return spark.sql("""
         with of_message as (
             select date_trunc('minute', store_time) as minute, topic, tag,
-                octet_length(body) as size_bytes,
+                coalesce(octet_length(body), 0) as size_bytes,
                 (unix_micros(store_time) - unix_micros(born_time)) / 1000 as late_ms
             from quorumlog_latency_rows
         ), of_minute as (

@@ -65,8 +65,8 @@ def replay(
     if source is not None:
         check_source(source)
         source_options(source)
-        rows = spark.read.format("quorumlog").options(**source).option("columns", _SOURCE_COLUMNS)
-        chosen = rows.load()
+        rows = spark.read.format("quorumlog").options(**source)
+        chosen = rows.option("columns", f"{_SOURCE_COLUMNS},body_error").load()  # For `where`.
     else:
         assert path is not None, "one of the two"
         chosen = _parquet(spark, path)
@@ -78,7 +78,8 @@ def replay(
     check_target(target.cluster, named, found.queue_id_max if keeps_queues else None)
     announce(replay_id)
     ordered = _ordered(chosen)
-    columns = [c for c in ordered.columns if c not in ("broker_group", "queue_offset")]
+    own = ("broker_group", "queue_offset", "body_error")
+    columns = [name for name in ordered.columns if name not in own]
     if not keeps_queues:
         columns.remove("queue_id")
     with tasks_shown(spark, "replay", PARTITION_COUNT, show):

@@ -225,4 +225,4 @@ async def progress(client: "Client", name: str) -> Printout:
         }
         for queue in found.queues
     ]
-    return Printout(rows, omits_group=True, lines=[f"\ndiff total  {found.lag_count}"])
+    return Printout(rows, omits_group=True, lines=["", f"diff total  {found.lag_count}"])

@@ -5,6 +5,7 @@ replica `node.nameserver_process`'s.
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,8 @@ from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import addresses, run, server_option, tls_files
 from qlog.output import Format, Row, output_option, print_rows
 from quorumlog.command_errors import ExitCode
+from quorumlog.foreign_text import shown_json
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from quorumlog.cluster.nameserver import (
@@ -81,6 +84,7 @@ def nameserver(file: str | None, **flags: Any) -> int:
     except ConfigError as error:
         click.echo(str(as_cli_error(error)), err=True)
         return EXIT_BAD_CONFIG
+    sys.stderr = styled(sys.stderr)  # The log has its own escapes, and colours.
     return run(settings)
 
 
@@ -172,7 +176,7 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
     """
     found = _ask(server, lambda client: client.route(topic))
     if rocketmq:
-        click.echo(found.rocketmq_json)
+        click.echo(shown_json(found.rocketmq_json))
     elif output is Format.TABLE:
         columns = tuple(name for name in _SHARE_COLUMNS if name != "brokers")
         rows = [{key: _share_row(share)[key] for key in columns} for share in found.shares]

@@ -23,6 +23,8 @@ from qlog.cluster.node_rows import (
 from qlog.connection import connected, run, server_option, stop_on_signals, until
 from qlog.output import Format, cell, output_option, print_record, print_rows
 from quorumlog.command_errors import ExitCode
+from quorumlog.foreign_text import shown
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import ClusterStatus
@@ -88,17 +90,25 @@ async def _once(server: str | None, interval: float, output: Format) -> int:
         lines = shown_rows(rows)
         print_rows(lines, output, columns=tuple(lines[0]) if lines else TOP_COLUMNS)
         for problem in wrong:
-            click.echo(f"problem: {problem}")
+            click.echo(shown(f"problem: {problem}"))
     else:
         print_record({**_head(status), "problems": wrong, "nodes": rows}, output)
     return ExitCode.FINDINGS if wrong else ExitCode.OK
 
 
 async def _live(server: str | None, interval: float) -> int:
+    from rich.console import Console
     from rich.live import Live
 
     async with connected(server) as client:
-        with stop_on_signals() as stop, Live(screen=True, auto_refresh=False) as live:
+        live = Live(
+            console=Console(file=styled(sys.stdout)),
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with stop_on_signals() as stop, live:
             await until(stop.requested, _watch(client, live, interval))
     return ExitCode.OK
 
@@ -139,8 +149,9 @@ def status_table(status: "ClusterStatus", before: "ClusterStatus | None", second
     for row in rows:
         style = _ROLE_STYLES.get(row["role"], "yellow")
         table.add_row(*(Text(_short(name, row[name])) for name in columns), style=style)
-    wrong = [Text(f"problem: {one}", style="bold red") for one in _problems(status)]
-    caption = Text(f"cluster {head['cluster_id']}  {leader}  term {head['term']}", style="bold")
+    wrong = [Text(shown(f"problem: {one}"), style="bold red") for one in _problems(status)]
+    title = shown(f"cluster {head['cluster_id']}  {leader}  term {head['term']}")
+    caption = Text(title, style="bold")
     return Group(caption, table, *wrong, Text("Ctrl-C ends", style="dim"))
 
 

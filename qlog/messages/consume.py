@@ -151,7 +151,8 @@ class Job:
     default=OutputFormat.LINES.value,
     show_default=True,
     callback=lambda _context, _parameter, value: OutputFormat(value),
-    help="lines: bodies, each with a newline. raw: bodies alone.",
+    help="lines: bodies, each with a newline; a terminal shows escapes for what is not printable. "
+    "raw: bodies alone, as they are.",
 )
 def consume(
     topic: str,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from qlog.message_rows import body_text, message_row, time_text
 from qlog.output import cell, to_json
+from quorumlog.foreign_text import shown_lines
 from quorumlog.standard_output import encoded
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class MessageWriter:
 
     def _encoded(self, messages: "Sequence[Message]") -> bytes:
         match self._output:
+            case OutputFormat.LINES if sys.stdout.isatty():
+                texts = (one.body.decode("utf-8", "backslashreplace") for one in messages)
+                return encoded("".join(f"{shown_lines(text)}\n" for text in texts))
             case OutputFormat.LINES:
                 return b"\n".join([*(one.body for one in messages), b""])
             case OutputFormat.RAW:

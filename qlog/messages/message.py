@@ -196,11 +196,17 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
             "message_id": event.message_id or None,
         }
         events.append(row)
+    if found.message is not None:
+        topic, queue_id = found.message.topic, found.message.queue_id
+        queue_offset = found.message.queue_offset
+    else:  # One that is held: the first of its events in the log is where.
+        own = next(event for event in found.events if event.message_id)
+        topic, queue_id, queue_offset = own.topic, own.queue_id, own.offset
     record = {
-        "message_id": found.message.message_id,
-        "topic": found.message.topic,
-        "queue_id": found.message.queue_id,
-        "queue_offset": found.message.queue_offset,
+        "message_id": message_id,
+        "topic": topic,
+        "queue_id": queue_id,
+        "queue_offset": queue_offset,
         "is_complete": found.is_complete,
         "events": events,
     }

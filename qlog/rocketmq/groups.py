@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from node.rocketmq.remoting.protocol.fields import INT32_MAX
 from node.state.checkpoint_tables import is_system_group, settings_in
-from qlog.rocketmq.shapes import SourceError
+from qlog.rocketmq.shapes import GROUP_COUNT_MAX, SourceError
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetQueue
-from qlog.rocketmq.topics import FORESEEN, Copies, Refused, all_of
+from qlog.rocketmq.topics import FORESEEN, Copies, all_of
 from quorumlog.errors import NotFoundError
 from quorumlog.records.queues import Queue
 
@@ -43,37 +44,42 @@ async def copy_groups(
     Refusals go to `copies`.
     """
     masters, _ = await source.brokers()
-    settings: dict[str, Mapping[str, Any]] = {}
-    for _, address in sorted(masters.items()):
-        settings = await source.groups(address) | settings
-    for group in sorted(wanted.difference(settings)):
-        error = SourceError(f"group {group} is unknown", "no broker has it", "correct --group")
-        copies.refused.append(Refused.of(group, error))
+    addresses = [address for _, address in sorted(masters.items())]
+    seen: set[str] = set()
     done: list[GroupCopy] = []
-    for group in sorted(settings):
-        if group not in wanted if wanted else is_system_group(group):
-            continue
-        try:
-            offsets = await _offsets(source, group, sorted(masters.values()), copies)
-            if offsets or group in wanted or not only_of:
-                done.append(await _store(client, group, settings[group], offsets))
-        except FORESEEN as error:
-            copies.refused.append(Refused.of(group, error))
-    return done
+    for address in addresses:
+        async for page in source.group_pages(address):
+            for group in sorted(page.keys() - seen):  # The first broker's settings hold.
+                seen.add(group)
+                if len(seen) > GROUP_COUNT_MAX:
+                    why = f"more than {GROUP_COUNT_MAX} groups"
+                    raise SourceError.foreign(f"groups of {address}", why)
+                if group not in wanted if wanted else is_system_group(group):
+                    continue
+                try:
+                    offsets = await _offsets(source, group, addresses, copies)
+                    if offsets or group in wanted or not only_of:
+                        done.append(await _store(client, group, page[group], offsets))
+                except FORESEEN as error:
+                    copies.refuse(group, error)
+    for group in sorted(wanted - seen):
+        unknown = SourceError(f"group {group} is unknown", "no broker has it", "correct --group")
+        copies.refuse(group, unknown)
+    return sorted(done, key=lambda copy: copy.group)
 
 
 async def _offsets(
     source: RocketSource, group: str, addresses: list[str], copies: Copies
 ) -> dict[Queue, int]:
     """Return the offsets of a group in the queues of the target."""
-    answers = [await source.topics_of_group(group, address) for address in addresses]
-    known = None if None in answers else {name for names in answers for name in names or ()}
-    queues = [
-        queue
-        for copy in copies.topics
-        if known is None or copy.topic in known
-        for queue in copy.queues
-    ]
+    copied, known = {copy.topic for copy in copies.topics}, set[str]()
+    for address in addresses:
+        names = await source.topics_of_group(group, address)
+        if names is None:
+            known = copied
+            break
+        known |= copied.intersection(names)
+    queues = (queue for copy in copies.topics if copy.topic in known for queue in copy.queues)
 
     async def offset(target: TargetQueue) -> tuple[Queue, int | None]:
         found = await source.group_offset(group, target.source)
@@ -103,12 +109,12 @@ def _settings(group: str, row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         settings = settings_in(dict(row), {})
         counts = [settings.retry_count_max, *settings.retry_delays_ms]
-        is_sound = all(type(count) is int for count in counts)
+        is_sound = all(type(count) is int and abs(count) <= INT32_MAX for count in counts)
     except (AttributeError, TypeError, ValueError) as error:
         raise SourceError.foreign(f"settings of group {group}", str(error)) from None
     switches = {name: getattr(settings, name) for name in _SWITCHES}
     if not is_sound or not all(type(value) is bool for value in switches.values()):
-        raise SourceError.foreign(f"settings of group {group}", "a value of another type")
+        raise SourceError.foreign(f"settings of group {group}", "a value of another type or range")
     if settings.retry_count_max >= 0:  # -1 is RocketMQ's default, 16, as here.
         switches["retry_count_max"] = settings.retry_count_max
     return switches | {"retry_delays_ms": settings.retry_delays_ms}

@@ -20,6 +20,8 @@ from store.record.message import Message, decode_message, encode_message, valid_
 
 _PART_COUNT: Final = 5
 _DIGITS_MAX: Final = 19
+_PROPERTY_COUNT_MAX: Final = 32_768
+"""Properties of the messages of a pull; a property of 5 bytes takes 200 in memory."""
 _PACKED: Final = fmt.SYS_FLAG_NEED_UNWRAP | fmt.SYS_FLAG_INNER_BATCH
 _HOST_FLAGS: Final = fmt.SYS_FLAG_ANY_V6 | fmt.SYS_FLAG_TRANSACTION_MASK
 """Flags that are not kept: those of hosts follow from the hosts, and a message that can be read has
@@ -62,13 +64,13 @@ def producer_id_of(queue: Queue, generation: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") | 1
 
 
-def messages_in(body: bytes, topic: str, offset: int, where: str) -> list[Message]:
+def messages_in(body: bytes, topic: str, offset: int, where: str, count_max: int) -> list[Message]:
     """Read the messages of a pull from `offset` on; sizes, CRCs, topic and order are checked.
 
-    Raises SourceError.
+    Raises SourceError, also for more than the `count_max` that were asked for.
     """
     messages: list[Message] = []
-    at = 0
+    at = property_count = 0
     while at < len(body):
         try:
             message = decode_message(body, at)
@@ -84,6 +86,11 @@ def messages_in(body: bytes, topic: str, offset: int, where: str) -> list[Messag
                 "leave it out with --topic; consume and send its messages again",
             )
         messages.append(message)
+        property_count += len(message.properties)
+        if len(messages) > count_max or property_count > _PROPERTY_COUNT_MAX:
+            got = f"{len(messages)} messages with {property_count} properties"
+            most = f"{count_max} messages and {_PROPERTY_COUNT_MAX} properties"
+            raise SourceError.foreign(where, f"{got}, at most {most} are read at once")
         at, offset = at + message.size_bytes, message.queue_offset + 1
     return messages
 

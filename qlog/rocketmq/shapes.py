@@ -8,7 +8,7 @@ no JSON; they are read as well.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from node.rocketmq.remoting.protocol.fields import INT64_MAX
 from node.state.checkpoint_tables import load_table
@@ -22,14 +22,35 @@ GROUP_COUNT_MAX: Final = 100_000
 BROKER_COUNT_MAX: Final = 1_024
 QUEUE_COUNT_MAX: Final = 65_536
 """Read queues of a topic, over all brokers."""
-NAME_LENGTH_MAX: Final = 255
+QUEUE_TOTAL_MAX: Final = 262_144
+"""Read queues of all topics of a copy: some 500 bytes each."""
+NAME_SIZE_BYTES_MAX: Final = 255
 _SHOWN_LENGTH_MAX: Final = 200
 
+_DEPTH_MAX: Final = 12
+"""Levels of objects and lists; documents of RocketMQ have six at most."""
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{},]', re.DOTALL)
+"""A string, with or without an end, or what begins, parts or ends values."""
 _MASTER: Final = "0"
 _READ: Final = 4
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 _SYSTEM_TOPICS: Final = frozenset({"BenchmarkTest", TRACE_TOPIC})
 _LITE_PREFIX: Final = "%LMQ%"
+
+
+class Bounds(NamedTuple):
+    """What a document of one kind may have."""
+
+    size_bytes: int
+    value_count: int
+
+
+TABLE: Final = Bounds(4 << 20, 262_144)
+"""All topics, or a page of groups."""
+ROUTE: Final = Bounds(1 << 20, 32_768)
+"""Brokers and what each has of a topic."""
+SETTINGS: Final = Bounds(64 << 10, 1_024)
+"""Those of one topic."""
 
 
 class SourceError(CliError):
@@ -58,8 +79,22 @@ class SourceQueue:
         return f"{self.topic} {self.broker}/{self.queue_id}"
 
 
-def document_of(body: bytes, where: str) -> dict[str, Any]:
-    """Read a JSON object, with bare numbers as keys or without. Raises SourceError."""
+def document_of(body: bytes, where: str, bounds: Bounds) -> dict[str, Any]:
+    """Read a JSON object, with bare numbers as keys or without. Raises SourceError.
+
+    Size, count of values and depth are checked before anything is made of it.
+    """
+    if len(body) > bounds.size_bytes:
+        raise SourceError.foreign(where, f"{len(body)} bytes, at most {bounds.size_bytes} are read")
+    depth, count = 0, 0
+    for token in _TOKEN.finditer(body):
+        first = body[token.start()]
+        depth += (first in b"[{") - (first in b"]}")
+        count += first in b"[{,"
+        if depth > _DEPTH_MAX:
+            raise SourceError.foreign(where, f"values nested more than {_DEPTH_MAX} deep")
+        if count > bounds.value_count:
+            raise SourceError.foreign(where, f"more than {bounds.value_count} values")
     try:
         return load_table(body.decode())
     except (ValueError, TypeError) as error:
@@ -82,9 +117,12 @@ def list_of(value: object, where: str, count_max: int) -> list[Any]:
 
 def name_of(value: object, where: str) -> str:
     """Return a name. Raises SourceError for what is none."""
-    if type(value) is str and 0 < len(value) <= NAME_LENGTH_MAX and value.isprintable():
+    if type(value) is not str:
+        raise SourceError.foreign(where, f"a name that is a {type(value).__name__}")
+    # A lone surrogate has no bytes and is not printable.
+    if value.isprintable() and 0 < len(value.encode()) <= NAME_SIZE_BYTES_MAX:
         return value
-    raise SourceError.foreign(where, f"{str(value)[:40]!r} is no name")
+    raise SourceError.foreign(where, f"{value[:40]!r} is no name")
 
 
 def number_of(ext: Mapping[str, str], name: str, where: str) -> int:
@@ -99,17 +137,18 @@ def masters_of(rows: Mapping[str, object], where: str) -> dict[str, str]:
     """Return the address of each broker's master, by the broker's name. Raises SourceError."""
     masters: dict[str, str] = {}
     for name, row in rows.items():
+        broker = name_of(name, where)
         addresses = mapping_of(mapping_of(row, where).get("brokerAddrs"), where, BROKER_COUNT_MAX)
         address = addresses.get(_MASTER)
         if address is None:
             raise SourceError(
-                f"{where}: broker {name} has no master now",
+                f"{where}: broker {broker} has no master now",
                 "only a master has all messages of its broker",
                 "wait until it is back, then run it again",
             )
-        if type(address) is not str or not is_address(address):
-            raise SourceError.foreign(where, f"{str(address)[:40]!r} is no address")
-        masters[name_of(name, where)] = address
+        if not is_address(name_of(address, where)):
+            raise SourceError.foreign(where, f"{address[:40]!r} is no address")
+        masters[broker] = address
     return masters
 
 
@@ -117,13 +156,14 @@ def queues_of(route: Mapping[str, object], topic: str, where: str) -> list[Sourc
     """Return the read queues of a route, by broker and number. Raises SourceError."""
     brokers = list_of(route.get("brokerDatas"), where, BROKER_COUNT_MAX)
     masters = masters_of(
-        {str(mapping_of(row, where).get("brokerName")): row for row in brokers}, where
+        {name_of(mapping_of(row, where).get("brokerName"), where): row for row in brokers}, where
     )
     counts: dict[str, int] = {}
     for row in list_of(route.get("queueDatas"), where, BROKER_COUNT_MAX):
-        broker, count = mapping_of(row, where).get("brokerName"), row.get("readQueueNums")
+        broker = name_of(mapping_of(row, where).get("brokerName"), where)
+        count = row.get("readQueueNums")
         if broker not in masters or type(count) is not int or not 0 <= count <= QUEUE_COUNT_MAX:
-            raise SourceError.foreign(where, f"queues of broker {str(broker)[:40]!r}")
+            raise SourceError.foreign(where, f"queues of broker {broker[:40]!r}")
         if not (type(row.get("perm")) is int and row["perm"] & _READ):
             raise SourceError(
                 f"{where}: broker {broker} lets no client read the topic",

@@ -8,7 +8,7 @@ messages are read as RocketMQ's own tools read them, and no offset is stored.
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +22,12 @@ from qlog.rocketmq.records import messages_in
 from qlog.rocketmq.shapes import (
     BROKER_COUNT_MAX,
     GROUP_COUNT_MAX,
-    NAME_LENGTH_MAX,
+    NAME_SIZE_BYTES_MAX,
+    ROUTE,
+    SETTINGS,
+    TABLE,
     TOPIC_COUNT_MAX,
+    Bounds,
     SourceError,
     SourceQueue,
     document_of,
@@ -47,6 +51,17 @@ PULL_SIZE_BYTES: Final = 1 << 20
 GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's tools: every broker knows it, also one that makes no groups."""
 GROUP_PAGE_COUNT: Final = 1_000
+"""Groups in a page, at most."""
+PAGE_COUNT_MAX: Final = 4_096
+"""Pages of groups in a run, over all brokers."""
+IDLE_PULL_COUNT_MAX: Final = 10_000
+"""Pulls in a row, over all queues, that bring no message. A hole in a queue takes one or two."""
+SILENT_CALL_COUNT_MAX: Final = 16
+"""Calls in a row to an address without an answer in any attempt; later ones fail at once."""
+ADDRESS_COUNT_MAX: Final = 4_096
+"""Addresses that a run asks."""
+CHANNEL_COUNT_MAX: Final = 32
+"""Connections that are open; each holds up to one answer that is half there."""
 
 _OK: Final = frozenset({ResponseCode.SUCCESS})
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
@@ -113,6 +128,10 @@ class RocketSource:
         self._pause_s = pause_s
         self._channels: dict[str, RemotingChannel] = {}
         self._connecting = asyncio.Lock()
+        self._idle_pull_count = 0
+        self._page_count = 0
+        self._silent_counts: dict[str, int] = {}
+        """By address, calls in a row that got no answer."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -124,7 +143,7 @@ class RocketSource:
     async def brokers(self) -> tuple[dict[str, str], frozenset[str]]:
         """Return the masters by broker name, and the names of clusters and brokers."""
         where = "the list of brokers"
-        document = await self._name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {}, where)
+        document = await self._name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {}, where, ROUTE)
         rows = mapping_of(document.get("brokerAddrTable"), where, BROKER_COUNT_MAX)
         clusters = mapping_of(document.get("clusterAddrTable"), where, BROKER_COUNT_MAX)
         return masters_of(rows, where), frozenset({*rows, *clusters})
@@ -133,14 +152,14 @@ class RocketSource:
         """Return the names of all topics, sorted."""
         where = "the list of topics"
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        names = (await self._name_server(code, {}, where)).get("topicList")
+        names = (await self._name_server(code, {}, where, TABLE)).get("topicList")
         return sorted({name_of(name, where) for name in list_of(names, where, TOPIC_COUNT_MAX)})
 
     async def queues(self, topic: str) -> list[SourceQueue]:
         """Return the read queues of a topic in their order."""
         where = f"route of {topic}"
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        route = await self._name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, where)
+        route = await self._name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, where, ROUTE)
         return queues_of(route, topic, where)
 
     async def message_type(self, topic: str, address: str) -> str:
@@ -149,19 +168,19 @@ class RocketSource:
         answer = await self._ask(address, RequestCode.GET_TOPIC_CONFIG, ext, _OPTIONAL)
         if answer.code != ResponseCode.SUCCESS:
             return MIXED
-        attributes = document_of(answer.body, f"settings of {topic}").get("attributes")
-        return type_of_attributes(attributes)
+        settings = document_of(answer.body, f"settings of {topic}", SETTINGS)
+        return type_of_attributes(settings.get("attributes"))
 
     async def _name_server(
-        self, code: RequestCode, ext: Mapping[str, str], where: str
+        self, code: RequestCode, ext: Mapping[str, str], where: str, bounds: Bounds
     ) -> dict[str, Any]:
         for address in self._name_servers[:-1]:
             try:
-                return document_of((await self._ask(address, code, ext)).body, where)
+                return document_of((await self._ask(address, code, ext)).body, where, bounds)
             except SourceError:
                 continue  # The next one knows the same.
         answer = await self._ask(self._name_servers[-1], code, ext)
-        return document_of(answer.body, where)
+        return document_of(answer.body, where, bounds)
 
     # --- Queues ---
 
@@ -192,35 +211,44 @@ class RocketSource:
         answer = await self._ask(queue.address, RequestCode.PULL_MESSAGE, ext, _PULL)
         next_offset = number_of(answer.ext, "nextBeginOffset", str(queue))
         is_found = answer.code == ResponseCode.SUCCESS
-        messages = messages_in(answer.body, queue.topic, offset, str(queue)) if is_found else []
+        messages: list[Message] = []
+        if is_found:
+            messages = messages_in(answer.body, queue.topic, offset, str(queue), PULL_COUNT)
         least = messages[-1].queue_offset + 1 if messages else offset
         if next_offset < least or (is_found and not messages):
             count = len(messages)
             raise SourceError.foreign(
                 str(queue), f"{count} messages from {offset} on, and {next_offset} comes next"
             )
+        self._idle_pull_count = 0 if messages else self._idle_pull_count + 1
+        if self._idle_pull_count > IDLE_PULL_COUNT_MAX:
+            raise SourceError(
+                f"{queue} gives no message at offset {offset}",
+                f"{IDLE_PULL_COUNT_MAX} pulls in a row brought none; each named another offset",
+                "check the broker, or choose other topics with --topic",
+            )
         return Pulled(messages, next_offset)
 
     # --- Groups ---
 
-    async def groups(self, address: str) -> dict[str, Mapping[str, Any]]:
-        """Return the settings of all groups that a broker knows, by name."""
-        where = f"groups of {address}"
-        found: dict[str, Mapping[str, Any]] = {}
+    async def group_pages(self, address: str) -> AsyncIterator[dict[str, Mapping[str, Any]]]:
+        """Yield the settings of all groups that a broker knows, by name, page by page."""
+        where, count = f"groups of {address}", 0
         while True:  # New brokers answer in pages, others at once.
-            ext = {"groupSeq": str(len(found)), "maxGroupNum": str(GROUP_PAGE_COUNT)}
+            self._page_count += 1
+            if self._page_count > PAGE_COUNT_MAX:
+                raise SourceError.foreign(where, f"more than {PAGE_COUNT_MAX} pages of groups")
+            ext = {"groupSeq": str(count), "maxGroupNum": str(GROUP_PAGE_COUNT)}
             code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
             answer = await self._ask(address, code, ext)
-            table = document_of(answer.body, where).get("subscriptionGroupTable")
+            table = document_of(answer.body, where, TABLE).get("subscriptionGroupTable")
             page = mapping_of(table, where, GROUP_COUNT_MAX)
-            count = len(found)
-            found |= {name_of(name, where): mapping_of(row, where) for name, row in page.items()}
-            mapping_of(found, where, GROUP_COUNT_MAX)
-            is_paged = "totalGroupNum" in answer.ext
-            if len(found) == count or not is_paged:
-                return found
-            if len(found) >= number_of(answer.ext, "totalGroupNum", where):
-                return found
+            yield {name_of(name, where): mapping_of(row, where) for name, row in page.items()}
+            count += len(page)
+            if not page or "totalGroupNum" not in answer.ext:
+                return
+            if count >= number_of(answer.ext, "totalGroupNum", where):
+                return
 
     async def topics_of_group(self, group: str, address: str) -> list[str] | None:
         """Return the topics of which a broker has offsets of a group; None: it cannot tell."""
@@ -228,7 +256,8 @@ class RocketSource:
         answer = await self._ask(address, code, {"group": group}, _OPTIONAL)
         if answer.code != ResponseCode.SUCCESS:
             return None
-        names = list_of(document_of(answer.body, where).get("topicList"), where, TOPIC_COUNT_MAX)
+        document = document_of(answer.body, where, TABLE)
+        names = list_of(document.get("topicList"), where, TOPIC_COUNT_MAX)
         return [name_of(name, where) for name in names]
 
     async def group_offset(self, group: str, queue: SourceQueue) -> int | None:
@@ -251,8 +280,14 @@ class RocketSource:
         accepted: frozenset[ResponseCode] = _OK,
     ) -> Command:
         """Make a call, again after a failure that may pass. Raises SourceError."""
-        why = ""
-        for attempt in range(ATTEMPT_COUNT_MAX):
+        silent_count = self._silent_counts.setdefault(address, 0)
+        if len(self._silent_counts) > ADDRESS_COUNT_MAX:
+            del self._silent_counts[address]
+            raise SourceError.foreign(address, f"the source names {ADDRESS_COUNT_MAX} others")
+        is_given_up = silent_count >= SILENT_CALL_COUNT_MAX
+        is_answered = is_given_up
+        why = f"{SILENT_CALL_COUNT_MAX} calls before it got no answer" if is_given_up else ""
+        for attempt in range(0 if is_given_up else ATTEMPT_COUNT_MAX):
             if attempt:
                 await asyncio.sleep(self._pause_s * (1 << attempt - 1))
             try:
@@ -261,11 +296,14 @@ class RocketSource:
             except (NotConnectedError, BrokenError) as error:
                 why = str(error)
                 continue
+            is_answered, self._silent_counts[address] = True, 0
             if answer.code in accepted:
                 return answer
-            why = f"it answered {answer.code}: {(answer.remark or '')[:NAME_LENGTH_MAX]!r}"
+            why = f"it answered {answer.code}: {(answer.remark or '')[:NAME_SIZE_BYTES_MAX]!r}"
             if answer.code not in _BUSY:
                 break
+        if not is_answered:
+            self._silent_counts[address] += 1
         raise SourceError(
             f"{address} does not do {code.name}"
             + (f" of {ext['topic']}" if "topic" in ext else ""),
@@ -284,12 +322,14 @@ class RocketSource:
 
     async def _channel(self, address: str) -> RemotingChannel:
         async with self._connecting:
-            channel = self._channels.get(address)
+            channel = self._channels.pop(address, None)
             if channel is None:
+                if len(self._channels) >= CHANNEL_COUNT_MAX:
+                    next(iter(self._channels.values())).close()  # The one unused for longest.
                 host, _, port = address.rpartition(":")
                 tls = self._access.tls
                 channel = await RemotingChannel.connect(host, int(port), tls, self._forget)
-                self._channels[address] = channel
+            self._channels[address] = channel
             return channel
 
     def _forget(self, channel: RemotingChannel) -> None:

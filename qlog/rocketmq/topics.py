@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qlog.progress import Show
-from qlog.rocketmq.shapes import SourceError, is_system_topic
+from qlog.rocketmq.shapes import QUEUE_TOTAL_MAX, SourceError, is_system_topic
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import BATCH_SIZE_BYTES, TargetQueue, queues_of_topic
 from quorumlog.command_errors import CliError, explain
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 8
 """Queues under way at a time; each holds a batch and a pull, of about 1 MiB each."""
+REFUSED_COUNT_MAX: Final = 10_000
+"""Topics and groups that are refused before the run ends."""
+_PROPERTY_SIZE_BYTES: Final = 64
+"""What a property counts beside its bytes: the memory that a small one takes."""
 _COUNTED: Final = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SCHEDULE_TOPIC)
 _Result = TypeVar("_Result")
 
@@ -82,28 +86,44 @@ class Copies:
     skipped: list[Skipped] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
+    def refuse(self, name: str, error: Exception) -> None:
+        """Note a topic or group. Raises SourceError when there are too many of them."""
+        self.refused.append(Refused.of(name, error))
+        if len(self.refused) > REFUSED_COUNT_MAX:
+            first = self.refused[0]
+            raise SourceError(
+                f"more than {REFUSED_COUNT_MAX} topics and groups are refused",
+                f"the first: {first.what}: {first.why}",
+                "correct that, or choose topics with --topic and groups with --group",
+            )
+
 
 FORESEEN: Final = (CliError, QuorumlogError)
 """Errors that refuse one topic or group; any other is a bug and ends the command."""
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
-    """Await coroutines, AT_ONCE at a time, all of them to their end; then raise the first error."""
-    room = asyncio.Semaphore(AT_ONCE)
+    """Await coroutines, AT_ONCE at a time, all of them to their end; then raise the first error.
 
-    async def one(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        async with room:
-            return await coroutine
-
+    Results are in the order in which they came.
+    """
+    left = iter(work)  # Nothing is made of it, and no error kept, before its turn.
     results: list[_Result] = []
-    errors: list[BaseException] = []
-    for result in await asyncio.gather(*map(one, work), return_exceptions=True):
-        if isinstance(result, BaseException):
-            errors.append(result)
-        else:
-            results.append(result)
-    for error in sorted(errors, key=lambda error: isinstance(error, FORESEEN)):
-        raise error  # A bug first.
+    first: Exception | None = None
+
+    async def take() -> None:
+        nonlocal first
+        for coroutine in left:
+            try:
+                results.append(await coroutine)
+            except Exception as error:  # noqa: BLE001 - raised below, a bug before others.
+                is_bug = not isinstance(error, FORESEEN)
+                if first is None or (is_bug and isinstance(first, FORESEEN)):
+                    first = error
+
+    await asyncio.gather(*(take() for _ in range(AT_ONCE)))
+    if first is not None:
+        raise first
     return results
 
 
@@ -111,22 +131,24 @@ async def copy_topics(
     source: RocketSource, client: "Client", wanted: frozenset[str], show: Show
 ) -> Copies:
     """Copy the topics that are named, or all but RocketMQ's own, until nothing new is there."""
-    copies = Copies()
+    copies, queue_count = Copies(), 0
     _, own_names = await source.brokers()
     there = await source.topics()
     for topic in sorted(wanted.difference(there)):
         why = "the name server has no route of it"
         error = SourceError(f"topic {topic} is unknown", why, "correct --topic")
-        copies.refused.append(Refused.of(topic, error))
+        copies.refuse(topic, error)
     for topic in there:
         if is_system_topic(topic, own_names):
             if not wanted:
                 copies.skipped.append(await _skipped(source, topic))
         elif not wanted or topic in wanted:
             try:
-                copies.topics.append(await _begin(source, client, topic))
+                copy = await _begin(source, client, topic, QUEUE_TOTAL_MAX - queue_count)
+                copies.topics.append(copy)
+                queue_count += copy.queue_count
             except FORESEEN as error:
-                copies.refused.append(Refused.of(topic, error))
+                copies.refuse(topic, error)
     is_new = True
     while is_new:
         is_new = False
@@ -136,19 +158,25 @@ async def copy_topics(
                 is_new |= await _pass(source, copy, show)
             except FORESEEN as error:
                 is_new |= copy.message_count > before
-                copies.refused.append(Refused.of(copy.topic, error))
                 copies.topics.remove(copy)
+                copies.refuse(copy.topic, error)
     for copy in list(copies.topics):  # Offsets of groups follow from where the queues end.
         try:
             await all_of(target.look() for target in copy.queues)
         except FORESEEN as error:
-            copies.refused.append(Refused.of(copy.topic, error))
             copies.topics.remove(copy)
+            copies.refuse(copy.topic, error)
     return copies
 
 
-async def _begin(source: RocketSource, client: "Client", topic: str) -> TopicCopy:
+async def _begin(source: RocketSource, client: "Client", topic: str, count_max: int) -> TopicCopy:
     queues = await source.queues(topic)
+    if len(queues) > count_max:
+        raise SourceError(
+            f"topic {topic} has {len(queues)} queues, and {count_max} more can be copied now",
+            f"a run copies at most {QUEUE_TOTAL_MAX} queues",
+            "copy fewer topics at once, with --topic",
+        )
     message_type = await source.message_type(topic, queues[0].address)
     return TopicCopy(topic, await queues_of_topic(client, topic, queues, message_type))
 
@@ -214,9 +242,17 @@ async def _read(
     size_bytes = 0
     while offset < hi and size_bytes < BATCH_SIZE_BYTES:
         pulled, next_offset = await source.pull(target.source, offset)
+        # What lies behind the end that the source named waits until it names another one.
+        found, pulled = pulled, [message for message in pulled if message.queue_offset < hi]
+        if found and not pulled:
+            got = f"a message at offset {found[0].queue_offset}"
+            raise SourceError.foreign(str(target.source), f"{got} of a queue that ends at {hi}")
         messages += pulled
-        size_bytes += sum(message.size_bytes for message in pulled)
+        size_bytes += sum(
+            message.size_bytes + len(message.properties) * _PROPERTY_SIZE_BYTES
+            for message in pulled
+        )
         if next_offset == offset:
             break
-        offset = next_offset
+        offset = min(next_offset, hi)
     return messages, offset

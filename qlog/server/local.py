@@ -13,6 +13,7 @@ import click
 
 from qlog.output import Format, output_option, print_rows
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.standard_output import styled
 
 if TYPE_CHECKING:
     from deploy.local import LocalCluster
@@ -288,9 +289,9 @@ def _progress() -> Iterator[Callable[[str], None]]:
         return
 
     def show(text: str) -> None:
-        click.echo(f"\r\033[K{text}", err=True, nl=False)
+        print(f"\r\033[K{text}", end="", flush=True, file=styled(sys.stderr))
 
     try:
         yield show
     finally:
-        click.echo("\r\033[K", err=True, nl=False)
+        print("\r\033[K", end="", flush=True, file=styled(sys.stderr))

@@ -4,6 +4,7 @@ Owns the options; settings are `node.config.load`'s, the process's life is `node
 """
 
 import gc
+import sys
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from node.config.load import ConfigError, load
 from node.runtime.fail_stop import EXIT_BAD_CONFIG
 from qlog.imports import paused_collector
 from qlog.server.settings import as_cli_error, settings_options
+from quorumlog.standard_output import styled
 
 
 @click.command()
@@ -43,4 +45,5 @@ def serve(file: str | None, **flags: Any) -> int:
 
         # Else the collector would look through all these objects as soon as it goes on.
         gc.freeze()
+    sys.stderr = styled(sys.stderr)  # The log has its own escapes, and colours.
     return run(settings)

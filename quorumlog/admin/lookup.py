@@ -39,10 +39,11 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The history of a message, in the order of time. `is_complete` is false when a queue was too
-    long to be searched: give messages unique keys."""
+    """The history of a message, in the order of time. `message` is None for one that readers do not
+    see yet: half, or delayed. `is_complete` is false when a queue was too long to be searched: give
+    messages unique keys."""
 
-    message: Message
+    message: Message | None
     events: list[TraceEvent]
     is_complete: bool
 
@@ -85,8 +86,8 @@ class LookupAdmin:
         answers = await self._ask_groups("TraceMessage", request, NotFoundError)
         group, found = answers[0]
         events = [of_pb(TraceEvent, event) for event in found.events]
-        (message,) = decode_records(found.record, group=group.name)
-        return Trace(message, events, found.is_complete)
+        messages = decode_records(found.record, group=group.name)
+        return Trace(messages[0] if messages else None, events, found.is_complete)
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
         """Return the sizes of the messages of a topic, for each broker group."""

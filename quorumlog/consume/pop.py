@@ -27,6 +27,7 @@ from quorumlog.errors import (
 )
 from quorumlog.pb import pop_pb2
 from quorumlog.records.batch import decode_records
+from quorumlog.records.compression import CompressedMessage
 from quorumlog.records.message import Message
 
 INVISIBLE_S: Final = 30.0
@@ -42,7 +43,7 @@ _START: Final = {
 Start = Literal["first", "end"]
 
 
-class PopMessage(Message):
+class PopMessage(CompressedMessage):
     """A message that is in flight. `delivery_count` is 1 the first time; `handle` names this
     delivery; others of the group see it again from `visible_unix_ms` on, by the leader's clock."""
 

@@ -270,7 +270,9 @@ def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[
     append, unpack = messages.append, _DECODE.unpack_from
     at, hi = 0, len(records)
     expected = topic.encode()
-    expected_tail = bytes((len(expected),)) + expected + b"\0\0" if 0 < len(expected) < 128 else b""
+    expected_tail: bytes | None = None  # An empty one would fit a record of no size.
+    if 0 < len(expected) < 128:
+        expected_tail = bytes((len(expected),)) + expected + b"\0\0"
     while at + 91 <= hi:
         size_bytes, magic, crc, queue_id, offset, sys_flag, n = unpack(records, at)
         end = at + size_bytes

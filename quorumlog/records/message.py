@@ -44,8 +44,8 @@ class Message:
         self.topic = topic
         self.queue_id = queue_id
         self.queue_offset = queue_offset
-        self.body = body
         self._head = head  # The record up to its body.
+        self.body = body
         self._properties: bytes | dict[str, str] = properties
         self.group = group  # The broker group whose log it is in.
 
@@ -53,7 +53,12 @@ class Message:
     def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str]:
         """The arguments to make an equal message."""
         where = (self.topic, self.queue_id, self.queue_offset)
-        return (*where, self.body, self._head, self._properties, self.group)
+        return (*where, self.stored_body, self._head, self._properties, self.group)
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it is in the log: what `body` is made of, if it was compressed."""
+        return self.body
 
     @property
     def size_bytes(self) -> int:
@@ -159,13 +164,13 @@ class Message:
     def __repr__(self) -> str:
         group = f"{self.group}:" if self.group else ""
         where = f"{group}{self.topic}/{self.queue_id}@{self.queue_offset}"
-        return f"<Message {where}, {len(self.body)} bytes>"
+        return f"<Message {where}, {len(self.stored_body)} bytes>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        mine = (self.topic, self._head, self.body, self.properties)
-        return mine == (other.topic, other._head, other.body, other.properties)
+        mine = (self.topic, self._head, self.stored_body, self.properties)
+        return mine == (other.topic, other._head, other.stored_body, other.properties)
 
     def __hash__(self) -> int:
         return hash((self.topic, self._head))

@@ -11,12 +11,14 @@ from click.testing import CliRunner
 
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
+from node.rocketmq.forwarder import SERVICE
 from qlog import main
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request
 from tests.node.peers.certificates import Authority, tls_settings
-from tests.node.processes import NodeClient, run_to_end
-from tests.patience import wait_for
+from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
+from tests.node.rocketmq.remoting.clients import json_frame
+from tests.patience import PATIENCE_S, wait_for
 
 
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
@@ -69,6 +71,38 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
         stranger = CliRunner().invoke(main, told, env=dict.fromkeys(mine), prog_name="qlog")
         assert stranger.exit_code == 3, stranger.stdout
         assert "client.unavailable" in stranger.stderr
+
+
+@pytest.mark.parametrize(
+    ("rocketmq", "at_framed", "at_grpc"),
+    [("auto", False, True), ("on", True, True), ("off", False, False)],
+)
+def test_rocketmq_is_served_beyond_loopback_only_if_somebody_said_so(
+    tmp_path: Path, rocketmq: str, at_framed: bool, at_grpc: bool
+) -> None:
+    # The system takes 127.1 for 127.0.0.1, the settings for a name that others may reach.
+    beyond = {"listen_framed": "127.1:0", "rocketmq": rocketmq}
+    with SingleNode(tmp_path / "n", **beyond) as node, node.client() as client:
+        port = int(node.node_json()["framed_address"].rpartition(":")[2])
+        with FramedClient(("127.0.0.1", port)) as framed:
+            framed.send(json_frame({"code": 0, "opaque": 1, "flag": 0}))
+            if at_framed:
+                assert framed.socket.recv(1)
+            else:
+                assert framed.read_to_the_end() == b""
+        with FramedClient(("127.0.0.1", port)) as framed:
+            assert framed.call(ROUTE, 1, b"").flags == RESPONSE
+        is_named = "rocketmq 127.1:0: any client" in client.status().detail
+        assert is_named is (rocketmq == "on")
+        send = client.channel.unary_unary(f"/{SERVICE}/SendMessage")
+        if at_grpc:
+            assert send(b"", timeout=PATIENCE_S)
+        else:
+            with pytest.raises(grpc.RpcError) as refused:
+                send(b"", timeout=PATIENCE_S)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert typed_error(refused.value).code == "node.rocketmq_off"
+        assert ("rocketmq = on" in node.log_path.read_text()) is not at_framed
 
 
 @pytest.mark.long

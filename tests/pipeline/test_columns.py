@@ -1,6 +1,7 @@
 """Columns of raw records equal what the store's own codec makes of each record."""
 
 import datetime
+import sys
 import zlib
 from typing import Any
 
@@ -9,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.columns import Entries, RecordDamagedError, record_batch
+from pipeline.columns import (
+    Entries,
+    RecordDamagedError,
+    check_bodies,
+    record_batch,
+    record_batches,
+    with_checked,
+)
+from pipeline.errors import BodyError
 from pipeline.schema import COLUMNS, UnknownColumnError, arrow_schema, parse_columns
-from quorumlog.records.compression import IS_COMPRESSED, ZLIB
+from quorumlog.records.compression import BODY_SIZE_BYTES_MAX, IS_COMPRESSED, LZ4, ZLIB
 from store.record.message import decode_message, encode_message, message_id
 from tests.seeds import examples
 
@@ -62,6 +71,7 @@ def _row(data: bytes) -> dict[str, Any]:
         "body": message.body,
         "message_id": message_id(message.store_host, message.position),
         "broker_group": "g",
+        "body_error": None,
     }
 
 
@@ -79,12 +89,54 @@ def _record(**given: Any) -> bytes:
     return encode_message(**fields)
 
 
+def _packed(body: bytes, flag: int = ZLIB, **given: Any) -> bytes:
+    return _record(body=body, sys_flag=IS_COMPRESSED | flag, **given)
+
+
 def test_compressed_bodies_are_unpacked() -> None:
-    packed = _record(body=zlib.compress(b"long" * 9), sys_flag=IS_COMPRESSED | ZLIB)
-    batch = record_batch(_record() + packed + _record(), ("body",))
+    batch = record_batch(_record() + _packed(zlib.compress(b"long" * 9)) + _record(), ("body",))
     assert batch.column(0).to_pylist() == [b"body", b"long" * 9, b"body"]
-    with pytest.raises(RecordDamagedError):
-        record_batch(_record() + _record(sys_flag=IS_COMPRESSED | ZLIB), ("body",))
+
+
+def test_a_body_that_cannot_be_unpacked_is_a_row_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    bomb = zlib.compress(bytes(BODY_SIZE_BYTES_MAX + 1))
+    faulty = (
+        (_packed(b"garbage"), "cannot be read"),
+        (_packed(bomb), "larger than"),
+        (_packed(b"x", 0x700), "0x700 is unknown"),
+        (_packed(b"x", LZ4), "install"),
+    )
+    batch = record_batch(_record() + b"".join(record for record, _ in faulty) + _record())
+    batch.validate(full=True)
+    assert batch.schema == arrow_schema()
+    assert batch.column("body").to_pylist() == [b"body", None, None, None, None, b"body"]
+    first, *errors, last = batch.column("body_error").to_pylist()
+    assert (first, last) == (None, None)
+    for (_, reason), error in zip(faulty, errors, strict=True):
+        assert reason in error
+
+
+def test_the_error_of_a_body_ends_a_read_that_wants_it() -> None:
+    good = record_batch(_record(), with_checked(("body",)))
+    assert check_bodies(good, ("body",)).to_pydict() == {"body": [b"body"]}
+    bad = record_batch(_record() + _packed(b"garbage", queue_offset=7), with_checked(("body",)))
+    with pytest.raises(BodyError, match="topic t, queue 0, offset 7: a compressed body"):
+        check_bodies(bad, ("body",))
+
+
+def test_bodies_that_become_large_come_in_several_batches() -> None:
+    """So a task holds one of them at a time; the other columns are cut at the same rows."""
+    large = zlib.compress(bytes(BODY_SIZE_BYTES_MAX // 2))
+    records = b"".join(_packed(large, queue_offset=n) for n in range(5)) + _record(queue_offset=5)
+    batches = record_batches(records, ("queue_offset", "body", "body_error"))
+    found = []
+    for batch in batches:
+        assert batch.column("body").nbytes <= 1.1 * BODY_SIZE_BYTES_MAX
+        found.append(batch.column("queue_offset").to_pylist())
+    assert found == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_only_what_is_asked_for_is_made() -> None:

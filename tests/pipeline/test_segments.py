@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ from pipeline.errors import OptionError
 from pipeline.segments import parse_options, read_piece
 from pipeline.segments_check import check_range
 from pipeline.segments_log import open_sealed
+from quorumlog.records.compression import IS_COMPRESSED, ZLIB
 from store.errors import CorruptionError, InnerBatchError, LockedError
 from store.record.message import encode_message
 from store.replicated.ledger_store import ReplicaStore
@@ -175,6 +177,7 @@ def test_a_running_store_is_refused(tmp_path: Path) -> None:
         ({"path": "x", "columns": "bdy"}, "no column 'bdy'"),
         ({"path": "x", "pieceSize": "1k"}, "pieceSize is '1k'"),
         ({"path": "x", "pieceSize": "10"}, "1024 bytes or more"),
+        ({"path": "d", "failOnBodyError": "yes"}, "true or false"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], said: str) -> None:
@@ -205,3 +208,26 @@ def test_spark_reads_segments_with_columns_and_filters(
     (copy / name).unlink()
     with pytest.raises(Exception, match=rf"{name}.*file is missing, expected present"):
         reader.load(str(copy)).count()
+
+
+def test_a_body_that_cannot_be_unpacked_does_not_end_a_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with open_store(tmp_path / "s", fsck_config("ledger")) as store:
+        for topic, body in (("orders", b"good"), ("orders", b"garbage"), ("bills", b"good")):
+            flags = IS_COMPRESSED | ZLIB if body == b"garbage" else 0
+            store.put(encode_message(topic, 0, body, {}, sys_flag=flags))
+    pipeline.register(spark)
+
+    def load(topic: str, fails: str, columns: str = "") -> list[Any]:
+        reader = spark.read.format("quorumlog-segments").option("failOnBodyError", fails)
+        given = {"topic": topic, "columns": columns}
+        return reader.options(**given).load(str(tmp_path / "s")).orderBy("position").collect()
+
+    good, faulty, other = load("", "false")
+    assert (bytes(good.body), good.body_error, bytes(other.body)) == (b"good", None, b"good")
+    assert faulty.body is None
+    assert "cannot be read" in faulty.body_error
+    assert len(load("bills", "true", "position,body")) == 1, "rows that are not asked for count not"
+    with pytest.raises(Exception, match="topic orders, queue 0, offset 1: a compressed body"):
+        load("", "true", "position,body")

@@ -71,6 +71,7 @@ def test_rows_are_what_a_consumer_reads(spark: SparkSession, cluster: Running) -
             "body": message.body,
             "message_id": message.message_id,
             "broker_group": message.group,
+            "body_error": None,
         }
 
 

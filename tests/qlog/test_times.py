@@ -42,6 +42,7 @@ def test_a_malformed_time_is_named(text: str) -> None:
 def test_times_are_shown_in_utc_with_milliseconds() -> None:
     assert time_text(NOW + 7) == "2023-11-14T22:13:20.007Z"
     assert parse_time(time_text(NOW + 7)) == NOW + 7
+    assert time_text(1 << 62) == "4611686018427387904 ms"
 
 
 @pytest.mark.parametrize("text", ["²", "-1", "last", "9" * 19])

@@ -14,6 +14,7 @@ from node.errors.common import (
     BadRequestError,
     NodeError,
     NotReadyError,
+    ReservedTopicError,
     ShuttingDownError,
     TopicNotReadableError,
     UnknownQueueError,
@@ -25,6 +26,7 @@ from node.replication.contract import Driver, ReceiptRules
 from node.state.held import held_counts
 from node.state.machine import StateMachine
 from node.state.state import PERMISSION_READ, State
+from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
@@ -32,7 +34,9 @@ from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
+from store.format import DEAD_LETTER_TOPIC_PREFIX
 from store.reads import Reads
+from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
 NAME_CHARACTERS: Final = frozenset(
@@ -81,8 +85,14 @@ class Context:
         return self.machine.state
 
     def origin(self, topic: str) -> int:
-        """Return the position before which records of this name are those of a deleted topic."""
-        return self.state.table(TopicOriginsTable).origin(topic)
+        """Return the position before which records of this name are those of a deleted topic, or
+        of a deleted group."""
+        state = self.state
+        origin = state.table(TopicOriginsTable).origin(topic)
+        if topic[:1] == "%" and topic.startswith(DEAD_LETTER_TOPIC_PREFIX):
+            group = topic.removeprefix(DEAD_LETTER_TOPIC_PREFIX)
+            origin = max(origin, state.table(DeadLettersTable).begin_position(group))
+        return origin
 
     def create_command(self, put: Command.PutTopic) -> Command:
         """Return the command that creates or changes a topic.
@@ -169,6 +179,8 @@ class Context:
         """Raise unless this queue exists and may be read."""
         topic = self.topic(name)
         if not topic.permission & PERMISSION_READ:
+            if is_reserved(name):
+                raise ReservedTopicError(name)
             raise TopicNotReadableError(name, topic.permission)
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)

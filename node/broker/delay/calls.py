@@ -13,8 +13,9 @@ from node.broker.delay.admission import DelayAdmission
 from node.broker.delay.delivery_task import DeliveryTask
 from node.broker.delay.due_index import Due
 from node.broker.delay.stats import DelayStats
+from node.broker.read.visibility import queued_by_id
 from node.broker.records.delayed import Held, held, level_delay_ms
-from node.errors.common import BadRequestError, MessageNotFoundError
+from node.errors.common import MessageNotFoundError
 from node.errors.delay import DelayedGoneError
 from node.state.held import HOLDERS, NUMBERS, held_counts
 from node.state.tables.delay import DelayTable
@@ -25,9 +26,7 @@ from quorumlog.pb.delay_pb2 import (
     DelayStatusRequest,
     DelayStatusResponse,
 )
-from store import format as fmt
-from store.errors import PositionRangeError, RecordFormatError
-from store.record.message import Message, parse_message_id
+from store.record.message import Message
 
 
 class Delay:
@@ -55,11 +54,9 @@ class Delay:
         context = self._context
         context.check_cluster(request.cluster_id)
         context.check_leads()
-        message = self._message(request.message_id)
+        message = queued_by_id(context, request.message_id)
         queue = NUMBERS.get((message.topic.encode(), message.queue_id))
         if queue is None:
-            raise MessageNotFoundError(request.message_id)
-        if not self._is_in_its_queue(message):
             raise MessageNotFoundError(request.message_id)
         own = self._held(message)
         due = Due(own.due_unix_ms, queue, message.queue_offset)
@@ -71,28 +68,6 @@ class Delay:
         return CancelDelayedResponse(
             topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
         )
-
-    def _message(self, message_id: str) -> Message:
-        try:
-            host, position = parse_message_id(message_id)
-        except RecordFormatError as error:
-            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
-        try:
-            message = self._context.store.message_at(position)
-        except PositionRangeError as error:
-            raise MessageNotFoundError(message_id) from error
-        if message.store_host != host:
-            raise MessageNotFoundError(message_id)
-        return message
-
-    def _is_in_its_queue(self, message: Message) -> bool:
-        """Whether the queue has this very record: a client may send a copy of one inside a body."""
-        offset = message.queue_offset
-        try:
-            unit = self._context.store.units(message.topic, message.queue_id, offset, offset + 1)
-        except PositionRangeError:
-            return False
-        return int(fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0]) == message.position
 
     def _held(self, message: Message) -> Held:
         with self._context.store.view(message.position, message.size_bytes) as view:

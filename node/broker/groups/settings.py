@@ -8,8 +8,9 @@ from typing import Final
 
 from node.broker.append.commands import Commands
 from node.broker.core.context import Context
-from node.errors.common import UnknownGroupError
+from node.errors.common import ReservedTopicError, UnknownGroupError
 from node.errors.groups import GroupDisabledError, TopicForbiddenError
+from node.state.state import INTERNAL_TOPICS
 from node.state.tables.group_settings import GroupSettingsTable, SubscriptionSettings, to_pb
 from quorumlog.pb import common_pb2
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
@@ -55,7 +56,10 @@ def settings_of(context: Context, group: str) -> SubscriptionSettings:
 
 
 def check_reader(context: Context, group: str, topic: str) -> None:
-    """Raise unless a group may read a topic: GroupDisabledError, TopicForbiddenError."""
+    """Raise unless a group may read a topic: GroupDisabledError, TopicForbiddenError,
+    ReservedTopicError."""
+    if topic in INTERNAL_TOPICS:
+        raise ReservedTopicError(topic)
     settings = settings_of(context, group)
     if not settings.is_consume_enabled:
         raise GroupDisabledError(group, "consuming")

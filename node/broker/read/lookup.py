@@ -14,7 +14,7 @@ from typing import Final
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
-from node.errors.common import BadRequestError, MessageNotFoundError
+from node.broker.read.visibility import queued_by_id, visible
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
@@ -71,22 +71,16 @@ class Lookup:
         )
 
     async def trace_message(self, request: TraceMessageRequest) -> TraceMessageResponse:
-        """Return the events of a message. Raises MessageNotFoundError, BadRequestError."""
+        """Return the events of a message, of one that readers do not see yet without the record.
+
+        Raises BadRequestError, and as `visible_at`.
+        """
         await self._freshness.ensure(common_pb2.CONSISTENCY_LEADER)
-        context, message_id = self._context, request.message_id
-        try:
-            host, position = parse_message_id(message_id)
-            message = context.store.message_at(position)
-        except RecordFormatError as error:
-            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
-        except PositionRangeError as error:
-            raise MessageNotFoundError(message_id) from error
-        if message.store_host != host:
-            raise MessageNotFoundError(message_id)
-        trace = _Trace(context, message)
+        message = queued_by_id(self._context, request.message_id)
+        is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
+        record = b"" if is_held else visible(self._context, message).record
+        trace = _Trace(self._context, message)
         await trace.follow()
-        with context.store.view(position, message.size_bytes) as view:
-            record = bytes(view)
         events = sorted(trace.events, key=lambda event: event.unix_ms or 1 << 62)
         return TraceMessageResponse(events=events, is_complete=trace.is_complete, record=record)
 
@@ -118,7 +112,8 @@ class _Trace:
             is_final = one.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             if is_final:
                 half = self._at(one.prepared_transaction_position)
-                if half is not None and half.position not in self._seen:
+                is_half = half is not None and half.topic == fmt.HALF_TOPIC  # Or a client lies.
+                if half is not None and is_half and half.position not in self._seen:
                     self._add("half", half, _producer_group(half))
             self._add("committed" if is_final else "stored", one)
             await self._of_groups(one)

@@ -8,7 +8,9 @@ from typing import Final
 
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
-from node.errors.common import BadRequestError, MessageNotFoundError
+from node.broker.read.visibility import queued_by_id, visible
+from node.errors.common import BadRequestError, ReservedTopicError
+from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.log_pb2 import (
     GetMessageRequest,
     OffsetByTimeRequest,
@@ -19,8 +21,7 @@ from quorumlog.pb.log_pb2 import (
     QueueOffsetsResponse,
     RecordsResponse,
 )
-from store.errors import PositionRangeError, RecordFormatError
-from store.record.message import Message, parse_message_id
+from store.record.message import Message
 
 _FOREVER_MS: Final = (1 << 63) - 1
 _STEP_COUNT_MAX: Final = 20_000
@@ -37,23 +38,10 @@ class Queries:
         self._freshness = freshness
 
     async def get_message(self, request: GetMessageRequest) -> RecordsResponse:
-        """Return the message with an id. Raises MessageNotFoundError, BadRequestError."""
-        context, message_id = self._context, request.message_id
+        """Return the message with an id. Raises BadRequestError, and as `visible_at`."""
         await self._freshness.ensure(request.consistency)
-        try:
-            host, position = parse_message_id(message_id)
-        except RecordFormatError as error:
-            raise BadRequestError("message_id", error.expected, repr(message_id[:64])) from error
-        try:
-            message = context.store.message_at(position)
-            record = self._record(message)
-        except PositionRangeError as error:
-            raise MessageNotFoundError(message_id) from error
-        # Positions are the same on all nodes; the host is that of the leader then, and shows that
-        # this is an id of this log and not of another one.
-        if message.store_host != host or context.state.topic(message.topic) is None:
-            raise MessageNotFoundError(message_id)
-        return RecordsResponse(records=record, record_count=1)
+        found = visible(self._context, queued_by_id(self._context, request.message_id))
+        return RecordsResponse(records=found.record, record_count=1)
 
     async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
         """Return the newest messages of a topic that carry a key, oldest first.
@@ -63,6 +51,8 @@ class Queries:
         """
         context, limits = self._context, self._context.limits
         await self._freshness.ensure(request.consistency)
+        if request.topic in INTERNAL_TOPICS:
+            raise ReservedTopicError(request.topic)
         context.readable(request.topic, 0)
         if not request.key:
             raise BadRequestError("key", "a key", "empty")

@@ -5,7 +5,6 @@ travels in one entry with the message, and a last look at both happens in the or
 two callers that send the same one, before and after a change of leaders, send it once.
 """
 
-from bisect import bisect_left
 from typing import Final
 
 from node.broker.append.attached import AttachedCommands
@@ -33,7 +32,6 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersResponse,
 )
 from quorumlog.pb.state_pb2 import Command
-from store import format as fmt
 from store.errors import CorruptionError, DerivedFileError, LimitExceededError, StoreError
 from store.record.topic_names import dead_letter_topic
 
@@ -148,18 +146,8 @@ class DeadLetters:
         Earlier offsets may be those of a deleted group of the same name, or may have expired from
         the log of another leader. Of neither is it known any more which ones were sent again.
         """
-        store, topic, marks = self._context.store, dead_letter_topic(group), self._marks()
-        first_position = marks.begin_position(group)
-        lo, hi = store.queue_range(topic, QUEUE)
-        lo = min(max(lo, marks.first_offset(group)), hi)
-
-        def position_of(offset: int) -> int:
-            unit = store.units(topic, QUEUE, offset, offset + 1)
-            return int(fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0])
-
-        if lo < hi and store.log.min_position < first_position:
-            lo = bisect_left(range(hi), first_position, lo, hi, key=position_of)
-        return lo, hi
+        lo, hi = self._context.store.queue_range(dead_letter_topic(group), QUEUE)
+        return min(max(lo, self._marks().first_offset(group)), hi), hi
 
     def _marks(self) -> DeadLettersTable:
         return self._context.state.table(DeadLettersTable)

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from node.errors.common import NodeError
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.peers.link import PeerLink
+from quorumlog.foreign_text import shown
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
 from raft.messages import NO_INDEX, Index, NodeId
@@ -121,7 +122,7 @@ class EntryFetcher:
         if request is None or request.node != node or request.future.done():
             return  # Given up meanwhile.
         if answer.error:
-            text = "".join(c if c.isprintable() else "?" for c in answer.error[:_TEXT_SIZE_MAX])
+            text = shown(answer.error, _TEXT_SIZE_MAX)
             request.future.set_exception(FetchError(node, f"it says: {text}"))
         elif answer.lo == answer.hi == request.lo and not payload:
             reason = f"it has no committed entry {request.lo}, only up to {answer.commit_index}"

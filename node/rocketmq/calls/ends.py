@@ -17,7 +17,7 @@ from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.forwarder import Forwarder
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.messages import delivered
+from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from quorumlog.pb import delay_pb2, transaction_pb2
@@ -51,9 +51,15 @@ class EndCalls:
     """The calls that end, and the subscriptions to questions. One per gateway."""
 
     def __init__(
-        self, cluster: GatewayCluster, clients: GatewayClients, broker: Broker, forwarder: Forwarder
+        self,
+        cluster: GatewayCluster,
+        clients: GatewayClients,
+        broker: Broker,
+        forwarder: Forwarder,
+        deliveries: Deliveries,
     ) -> None:
         self._cluster = cluster
+        self._deliveries = deliveries
         self._forwarder = forwarder
         self._clients = clients
         self._broker = broker
@@ -172,8 +178,14 @@ class EndCalls:
     ) -> None:
         """Ask, as soon as a producer has room. Meanwhile the broker has little room for more
         questions, and counts none beyond."""
-        message = await delivered(decode_message(check.records), topic)
-        while not self._ask(group, topic, check.transaction_id, message):  # noqa: ASYNC110 - no event tells of room.
+        size_bytes = len(check.records)
+        while True:  # No event tells of room. What is decompressed is not kept until there is some.
+            if self._clients.with_room(topic, size_bytes) is not None:
+                message = await self._deliveries.message(decode_message(check.records), topic)
+                if self._ask(group, topic, check.transaction_id, message):
+                    return
+                size_bytes = message.ByteSize()
+                del message
             await asyncio.sleep(LOOK_S)
 
     def _ask(self, group: str, topic: str, transaction_id: int, message: pb.Message) -> bool:

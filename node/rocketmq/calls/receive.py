@@ -17,7 +17,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
 from node.rocketmq.protocol.filters import filter_of
-from node.rocketmq.protocol.messages import delivered, timestamp
+from node.rocketmq.protocol.messages import Deliveries, timestamp
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common
 from quorumlog.pb import pop_pb2
@@ -33,8 +33,11 @@ WAIT_MARGIN_S: Final = 0.5
 class ReceiveCalls:
     """Answers receives and their follow-ups. One per gateway."""
 
-    def __init__(self, cluster: GatewayCluster, broker: Broker, renewals: Renewals) -> None:
+    def __init__(
+        self, cluster: GatewayCluster, broker: Broker, renewals: Renewals, deliveries: Deliveries
+    ) -> None:
         self._cluster = cluster
+        self._deliveries = deliveries
         self._pop = broker.pop
         self._renewals = renewals
 
@@ -42,8 +45,8 @@ class ReceiveCalls:
 
     async def receive_message(
         self, caller: Caller, request: pb.ReceiveMessageRequest
-    ) -> AsyncIterator[pb.ReceiveMessageResponse]:
-        """Yield a status, the messages, and the time of their delivery."""
+    ) -> AsyncIterator[pb.ReceiveMessageResponse | bytes]:
+        """Yield a status, the messages (encoded), and the time of their delivery."""
         group = group_name(request.group)
         topic = topic_name(request.message_queue.topic, for_reading=True)
         found = await self._pop.receive(self._receive_request(caller, request, group, topic))
@@ -58,8 +61,8 @@ class ReceiveCalls:
         is_told = False
         try:
             yield _status(OK)
-            async for message in self._messages(topic, found):
-                yield pb.ReceiveMessageResponse(message=message)
+            async for element in self._messages(topic, found):
+                yield element
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
             is_told = True
         finally:
@@ -96,19 +99,22 @@ class ReceiveCalls:
 
     async def _messages(
         self, topic: str, response: pop_pb2.ReceiveResponse
-    ) -> AsyncIterator[pb.Message]:
-        """Yield the messages, each made when the one before is away: bodies may be compressed."""
+    ) -> AsyncIterator[bytes]:
+        """Yield elements with the messages, each made when the one before is away: a client that
+        reads nothing holds one body, once, however much the stored ones become."""
         view, at = memoryview(response.records), 0
         for delivery in response.deliveries:
             record = decode_message(view, at)
             at += record.size_bytes
-            message = await delivered(record, topic)
+            message = await self._deliveries.message(record, topic)
             system = message.system_properties
             system.receipt_handle = str(
                 handles.ReceiptHandle(self._cluster.own_group, delivery.handle)
             )
             system.delivery_attempt = delivery.delivery_count
-            yield message
+            element = pb.ReceiveMessageResponse(message=message).SerializeToString()
+            del record, message, system
+            yield element
         assert at == len(view), f"{len(view) - at} bytes behind the records"
 
     # --- Afterwards ---

@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import re
 import zlib
+from functools import partial
 from typing import Final
 
 import structlog
@@ -39,7 +40,8 @@ from node.rocketmq.protocol.properties import (
     TRACE_CONTEXT,
 )
 from node.rocketmq.protocol.statuses import CallRefusedError
-from quorumlog.errors import QuorumlogError
+from node.runtime.on_thread import on_thread
+from quorumlog.errors import QuorumlogError, TooLargeError
 from quorumlog.pb.rocketmq_pb2 import (
     Code,
     DeadLetterQueue,
@@ -51,7 +53,7 @@ from quorumlog.pb.rocketmq_pb2 import (
     Resource,
     SystemProperties,
 )
-from quorumlog.records.compression import decompress
+from quorumlog.records.compression import KIND_MASK, ZLIB, decompress
 from store import format as fmt
 from store.format import Host
 from store.record.message import Message as Record
@@ -66,6 +68,11 @@ TRACE_CONTEXT_SIZE_BYTES_MAX: Final = 14_336
 """With the limit above it leaves 2,047 bytes of a record's properties for those of the system."""
 BORN_HOST_SIZE_BYTES_MAX: Final = 255
 """The longest name of a host."""
+PLAIN_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Limit of a body that is decompressed for a client: RocketMQ's own for a message. So a compressed
+message costs a node no more than a plain one."""
+_NO_DIGEST: Final = "0" * 32
+"""The digest of no body: clients tell their users that a message with it is damaged."""
 
 _UNSUPPORTED: Final = {
     MessageType.LITE: "lite topics",
@@ -257,16 +264,13 @@ def from_record(record: Record, topic: str) -> Message:
     those around it from being delivered.
     """
     found = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
-    body, encoding = _delivered_body(record)
+    body, encoding, digest = _delivered_body(record)
     if BODY_ENCODING in found:
         encoding = _GZIP
     system = SystemProperties(
         keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
         message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
-        body_digest=Digest(
-            type=DigestType.MD5,
-            checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper(),
-        ),
+        body_digest=Digest(type=DigestType.MD5, checksum=digest),
         body_encoding=encoding,
         message_type=_stored_type(found.get(MESSAGE_TYPE, "")),
         born_timestamp=timestamp(record.born_unix_ms, found.get(BORN_NANOS)),
@@ -301,26 +305,41 @@ def from_record(record: Record, topic: str) -> Message:
     )
 
 
-def _delivered_body(record: Record) -> tuple[bytes, Encoding]:
-    """Return a body as it is delivered, and its encoding.
+def _delivered_body(record: Record) -> tuple[bytes, Encoding, str]:
+    """Return a body as it is delivered, its encoding, and its digest.
 
-    Clients know none of the ways in which ours compress, so they get the plain body. One that
-    cannot be read stays as it is, in an encoding that is none, which clients tell their users.
+    Clients get the plain body of what the SDK compressed. A body of zlib that is too large for that
+    stays as it is, in the encoding that names it. Any other one that the node cannot read is
+    delivered as it is stored with a digest that it does not have: clients call it damaged, so that
+    simple consumers hand it over with a mark, and push consumers refuse it until it is a dead
+    letter. An encoding that is none would make some fail at the whole answer.
     """
-    if not record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
-        return record.body, Encoding.IDENTITY
-    try:
-        return decompress(record.body, record.sys_flag), Encoding.IDENTITY
-    except QuorumlogError as error:
-        _log.warning("a compressed body is not read", id=record.message_id, reason=error.message)
-        return record.body, Encoding.ENCODING_UNSPECIFIED
-
-
-async def delivered(record: Record, topic: str) -> Message:
-    """Return a stored message as `from_record` does, decompressed beside the event loop."""
+    body, encoding = record.body, Encoding.IDENTITY
     if record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
-        return await asyncio.to_thread(from_record, record, topic)
-    return from_record(record, topic)
+        try:
+            body = decompress(body, record.sys_flag, PLAIN_SIZE_BYTES_MAX)
+        except QuorumlogError as error:
+            what = "a compressed body is not read"
+            _log.warning(what, id=record.message_id, reason=error.message)
+            if not isinstance(error, TooLargeError) or record.sys_flag & KIND_MASK not in (0, ZLIB):
+                return body, encoding, _NO_DIGEST
+            encoding = _GZIP
+    return body, encoding, hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+class Deliveries:
+    """Makes stored messages those of the protocol. One per gateway: it decompresses one body at a
+    time, however many clients receive."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def message(self, record: Record, topic: str) -> Message:
+        """Return a stored message as `from_record` does, decompressed beside the event loop."""
+        if record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
+            async with self._turn:
+                return await on_thread(partial(from_record, record, topic))
+        return from_record(record, topic)
 
 
 def _stored_type(name: str) -> MessageType:

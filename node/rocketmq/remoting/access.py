@@ -1,9 +1,11 @@
 """Access keys of the remoting protocol: who may send a command.
 
-Owns the check of a signature. It covers the values of all ext fields, in the order of their names,
-and the body, so a command that is forwarded is checked again as the client sent it. An
-eavesdropper can repeat a command: no number of the protocol shows that, so networks that are not
-trusted need TLS. Source: protocol section 12.1.
+Owns the check of a signature. It covers the values of all ext fields, one behind the other in the
+order of their names, and the body, so a command that is forwarded is checked again as the client
+sent it. It covers neither the code nor the names, nor where a value ends, and no number shows that
+a command came before: an eavesdropper can send what it overheard as another command, cut into other
+fields. So networks that are not trusted need TLS, and administration is taken over TLS only.
+Source: protocol section 12.1.
 """
 
 import base64
@@ -30,6 +32,11 @@ class Signatures:
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._keys: Final = {name: secret.encode() for name, secret in keys.items()}
+
+    @property
+    def are_demanded(self) -> bool:
+        """Whether a command needs a signature."""
+        return bool(self._keys)
 
     def check(self, command: Command) -> None:
         """Raise RefusedError unless a known key signed a command."""

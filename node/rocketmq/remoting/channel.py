@@ -17,6 +17,7 @@ from node.framed.frames import (
     ROCKETMQ_KIND,
     FramedParser,
     FrameFault,
+    Reason,
 )
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.command import (
@@ -34,6 +35,8 @@ _SENT: Final = FramedLimits()
 """What the other node takes, but for the growth of what is forwarded."""
 _TAKEN: Final = FramedLimits(frame_size_bytes_max=16 << 20, header_size_bytes_max=(16 << 20) - 1)
 """Answers of every size that a node gives."""
+STRAY_COUNT_MAX: Final = 1_024
+"""Commands in a row that answer no request under way. Late answers are a few."""
 
 
 class NotConnectedError(Exception):
@@ -47,9 +50,12 @@ class BrokenError(Exception):
 class RemotingChannel(asyncio.BufferedProtocol):
     """One connection to host and port, made by `connect`."""
 
-    def __init__(self, on_end: "Callable[[RemotingChannel], None]") -> None:
-        self._scratch = memoryview(bytearray(_TAKEN.read_size_bytes))
-        self._parser = FramedParser(self._scratch, (JSON_KIND, ROCKETMQ_KIND), _TAKEN)
+    def __init__(
+        self, on_end: "Callable[[RemotingChannel], None]", *, is_between_nodes: bool
+    ) -> None:
+        limits = _TAKEN if is_between_nodes else FramedLimits()
+        self._scratch = memoryview(bytearray(limits.read_size_bytes))
+        self._parser = FramedParser(self._scratch, (JSON_KIND, ROCKETMQ_KIND), limits)
         self._on_end = on_end
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Command]] = {}
@@ -57,7 +63,9 @@ class RemotingChannel(asyncio.BufferedProtocol):
         """Heads and bodies that the transport does not have, by opaque, oldest first."""
         self._is_taken = True
         """Whether the other node takes what is written."""
+        self._is_between_nodes = is_between_nodes
         self._last_opaque = 0
+        self._stray_count = 0
 
     @classmethod
     async def connect(
@@ -65,29 +73,30 @@ class RemotingChannel(asyncio.BufferedProtocol):
         host: str,
         port: int,
         context: ssl.SSLContext | None,
-        token: bytes,
         on_end: "Callable[[RemotingChannel], None]",
+        token: bytes | None = None,
     ) -> "RemotingChannel":
-        """Connect, and prove with the token of the other node that this is a node. Raises
-        NotConnectedError."""
+        """Connect, and prove with the token of the other node that this is a node; None: the other
+        side is no node of this cluster. Raises NotConnectedError."""
         made: RemotingChannel | None = None
-        greeting = Command(GREETING, ext={TOKEN: token.hex()})
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, made = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(on_end), host, port, ssl=context
+                    lambda: cls(on_end, is_between_nodes=token is not None), host, port, ssl=context
                 )
-                answer = await made.ask(greeting, CONNECT_S)
-            if answer.code:
-                raise ConnectionError(f"it takes this node for a stranger: {answer.remark}")
+                if token is not None:
+                    greeting = Command(GREETING, ext={TOKEN: token.hex()})
+                    answer = await made.ask(greeting, CONNECT_S)
+                    if answer.code:
+                        text = f"it takes this node for a stranger: {answer.remark}"
+                        raise ConnectionError(text)
         except BaseException as error:
             if made is not None:
                 made.close()
-            if not isinstance(error, (OSError, BrokenError, NotConnectedError)):
+            # OSErrors are time-outs and TLS, too; ValueErrors are names.
+            if not isinstance(error, (OSError, ValueError, BrokenError, NotConnectedError)):
                 raise
-            why = (
-                str(error) or "no connection in time"
-            )  # A time-out and errors of TLS are OSErrors.
+            why = str(error) or "no connection in time"
             raise NotConnectedError(f"{host}:{port}: {why}") from error
         return made
 
@@ -138,9 +147,10 @@ class RemotingChannel(asyncio.BufferedProtocol):
 
     def close(self, why: str = "it was closed") -> None:
         """Close for a reason; commands without an answer fail."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport = self._transport
         self._end(why)
+        if transport is not None:
+            transport.abort()
 
     def _end(self, why: str) -> None:
         if self._transport is None:
@@ -162,10 +172,16 @@ class RemotingChannel(asyncio.BufferedProtocol):
         try:
             frame = self._parser.take(nbytes)
             while frame is not None:
-                command = decode(*frame, is_from_node=True)
+                command = decode(*frame, is_from_node=self._is_between_nodes)
                 future = self._waiting.get(command.opaque)
                 if command.is_response and future is not None and not future.done():
+                    self._stray_count = 0
                     future.set_result(command)
+                elif not self._is_between_nodes:  # A node that stood still answers many late.
+                    self._stray_count += 1
+                    if self._stray_count > STRAY_COUNT_MAX:
+                        detail = f"{self._stray_count} commands that answer no request"
+                        raise FrameFault(Reason.OPAQUE, detail)
                 frame = self._parser.next_frame() if self._parser.rest else None
         except FrameFault as fault:
             self.close(str(fault))

@@ -154,8 +154,8 @@ class Forwarder:
                 host.removeprefix("[").removesuffix("]"),
                 int(port),
                 self._context,
-                token,
                 self._on_end,
+                token,
             )
             channel = self._channels.setdefault(address, made)
             if channel is not made:  # Another call was faster.

@@ -26,7 +26,6 @@ from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
-from node.rocketmq.remoting.calls.registrations import Registrations
 from node.rocketmq.remoting.calls.relays import RelayCalls
 from node.rocketmq.remoting.calls.replies import ReplyCalls
 from node.rocketmq.remoting.calls.retries import RetryCalls
@@ -36,7 +35,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
-from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
+from node.rocketmq.remoting.conversation import Handler, RemotingCalls, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.node_proof import NodeProof
@@ -45,7 +44,6 @@ from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import (
     ADMINISTRATION,
     REFUSED,
-    REGISTRATION,
     RequestCode,
     ResponseCode,
 )
@@ -56,7 +54,6 @@ from raft.messages import NodeId
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
-_UNSIGNED: Final = REGISTRATION | {GREETING}
 _BULK: Final = _SENDS | {
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
@@ -121,17 +118,8 @@ class Remoting:
         self._offsets = OffsetCalls(shared, broker)
         self._node = NodeAdmin(shared, broker, settings)
         self._pulls = Pulls(shared, broker, self.groups, self._node.got)
-        self._registrations = Registrations(
-            map(str, settings.rocketmq_brokers if settings is not None else ()),
-            lambda name: self.places.group_of(name) is not None,
-            time.monotonic,
-        )
         self._routes = RouteCalls(
-            shared,
-            cluster,
-            self._node.closed_names,
-            self._registrations,
-            has_auto_topics=has_auto_topics,
+            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
         self._key_values = KeyValueCalls(shared, broker)
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
@@ -177,9 +165,6 @@ class Remoting:
             RequestCode.DELETE_KV_CONFIG: self._key_values.change,
             RequestCode.GET_KV_CONFIG: self._key_values.value,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._key_values.values,
-            RequestCode.REGISTER_BROKER: self._registrations.register,
-            RequestCode.UNREGISTER_BROKER: self._registrations.unregister,
-            RequestCode.QUERY_DATA_VERSION: self._registrations.version,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
@@ -233,8 +218,9 @@ class Remoting:
         self._lookers = [
             asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
         ]
+        on_closed = self.groups.clients.on_closed
         handlers = {**self.handlers(), GREETING: self._proof.greet}
-        self._calls.open(handlers, self._begin, self._check, self._on_closed, _BULK)
+        self._calls.open(handlers, self._begin, self._check, on_closed, _BULK)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
@@ -252,18 +238,24 @@ class Remoting:
         return self._sends.begin(request) if request.command.code in _SENDS else None
 
     def _check(self, request: Request) -> None:
-        """Raise RefusedError unless the client may send a request, at this port."""
+        """Raise RefusedError unless the client may send a request, over this connection."""
         self._proof.check(request)
-        if request.command.code not in _UNSIGNED:
+        if request.command.code != GREETING:
             self._signatures.check(request.command)
-        is_shared = request.connection.port_number == SHARED_PORT
-        if is_shared and request.command.code in ADMINISTRATION:
+        if request.command.code not in ADMINISTRATION:
+            return
+        connection = request.connection.connection
+        if connection.port_number == SHARED_PORT:
             text = "this port administers nothing; use that of rocketmq_listen, or qlog"
-            raise RefusedError(ResponseCode.NO_PERMISSION, text)
-
-    def _on_closed(self, connection: RemotingConnection) -> None:
-        self.groups.clients.on_closed(connection)
-        self._registrations.on_closed(connection)
+        elif self._signatures.are_demanded and not connection.is_tls:
+            text = (
+                "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
+                "neither code nor names of fields; set tls_certificate_file and connect with TLS, "
+                "or use qlog"
+            )
+        else:
+            return
+        raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     async def _look(self) -> None:
         """Take silent clients out and samples of counters, at intervals, and look for a name that
@@ -272,7 +264,6 @@ class Remoting:
             await asyncio.sleep(SAMPLE_S)
             self.groups.clients.expire()
             self.transactions.forget_absent()
-            self._registrations.expire()
             self._node.sample()
             await self._shared.resolve()
 

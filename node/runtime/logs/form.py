@@ -6,6 +6,7 @@ Owns the format, and the values that must never be in a line. Other code logs th
 from any thread: the parent process of the node must read it or send it to a file.
 """
 
+import io
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -15,6 +16,7 @@ import structlog
 
 from node.runtime.logs.line_budget import LineBudget
 from node.runtime.logs.raw_lines import take_over
+from quorumlog.foreign_text import shown, shown_lines
 
 SECRET_WORDS: Final = frozenset(
     {"secret", "password", "token", "auth", "credential", "private_key"}
@@ -58,8 +60,11 @@ def configure(
         hide_secrets,
     ]
     if is_console:
+        processors.append(show_texts)
         processors.append(
-            structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time")
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), timestamp_key="time", exception_formatter=_write_traceback
+            )
         )
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -100,6 +105,22 @@ def hide_secrets(
         if not lower.endswith("_file") and any(word in lower for word in SECRET_WORDS):
             line[name] = HIDDEN
     return line
+
+
+def show_texts(
+    _logger: object, _method: str, line: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Escape texts, which may quote what a client sent; JSON has escapes of its own."""
+    for name, value in line.items():
+        if isinstance(value, str):
+            line[name] = shown(value)
+    return line
+
+
+def _write_traceback(stream: TextIO, error: Any) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(shown_lines(text.getvalue()))
 
 
 class _ToStructlog(logging.Handler):

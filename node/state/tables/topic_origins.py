@@ -3,8 +3,8 @@
 Owns the positions. Records of a deleted topic stay in the log until they expire, and queues and key
 index find them by the name of the topic. A topic that is created under such a name has only the
 records behind its origin. A topic without an origin has all records of its name. So has a
-dead-letter topic, which comes in one entry with its first records: `dead_letters` knows where it
-begins.
+dead-letter topic here, which comes in one entry with its first records: `dead_letters` knows where
+it begins, and `Context.origin` asks both.
 """
 
 from typing import Any, Final

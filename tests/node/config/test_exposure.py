@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from node.config.exposure import ANYONE_MAY_BE_A_NODE, exposures, is_loopback
+from node.config.exposure import (
+    ANYONE_MAY_BE_A_NODE,
+    exposures,
+    is_loopback,
+    serves_rocketmq,
+)
 from node.config.load import ConfigError, load
 from node.config.settings import Settings
+from node.config.types import Address
 
 OUTSIDE = "0.0.0.0:40911"
+HERE = ("127.0.0.1", "[::1]")
 
 
 def settings(**flags: Any) -> Settings:
@@ -118,13 +125,48 @@ def test_a_remoting_port_that_also_takes_clear_text_is_named_with_it(
     files: dict[str, str],
 ) -> None:
     given = {**files, "rocketmq_listen": "0.0.0.0:3", "rocketmq_advertise": "a:3"}
-    (both,) = exposures(settings(**given, rocketmq_tls="permissive"))
-    assert both.setting == "rocketmq_listen"
+    (both,) = exposures(settings(**given, rocketmq="on", rocketmq_tls="permissive"))
+    assert (both.setting, str(both.address)) == ("rocketmq", "0.0.0.0:3")
     assert "in clear text" in both.how
-    (one,) = exposures(settings(**given))
+    (one,) = exposures(settings(**given, rocketmq="on"))
     assert "clear text" not in one.how
     keys = keys_of_problems(**given, rocketmq_tls="permissive", tls_client_auth="true")
     assert keys == ["rocketmq_tls + tls_client_auth"]
+
+
+@pytest.mark.parametrize(
+    ("rocketmq", "proof", "here", "there"),
+    [
+        ("auto", None, True, False),
+        ("auto", "keys", True, True),
+        ("auto", "certificates", True, True),
+        ("on", None, True, True),
+        ("on", "keys", True, True),
+        ("off", None, False, False),
+        ("off", "keys", False, False),
+    ],
+)
+def test_rocketmq_is_served_to_this_machine_and_to_clients_with_a_proof(
+    files: dict[str, str], tmp_path: Path, rocketmq: str, proof: str | None, here: bool, there: bool
+) -> None:
+    given: dict[str, str] = {"rocketmq": rocketmq}
+    if proof == "keys":
+        given["rocketmq_keys_file"] = str(tmp_path / "keys")
+        (tmp_path / "keys").write_text("alice secret\n")
+        (tmp_path / "keys").chmod(0o600)
+    elif proof == "certificates":
+        given |= files | {"tls_client_auth": "true"}
+    for host in (*HERE, "0.0.0.0", "[::]", "10.0.0.1", "node1.example", ""):
+        is_served = here if host in HERE else there
+        address = Address.parse(f"{host}:10911")
+        assert serves_rocketmq(settings(**given), address) is is_served, host
+        for name in ("rocketmq_listen", "rocketmq_nameserver_listen"):
+            asked = {**given, name: str(address), "rocketmq_advertise": "a:1"}
+            if is_served:
+                told = [one for one in exposures(settings(**asked)) if one.setting == "rocketmq"]
+                assert bool(told) is (rocketmq == "on" and proof is None and host not in HERE)
+            else:
+                assert keys_of_problems(**asked) == [f"{name} + rocketmq"]
 
 
 def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:

@@ -81,13 +81,13 @@ class Served:
         self.close_clients()
         server = self.server
 
-        def is_quiet() -> bool:
-            return not (self.call_count or server.connections.count)
-
-        await eventually(is_quiet, "the end of all connections")
         accounts = server.connections.accounts
-        accounts.settle()
-        assert accounts.total.is_empty
+
+        def is_quiet() -> bool:
+            accounts.settle()
+            return accounts.total.is_empty and not server.connections.count
+
+        await eventually(is_quiet, "the end of all connections, and of what they held")
         assert accounts.address_count == 0
         assert server.calls.served.counters.open_count == 0
 

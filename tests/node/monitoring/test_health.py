@@ -54,11 +54,11 @@ def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
 
 
 @pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    """Where log lines go, as JSON."""
+def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    """Where log lines go: as JSON, or in the form that the test names."""
     stream, handlers = io.StringIO(), logging.getLogger().handlers
     level = logging.getLogger().level
-    form.configure("info", "json", stream=stream, bound={"node": 3})
+    form.configure("info", getattr(request, "param", "json"), stream=stream, bound={"node": 3})
     yield stream
     structlog.reset_defaults()
     logging.getLogger().handlers = handlers
@@ -87,6 +87,18 @@ def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:
         structlog.get_logger().error("failed", exc_info=error)
     (line,) = lines.getvalue().splitlines()
     assert "Traceback" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize("lines", ["json", "console"], indirect=True)
+def test_lines_show_texts_of_clients_as_escapes(lines: io.StringIO) -> None:
+    hostile = "\x1b[2J\u202e\nnode=9"
+    try:
+        raise KeyError(hostile) from ValueError(hostile)
+    except KeyError as error:
+        structlog.get_logger().error(f"of {hostile}", client=hostile, exc_info=error)
+    text = lines.getvalue()
+    assert "2J" in text
+    assert not any(part in text for part in ("\x1b[2J", "\u202e", "of \x1b[2J\u202e\nnode"))
 
 
 @pytest.mark.parametrize(

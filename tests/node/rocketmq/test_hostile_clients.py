@@ -1,7 +1,10 @@
 """The gateway: records of other producers, input without a bound, and leaks."""
 
 import asyncio
+import hashlib
 import struct
+import threading
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +15,20 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
-from node.rocketmq.clients import QUESTION_SHARES, QUESTION_SIZE_BYTES_MAX, GatewayClients
+from node.rocketmq.clients import (
+    QUESTION_SHARES,
+    QUESTION_SIZE_BYTES_MAX,
+    GatewayClient,
+    GatewayClients,
+)
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
-from quorumlog.pb.rocketmq_pb2 import Code
+from quorumlog.pb.rocketmq_pb2 import Code, Encoding
+from quorumlog.records.compression import IS_COMPRESSED, ZLIB, decompress
+from store.record.message import Message as Record
 from store.record.message import decode_message, encode_message
 from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
 from tests.patience import eventually
@@ -66,6 +76,52 @@ async def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path
         assert found[0].status.code == Code.OK
         bodies = [e.message.body for e in found if e.HasField("message")]
         assert bodies == [b"strange", b"good"]
+
+
+async def test_compressed_bodies_of_any_kind_are_delivered_with_those_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node decompresses small ones, one at a time, and never on its loop."""
+    monkeypatch.setattr("node.rocketmq.protocol.messages.PLAIN_SIZE_BYTES_MAX", 10_000)
+    lone, done_count, loop_thread = threading.Lock(), 0, threading.current_thread()
+
+    def noted(body: bytes, sys_flag: int, limit: int) -> bytes:
+        nonlocal done_count
+        assert threading.current_thread() is not loop_thread
+        assert lone.acquire(blocking=False), "one at a time"
+        try:
+            return decompress(body, sys_flag, limit)
+        finally:
+            done_count += 1
+            lone.release()
+
+    monkeypatch.setattr("node.rocketmq.protocol.messages.decompress", noted)
+    large, small = zlib.compress(bytes(10_001)), zlib.compress(bytes(10_000))
+    given = [
+        (small, ZLIB, bytes(10_000), Encoding.IDENTITY),
+        (large, ZLIB, large, Encoding.GZIP),
+        (b"garbage", ZLIB, b"garbage", Encoding.IDENTITY),
+        (b"garbage", 0x700, b"garbage", Encoding.IDENTITY),
+        (small, ZLIB, bytes(10_000), Encoding.IDENTITY),
+    ]
+    async with gateway_at(tmp_path) as gateway:
+        records = b"".join(
+            encode_message("orders", 0, body, {}, sys_flag=IS_COMPRESSED | kind)
+            for body, kind, _, _ in given
+        )
+        await gateway.node.broker.append(AppendRequest(records=records, record_count=len(given)))
+        for found in await asyncio.gather(gateway.receive(), gateway.receive(group=TOPIC)):
+            messages = [e.message for e in found if e.HasField("message")]
+            assert [(m.body, m.system_properties.body_encoding) for m in messages] == [
+                (body, encoding) for _, _, body, encoding in given
+            ]
+            assert [_is_intact(m) for m in messages] == [True, True, False, False, True]
+        assert done_count == 2 * len(given)
+
+
+def _is_intact(found: pb.Message) -> bool:
+    digest = hashlib.md5(found.body, usedforsecurity=False).hexdigest().upper()
+    return found.system_properties.body_digest.checksum == digest
 
 
 LONG = "x" * 20_000
@@ -283,6 +339,13 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.rocketmq.calls.ends.LOOK_S", 0.01)
+    made: list[int] = []
+
+    def noted(record: Record, topic: str) -> pb.Message:
+        made.append(record.queue_offset)
+        return from_record(record, topic)
+
+    monkeypatch.setattr("node.rocketmq.protocol.messages.from_record", noted)
 
     async with gateway_at(tmp_path) as gateway:
         end_calls, clients, node = (
@@ -294,6 +357,13 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         client.commands = asyncio.Queue()
         client.topics = frozenset({"orders"})
         clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
+        asked: list[int] = []
+
+        def with_room(topic: str, size_bytes: int) -> GatewayClient | None:
+            asked.append(size_bytes)
+            return GatewayClients.with_room(clients, topic, size_bytes)
+
+        monkeypatch.setattr(clients, "with_room", with_room)
         end_calls.watch()
         await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
         await eventually(
@@ -302,8 +372,10 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         node.clock.now_ms += 6_000
         await node.broker.transactions.checks.round()
         await eventually(lambda: node.broker.transactions.checks.checks_total == 1, "it asks")
+        await eventually(lambda: len(asked) > 1, "it looks for room again")
         assert client.commands.empty()
         assert node.broker.transactions.checks.producers.size_bytes > 0
+        assert not made, "a body may become large"
         clients.question_size_bytes = 0
         await eventually(lambda: end_calls.asked_total == 1, "there is room")
         assert client.commands.qsize() == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -215,6 +216,20 @@ def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: P
     again.add(3, spark.sql(values.format(3, 4)))
     assert again.compact(3, lambda count: count > 1) == 0, "batch 3 may be added again"
     assert _numbers(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_merge_keeps_columns_that_older_files_lack(spark: SparkSession, tmp_path: Path) -> None:
+    values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
+    table = LakeTable(spark, str(tmp_path))
+    table.add(0, spark.sql(values.format(0, 1)))
+    table.add(1, spark.sql(values.format(1, 2)).selectExpr("*", "'why' as body_error"))
+    assert table.compact(2, lambda count: count > 1) == 1
+    (merged,) = tmp_path.rglob("*.parquet")
+    found = pq.read_table(merged, partitioning=None).to_pylist()
+    assert sorted(found, key=str) == [
+        {"n": 0, "body_error": None},
+        {"n": 1, "body_error": "why"},
+    ]
 
 
 def _numbers(path: Path) -> list[int]:

@@ -19,7 +19,7 @@ from qlog.connection import SERVER_VARIABLE
 from qlog.rocketmq import target as target_module
 from qlog.rocketmq import topics as topics_module
 from qlog.rocketmq.records import Mark, messages_in
-from qlog.rocketmq.shapes import SourceError, document_of
+from qlog.rocketmq.shapes import SETTINGS, TABLE, SourceError, document_of
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetError, queues_of_topic
 from quorumlog.errors import NotFoundError
@@ -335,17 +335,17 @@ async def test_a_queue_of_holes_ends_the_run(
 
 
 def test_bodies_of_hostile_brokers_are_typed_errors() -> None:
-    assert document_of(b'{"a":{0:"x:1",-1:{"b":"{2:3}"}}}', "here") == {
+    assert document_of(b'{"a":{0:"x:1",-1:{"b":"{2:3}"}}}', "here", SETTINGS) == {
         "a": {"0": "x:1", "-1": {"b": "{2:3}"}}
     }
     for body in (b"", b"[]", b"{", b"\xff", b"[" * 100_000):
         with pytest.raises(SourceError):
-            document_of(body, "here")
+            document_of(body, "here", TABLE)
     record = encode_message("orders", 0, b"x", queue_offset=7)
-    assert len(messages_in(record, "orders", 7, "here")) == 1
+    assert len(messages_in(record, "orders", 7, "here", 1)) == 1
     for topic, offset in (("others", 7), ("orders", 8)):
         with pytest.raises(SourceError):
-            messages_in(record, topic, offset, "here")
+            messages_in(record, topic, offset, "here", 1)
     packed = encode_message("orders", 0, b"x", queue_offset=7, sys_flag=0x80)
     with pytest.raises(SourceError, match="BatchCQ"):
-        messages_in(packed, "orders", 7, "here")
+        messages_in(packed, "orders", 7, "here", 1)

@@ -208,6 +208,11 @@ def test_lengths_that_lie_are_refused() -> None:
         struct.pack_into(">i", damaged, at, value)
         with pytest.raises(errors.CorruptRecordError):
             decode_records(bytes(damaged), topic="orders")
+    for size_bytes in (0, -91):  # Without a topic to expect, it would be read for ever.
+        damaged = bytearray(record)
+        struct.pack_into(">i", damaged, 0, size_bytes)
+        with pytest.raises(errors.CorruptRecordError):
+            decode_records(bytes(damaged))
 
 
 def test_a_property_crc_is_checked() -> None:

@@ -1,12 +1,16 @@
 """Compressed bodies: the flag bits of RocketMQ, what is read back, and what is not believed."""
 
 import sys
+import tracemalloc
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import lz4.frame
 import pytest
 import zstandard
 
+from quorumlog.consume.pop import PopMessage
 from quorumlog.errors import CorruptRecordError, InvalidRequestError, TooLargeError
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import (
@@ -20,8 +24,10 @@ from quorumlog.records.batch import decode_records, encode_entries
 from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
     IS_COMPRESSED,
+    KEPT_RATIO_MAX,
     KIND_MASK,
     LZ4,
+    STEP_SIZE_BYTES,
     ZLIB,
     ZSTD,
     Compress,
@@ -30,7 +36,7 @@ from quorumlog.records.compression import (
     decompress,
 )
 from quorumlog.records.message import Message, OutgoingMessage
-from store.record.message import decode_message
+from store.record.message import decode_message, encode_message
 from tests.seeds import noise
 
 KINDS = {"zlib": ZLIB, "lz4": LZ4, "zstd": ZSTD}
@@ -120,6 +126,81 @@ def test_a_small_message_does_not_become_a_huge_one(name: str) -> None:
         decompress(packages[name](bytes(BODY_SIZE_BYTES_MAX + 1)), flag)
     with pytest.raises(TooLargeError, match="split it"):
         compressor(name, 1)(bytes(BODY_SIZE_BYTES_MAX + 1))
+
+
+def frame_of_unknown_size(name: str, size_bytes: int) -> bytes:
+    """Zeros in one frame that does not say its size."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "zlib": lambda: zlib.compressobj(1),
+        "lz4": lambda: lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB),
+        "zstd": lambda: zstandard.ZstdCompressor().compressobj(),
+    }
+    made = kinds[name]()
+    begin = made.begin() if name == "lz4" else b""
+    piece = bytes(1 << 20)
+    pieces = [made.compress(piece) for _ in range(size_bytes >> 20)]
+    return b"".join((begin, *pieces, made.flush()))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_memory_never_exceeds_the_limit_of_a_body(name: str) -> None:
+    """However much it would become: it grows in place, so an eighth more and a few steps."""
+    flag = IS_COMPRESSED | KINDS[name]
+    bomb, whole = (frame_of_unknown_size(name, size) for size in (48 << 20, BODY_SIZE_BYTES_MAX))
+    for body, limit in ((bomb, 1 << 20), (bomb, BODY_SIZE_BYTES_MAX), (whole, BODY_SIZE_BYTES_MAX)):
+        tracemalloc.start()
+        try:
+            if body is whole:
+                assert len(decompress(body, flag, limit)) == limit
+            else:
+                with pytest.raises(TooLargeError, match=f"larger than {limit} bytes"):
+                    decompress(body, flag, limit)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes <= limit + limit // 8 + 4 * STEP_SIZE_BYTES
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_body_is_one_whole_frame(name: str) -> None:
+    flag = IS_COMPRESSED | KINDS[name]
+    empty, frame = (frame_of_unknown_size(name, size) for size in (0, 1 << 20))
+    assert decompress(empty, flag) == b""
+    assert decompress(frame, flag, 1 << 20) == bytes(1 << 20)
+    for wrong in (frame + frame, frame + b"x", frame + empty, empty + frame, frame[:-1]):
+        with pytest.raises(CorruptRecordError, match="cannot be read"):
+            decompress(wrong, flag)
+
+
+def test_a_batch_whose_bodies_were_read_holds_little_more_than_was_sent() -> None:
+    large, small = bytes(1 << 20), noise(1 << 12) * 2
+    messages = decode_records(
+        records_of(large, compressor("zlib", 1), count=32)
+        + records_of(small, compressor("zlib", 1))
+    )
+    stored_bytes = sum(len(message.stored_body) for message in messages)
+    tracemalloc.start()
+    try:
+        assert [len(message.body) for message in messages] == [len(large)] * 32 + [len(small)]
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < KEPT_RATIO_MAX * stored_bytes
+    assert messages[-1].body is messages[-1].body, "others are decompressed once"
+
+
+def test_a_faulty_message_is_shown_compared_and_popped() -> None:
+    """Only its body is missing: its neighbours are received with it."""
+    records = encode_message("orders", 0, b"garbage", {}, sys_flag=IS_COMPRESSED | ZLIB)
+    (faulty,) = decode_records(records)
+    good, packed = one(BODY, None), one(BODY, compressor("zlib", 1))
+    assert "7 bytes" in repr(faulty)
+    assert faulty == decode_records(records)[0] != good
+    popped = [PopMessage(each, "handle", 1, 2) for each in (faulty, good, packed)]
+    assert [message.body for message in popped[1:]] == [BODY, BODY]
+    assert popped[0].stored_body == b"garbage"
+    with pytest.raises(CorruptRecordError):
+        _ = popped[0].body
 
 
 @pytest.mark.parametrize("name", KINDS)

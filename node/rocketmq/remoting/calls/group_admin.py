@@ -21,6 +21,7 @@ from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
 from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
+from node.state.state import INTERNAL_TOPICS
 from node.state.tables.group_settings import to_json
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
@@ -191,11 +192,10 @@ class GroupAdmin:
         return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
-        if asked:
-            return [asked] if self._shared.context.state.topic(asked) is not None else []
-        known = self._clients.consumers.get(group)
+        known, state = self._clients.consumers.get(group), self._shared.context.state
         topics = {*stored, *(known.subscriptions if known is not None else ())}
-        return sorted(t for t in topics if self._shared.context.state.topic(t) is not None)
+        topics = ({asked} if asked else topics) - INTERNAL_TOPICS
+        return sorted(topic for topic in topics if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
         store = self._shared.context.store
@@ -235,8 +235,6 @@ class GroupAdmin:
     async def _reset(self, request: Request, number: int) -> Answer:
         ext = request.command.ext
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
-        context = self._shared.context
-        context.topic(topic)
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
         moved: dict[str, int] = {}

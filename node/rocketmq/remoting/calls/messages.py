@@ -8,9 +8,9 @@ import struct
 from typing import Final
 
 from node.broker import Broker
+from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.calls.transactions import unknown
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -18,7 +18,6 @@ from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import QueryByKeyRequest
 from store import format as fmt
-from store.errors import PositionRangeError, RecordFormatError
 from store.record.check import store_timestamp
 
 _HEAD: Final = struct.Struct(">i")
@@ -44,18 +43,10 @@ class MessageCalls:
         )
 
     async def _at(self, request: Request) -> Answer:
-        position, context = int_of(request.command.ext, "offset"), self._shared.context
-        context.check_leads()
-        try:
-            message = context.store.message_at(position)
-        except (PositionRangeError, RecordFormatError):
-            raise unknown(position) from None
-        if context.state.topic(message.topic) is None:
-            raise unknown(position)
-        with context.store.view(position, message.size_bytes) as view:
-            record = bytes(view)
-        number, shown = self._shared.names.shown(message.queue_id)
-        return Answer(body=seen_by_clients(record, shown, self._shared.routed_host(number)))
+        self._shared.context.check_leads()
+        found = visible_at(self._shared.context, int_of(request.command.ext, "offset"))
+        number, shown = self._shared.names.shown(found.message.queue_id)
+        return Answer(body=seen_by_clients(found.record, shown, self._shared.routed_host(number)))
 
     async def by_key(self, request: Request) -> Answer:
         """Return the messages of a topic with a key, the newest first, of one broker name."""

@@ -14,6 +14,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, int_of, text_of
+from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
@@ -75,7 +76,7 @@ class OffsetCalls:
     async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return where a queue begins and ends; 0, 0 for one that does not exist."""
         found = self._shared.context.state.topic(topic)
-        if found is None or queue_id >= found.queue_count:
+        if found is None or topic in INTERNAL_TOPICS or queue_id >= found.queue_count:
             return 0, 0
         asked = QueueOffsetsRequest(
             queues=[QueueId(topic=topic, queue_id=queue_id)], consistency=CONSISTENCY_LEADER

@@ -3,21 +3,22 @@
 Owns the way to the client and back: its answer is passed on as it is.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Final
 
 from node.broker import Broker
+from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.calls.transactions import unknown
 from node.rocketmq.remoting.clients import Clients, Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
-from store.errors import PositionRangeError, RecordFormatError
+from store.errors import RecordFormatError
 from store.record.message import parse_message_id
+from store.record.topic_names import dead_letter_topic, retry_topic
 
 _ANSWER_S: Final = 10.0
 
@@ -33,28 +34,34 @@ class RelayCalls:
     async def running_info(self, request: Request) -> Answer:
         """Return what a consumer tells of itself."""
         member = self._member(request, is_any=False)
-        return await self._asked(member, Command(request.command.code, ext=request.command.ext))
+        code, ext = request.command.code, request.command.ext
+        return await self._asked(member, lambda: Command(code, ext=dict(ext)))
 
     async def consume(self, request: Request) -> Answer:
-        """Have a consumer process one message now."""
+        """Have a consumer process one message now: one that its group reads, or came back to it."""
         ext = request.command.ext
         member = self._member(request, is_any=True)
-        message_id = text_of(ext, "msgId")
-        context = self._shared.context
+        group = text_of(ext, "consumerGroup")
+        self._shared.context.check_local()
         try:
-            position = parse_message_id(message_id)[1]
-            message = context.store.message_at(position)
+            position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        except PositionRangeError:
-            raise unknown(parse_message_id(message_id)[1]) from None
-        with context.store.view(position, message.size_bytes) as view:
-            record = bytes(view)
-        number, shown = self._shared.names.shown(message.queue_id)
-        body = seen_by_clients(record, shown, self._shared.own_host(number))
-        told = ext | {"brokerName": self._shared.names.all[number]}
-        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        return await self._asked(member, Command(code, ext=told, body=body))
+        message, _ = visible_at(self._shared.context, position, group)
+        own = {retry_topic(group), dead_letter_topic(group)}
+        if message.topic not in own | self._clients.consumers[group].subscriptions.keys():
+            text = f"group {group[:200]!r} does not subscribe to {message.topic!r}"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+
+        def told() -> Command:
+            # Read when the consumer takes it: until then only the request is held.
+            message, record = visible_at(self._shared.context, position, group)
+            number, shown = self._shared.names.shown(message.queue_id)
+            body = seen_by_clients(record, shown, self._shared.own_host(number))
+            name = {"brokerName": self._shared.names.all[number]}
+            return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext | name, body=body)
+
+        return await self._asked(member, told)
 
     def _member(self, request: Request, *, is_any: bool) -> Member:
         ext = request.command.ext
@@ -69,9 +76,9 @@ class RelayCalls:
         return members[client_id]
 
     @staticmethod
-    async def _asked(member: Member, command: Command) -> Answer:
+    async def _asked(member: Member, make: Callable[[], Command]) -> Answer:
         try:
-            answered = await member.connection.ask(lambda: replace(command), _ANSWER_S)
+            answered = await member.connection.ask(make, _ANSWER_S)
         except TimeoutError:
             text = f"{member.client_id} did not answer within {_ANSWER_S:.0f} s"
             raise RefusedError(ResponseCode.CONSUME_MSG_TIMEOUT, text) from None

@@ -7,17 +7,16 @@ pauses and limits as for consumers of other protocols.
 from typing import Final
 
 from node.broker import Broker
+from node.broker.read.visibility import visible_at
 from node.broker.records.delayed import level_delay_ms
 from node.rocketmq.remoting.calls.send import retry_attempts
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.state_pb2 import Command as StateCommand
-from store.errors import PositionRangeError, RecordFormatError
 from store.record.topic_names import retry_topic
 
 _DEAD: Final = -1
@@ -39,13 +38,10 @@ class RetryCalls:
 
     async def _send_back(self, request: Request) -> Answer:
         ext = request.command.ext
-        position = int_of(ext, "offset")
+        group = text_of(ext, "group")
         level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
-        try:
-            message = self._shared.context.store.message_at(position)
-        except (PositionRangeError, RecordFormatError) as error:
-            text = f"there is no message at position {position} any more: {error}"
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, text) from None
+        self._shared.context.check_leads()
+        message = visible_at(self._shared.context, int_of(ext, "offset"), group).message
         given = RetryMessage(
             topic=message.topic,
             queue_id=message.queue_id,
@@ -54,7 +50,7 @@ class RetryCalls:
             is_dead=level == _DEAD,
         )
         retry = RetryLaterRequest(
-            group=text_of(ext, "group"),
+            group=group,
             messages=[given],
             attempt_count_max=retry_attempts(ext),
         )

@@ -1,8 +1,7 @@
 """Routes: the requests to a name server of RocketMQ, answered from this node's memory.
 
 Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
-topic is its share of every group's queues. Brokers of RocketMQ that registered stand beside them.
-Source: protocol sections 5 and 16.3.
+topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
 """
 
 import re
@@ -12,7 +11,6 @@ from typing import Any, Final
 from node.rocketmq.cluster import GatewayCluster, Share
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import json_body
-from node.rocketmq.remoting.calls.registrations import Registrations
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
@@ -43,14 +41,12 @@ class RouteCalls:
         shared: Shared,
         cluster: GatewayCluster,
         closed_names: Set[str],
-        registrations: Registrations,
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages; `registrations` has the brokers
-        beside the cluster; `has_auto_topics` says whether a send makes its topic."""
+        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
+        send makes its topic."""
         self._shared = shared
-        self._registrations = registrations
         self._closed_names = closed_names
         self._has_auto_topics = has_auto_topics
         self._cluster = cluster
@@ -60,21 +56,16 @@ class RouteCalls:
         """Return the route of a topic."""
         command = request.command
         topic = text_of(command.ext, "topic")
-        registered = list(self._registrations.route(topic))
         try:
             shares = self._shares(topic)
         except CallRefusedError as error:
-            if not registered:
-                raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
-            shares = []
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         brokers: list[dict[str, Any]] = []
         queues: list[dict[str, Any]] = []
         for share in shares:
             for place in self._shared.places.brokers(share.group, share.places):
                 brokers.append(self._broker(place))
                 queues.append(self._queues(share, place))
-        brokers += [broker for broker, _ in registered]
-        queues += [row for _, row in registered]
         if not brokers:
             text = "no node of the group has told its address yet; try again"
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
@@ -126,9 +117,6 @@ class RouteCalls:
             for place in self._shared.places.brokers(group, nodes)
         }
         clusters = {self._cluster_name: list(table)}
-        for name, row in self._registrations.brokers().items():
-            table[name] = row
-            clusters.setdefault(row["cluster"], []).append(name)
         return Answer(body=json_body({"brokerAddrTable": table, "clusterAddrTable": clusters}))
 
     def own_topics(self) -> set[str]:
@@ -142,13 +130,10 @@ class RouteCalls:
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        names = self._registrations.topic_names().union(self._cluster.topic_names())
-        return Answer(body=json_body({"topicList": sorted(names)}))
+        return Answer(body=json_body({"topicList": self._cluster.topic_names()}))
 
     async def topics_of_cluster(self, request: Request) -> Answer:
-        """Return the names of the topics of a cluster: of this one, or of registered brokers."""
-        cluster = request.command.ext.get("cluster", self._cluster_name)
-        found = self._registrations.topic_names(cluster)
-        if cluster == self._cluster_name:
-            found.update(self._cluster.topic_names())
-        return Answer(body=json_body({"topicList": sorted(found)}))
+        """Return the names of the topics of a cluster: none unless it is this one."""
+        is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
+        found = self._cluster.topic_names() if is_own else []
+        return Answer(body=json_body({"topicList": found}))

@@ -14,6 +14,7 @@ import structlog
 
 from node.broker.core.context import Context
 from node.broker.read.sql_filter import SqlFilter
+from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.forwarder import Forwarder
@@ -22,6 +23,8 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
+from node.state.state import INTERNAL_TOPICS
+from node.state.tables.topic_types import TopicSettings
 from store.format import LOOPBACK, Host
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -65,10 +68,16 @@ class Shared:
         number = request.connection.port_number
         return number if 0 <= number < count else self._own_number
 
+    def topic(self, name: str) -> TopicSettings:
+        """Return a topic that clients may know. Raises UnknownTopicError."""
+        if name in INTERNAL_TOPICS:
+            raise UnknownTopicError(name)
+        return self.context.topic(name)
+
     def queues_of(self, topic: str, number: int) -> Iterator[tuple[int, int]]:
         """Yield the queues of a topic that a broker name owns: as it shows them, and the group's.
         Raises UnknownTopicError."""
-        count = self.names.queue_count(number, self.context.topic(topic).queue_count)
+        count = self.names.queue_count(number, self.topic(topic).queue_count)
         for shown in range(count):
             yield shown, self.names.queue(number, shown)
 
@@ -85,7 +94,7 @@ class Shared:
         """Return that address as records hold it; 127.0.0.1 for a name without an address."""
         address = self.own_address(number)
         host = self._hosts.get(address) or parsed_host(address)
-        return host or (LOOPBACK[0], int(address.rpartition(":")[2]))
+        return host or (LOOPBACK[0], int(address.rpartition(":")[2] or 0))
 
     def routed_host(self, number: int) -> Host:
         """Return the address of a broker name in routes: a tool that looks whether a group has

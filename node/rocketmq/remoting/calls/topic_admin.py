@@ -95,7 +95,7 @@ class TopicAdmin:
     async def describe(self, request: Request) -> Answer:
         """Return the settings of a topic, with the queues of one broker name."""
         name = text_of(request.command.ext, "topic")
-        found = self._shared.context.topic(name)
+        found = self._shared.topic(name)
         number = self._shared.number_of(request)
         return Answer(body=json_body(self._row(name, found, number)))
 

@@ -14,8 +14,8 @@ from node.broker import Broker
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.answers import Answer
+from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from quorumlog.pb.transaction_pb2 import (
@@ -144,9 +144,3 @@ class TransactionCalls:
         )
         self.asked_total += 1
         return True
-
-
-def unknown(position: int) -> RefusedError:
-    """Return the refusal for a position at which nothing is."""
-    text = f"can not find message by the offset, {position}"
-    return RefusedError(ResponseCode.SYSTEM_ERROR, text)

@@ -136,15 +136,7 @@ SENT: Final = frozenset(
     }
 )
 """Requests of the node to its clients."""
-REGISTRATION: Final = frozenset(
-    {
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-    }
-)
-"""Requests of brokers. They sign none of them."""
-ADMINISTRATION: Final = REGISTRATION | frozenset(
+ADMINISTRATION: Final = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -157,12 +149,20 @@ ADMINISTRATION: Final = REGISTRATION | frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
     }
 )
-"""Requests that change more than messages and offsets: not at the port that the SDK uses."""
+"""Requests of tools that change something: not at the port that the SDK uses, and over TLS only
+where commands are signed."""
+_BROKERS: Final = "brokers of RocketMQ do not register here: copy them with qlog rocketmq import"
 _SETTINGS: Final = "settings are those of the node's file: change it there and restart the node"
 REFUSED: Final = {
     RequestCode.UPDATE_BROKER_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
     RequestCode.UPDATE_NAMESRV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
+    RequestCode.REGISTER_BROKER: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
+    RequestCode.UNREGISTER_BROKER: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
+    RequestCode.QUERY_DATA_VERSION: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
 }
 """Requests that are answered with a reason."""

@@ -187,7 +187,7 @@ def encode_head(command: Command) -> bytes:
 def encode_forwarded_head(command: Command) -> bytes:
     """Return the same for a node. Raises ValueError for a name without room in either form."""
     try:
-        header = orjson.dumps(_document(command) | {"version": command.version})
+        header = orjson.dumps(_document(command))
     except TypeError:  # Half of a surrogate pair, which the leader has to see as it came.
         header = b""
     if 0 < len(header) <= FORWARDED_GROWTH_SIZE_BYTES:
@@ -225,7 +225,9 @@ def _binary(command: Command) -> bytes:
         parts += [_KEY_SIZE.pack(len(key)), key, _SIZE.pack(len(text)), text]
     fields = b"".join(parts)
     language = command.language if command.language in _LANGUAGES else LANGUAGE
-    version = min(max(command.version, 0), _KEY_SIZE_BYTES_MAX)  # Only compared with small numbers.
+    version = min(
+        max(command.version or VERSION, 0), _KEY_SIZE_BYTES_MAX
+    )  # Only compared with small numbers.
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
     fixed = _FIXED.pack(code, _LANGUAGES.index(language), version, command.opaque, command.flag)
     return b"".join((fixed, _SIZE.pack(0), _SIZE.pack(len(fields)), fields))

@@ -21,7 +21,7 @@ from node.errors.transactions import (
 )
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from quorumlog.pb.log_pb2 import AppendRequest, GetMessageRequest
+from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_GIVEN_UP,
     CheckTransactionsRequest,
@@ -33,7 +33,7 @@ from quorumlog.pb.transaction_pb2 import (
 )
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError, RecordFormatError
-from store.record.message import encode_message, message_id
+from store.record.message import encode_message
 from tests.node.broker_fakes import expire_some, node_at
 from tests.node.transaction_calls import (
     COMMITTED,
@@ -42,6 +42,7 @@ from tests.node.transaction_calls import (
     begun,
     ended,
     halves,
+    hidden,
     part,
     producer,
     question,
@@ -74,7 +75,7 @@ async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) ->
         assert answer == EndTransactionResponse(outcome=COMMITTED)
         found = await stored(node, queue_id=2)
         assert [message.body[:8] for message in found] == [b"00000001", b"00000002"]
-        held = await stored(node, fmt.HALF_TOPIC)
+        held = hidden(node, fmt.HALF_TOPIC)
         for seen, half in zip(found, held, strict=True):
             assert seen.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             assert seen.prepared_transaction_position == half.position
@@ -84,7 +85,7 @@ async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) ->
             assert half.properties["TRAN_MSG"] == "true"
             assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == ("orders", "2")
             assert half.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_NONE
-        marks = await stored(node, fmt.HALF_DONE_TOPIC)
+        marks = hidden(node, fmt.HALF_DONE_TOPIC)
         assert [(m.body, m.properties["TAGS"]) for m in marks] == [(b"0,1", "d")]
         assert not part(node).open
 
@@ -387,9 +388,7 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         assert len(await stored(node)) == 1
 
 
-async def test_half_messages_are_found_by_id_and_say_when_they_were_made(tmp_path: Path) -> None:
+async def test_half_messages_say_when_they_were_made(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 0, 1)
-        found = message_id(node.log.store.config.store_host, transaction_id)
-        response = await node.broker.queries.get_message(GetMessageRequest(message_id=found))
-        assert messages(response.records)[0].born_unix_ms == BORN
+        assert node.log.store.reads.message_at(transaction_id).born_unix_ms == BORN

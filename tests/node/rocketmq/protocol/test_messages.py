@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from node.rocketmq.protocol.messages import (
     BORN_HOST_SIZE_BYTES_MAX,
+    PLAIN_SIZE_BYTES_MAX,
     PROPERTIES_SIZE_BYTES_MAX,
     TRACE_CONTEXT_SIZE_BYTES_MAX,
     USER_PROPERTY_COUNT_MAX,
@@ -256,14 +257,41 @@ def test_a_body_that_its_producer_compressed_is_delivered_plain(name: str) -> No
     assert system.body_digest.checksum == digest
 
 
+def large(name: str) -> tuple[bytes, int]:
+    """A body that becomes larger than a node decompresses, and its flags."""
+    return compressor(name, 1)(bytes(PLAIN_SIZE_BYTES_MAX + 1))
+
+
 @pytest.mark.parametrize(
-    "flags", [IS_COMPRESSED | LZ4, IS_COMPRESSED | ZLIB, IS_COMPRESSED | 0x700]
+    ("body", "flags"),
+    [
+        (b"garbage", IS_COMPRESSED | LZ4),
+        (b"garbage", IS_COMPRESSED | ZLIB),
+        (b"garbage", IS_COMPRESSED | 0x700),
+        large("lz4"),
+        large("zstd"),
+    ],
 )
-def test_a_body_that_cannot_be_decompressed_is_not_called_plain(flags: int) -> None:
-    record = encode_message("orders", 3, b"no such thing", {}, sys_flag=flags)
-    found = from_record(decode_message(record), "orders")
-    assert found.body == b"no such thing"
-    assert found.system_properties.body_encoding == Encoding.ENCODING_UNSPECIFIED
+def test_a_body_that_cannot_be_decompressed_is_called_damaged(body: bytes, flags: int) -> None:
+    """By a digest that does not fit: all clients take that for one message, not for the answer."""
+    found = from_record(decode_message(encode_message("orders", 3, body, {}, sys_flag=flags)), "o")
+    system = found.system_properties
+    assert found.body == body
+    assert system.body_encoding == Encoding.IDENTITY
+    assert system.body_digest.type == DigestType.MD5
+    assert len(system.body_digest.checksum) == 32
+    assert system.body_digest.checksum != hashlib.md5(body).hexdigest().upper()
+
+
+def test_a_large_body_of_zlib_is_delivered_in_the_encoding_that_names_it() -> None:
+    body, flags = large("zlib")
+    for flag in (flags, IS_COMPRESSED):  # Old clients compress without saying how.
+        record = encode_message("orders", 3, body, {}, sys_flag=flag)
+        found = from_record(decode_message(record), "orders")
+        assert found.body == body
+        assert found.system_properties.body_encoding == Encoding.GZIP
+        digest = found.system_properties.body_digest.checksum
+        assert digest == hashlib.md5(body).hexdigest().upper()
 
 
 @pytest.mark.parametrize("flags", [0, ZSTD, fmt.SYS_FLAG_NEED_UNWRAP, fmt.TRANSACTION_COMMIT, 2])

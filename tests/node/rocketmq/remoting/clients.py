@@ -99,8 +99,8 @@ class ClassicClient:
         self._task = asyncio.create_task(self._read())
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
     async def _read(self) -> None:
         try:
@@ -255,8 +255,8 @@ class Gateway:
         self.server, self.port = server, port
         self._clients: list[ClassicClient] = []
 
-    async def client(self) -> ClassicClient:
-        client = await ClassicClient.connect(self.port)
+    async def client(self, tls: ssl.SSLContext | None = None) -> ClassicClient:
+        client = await ClassicClient.connect(self.port, tls)
         self._clients.append(client)
         return client
 
@@ -277,6 +277,7 @@ async def gateway_at(
     settings: Settings | None = None,
     port_number: int = 0,
     tls: ssl.SSLContext | None = None,
+    is_permissive: bool = False,
     held: dict[Kind, Limit] | None = None,
     **how: Any,
 ) -> AsyncIterator[Gateway]:
@@ -286,7 +287,9 @@ async def gateway_at(
         accounts = Accounts(held or {})
         calls = RemotingCalls(served, accounts)
         server = FramedServer(FramedCalls(served, accounts), others=calls.conversations())
-        port = await server.bind(Address("127.0.0.1", 0), tls, port_number=port_number)
+        port = await server.bind(
+            Address("127.0.0.1", 0), tls, port_number=port_number, is_permissive=is_permissive
+        )
         server.open()
         remoting = Remoting(
             node.broker,

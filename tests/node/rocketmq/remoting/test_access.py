@@ -1,12 +1,16 @@
 """Signatures: those of RocketMQ's own client are taken, and no command without one."""
 
+import ssl
 from pathlib import Path
 
 from node.framed.connection import SHARED_PORT
+from node.peers.security.tls import client_port_context
 from node.rocketmq.remoting.access import Signatures, signature
+from node.rocketmq.remoting.forwarder import FORWARDED, NAME
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION
 from node.rocketmq.remoting.protocol.command import Command, decode
-from tests.node.rocketmq.remoting.clients import HEARTBEAT, ROUTE, gateway_at
+from tests.node.peers.certificates import Authority
+from tests.node.rocketmq.remoting.clients import DELETE_TOPIC, HEARTBEAT, ROUTE, gateway_at
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
 
 KEYS = {"rocketmq2": "12345678"}
@@ -49,6 +53,39 @@ async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:
             assert answer.code == DENIED
         assert "orders" in gateway.node.broker.context.state.topics
         assert (await client.send()).code == 0
+
+
+async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> None:
+    """A signature of a route is as good for a deletion, also under other names of fields."""
+    authority = Authority(tmp_path)
+    files = authority.files("node")._replace(ca=authority.path)
+    tls = client_port_context(files, require_client_certificate=False)
+    trusting = ssl.create_default_context(cafile=str(authority.path))
+    async with gateway_at(tmp_path / "n", keys=KEYS, tls=tls, is_permissive=True) as gateway:
+        plain, private = await gateway.client(), await gateway.client(trusting)
+        asked = {"topic": "orders", "AccessKey": "rocketmq2"}
+        made = signature(Command(ROUTE, ext=asked, version=479), b"12345678")
+        overheard = asked | {"Signature": base64(made)}
+        assert (await plain.ask(ROUTE, overheard)).code == 0
+        forwarded = overheard | {FORWARDED: "127.0.0.1:1", NAME: "0"}
+        for code in ADMINISTRATION:
+            for ext in (overheard, forwarded):
+                answer = await plain.ask(code, ext)
+                assert answer.code == DENIED
+                assert answer.remark is not None
+                assert ("TLS" if ext is overheard else FORWARDED) in answer.remark
+        assert "orders" in gateway.node.broker.context.state.topics
+        assert (await private.ask(DELETE_TOPIC, {"topic": "orders"})).code == DENIED
+        assert (await private.ask(DELETE_TOPIC, overheard)).code == 0
+        assert "orders" not in gateway.node.broker.context.state.topics
+
+
+async def test_brokers_of_rocketmq_do_not_register(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        for code in (103, 104, 322):
+            answer = await client.ask(code, {"brokerName": "a", "brokerId": "0"}, b"{}")
+            assert (answer.code, "qlog rocketmq import" in str(answer.remark)) == (DENIED, True)
 
 
 def base64(data: bytes) -> str:

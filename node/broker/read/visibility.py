@@ -1,0 +1,80 @@
+"""The way from a log position, or a message id, to a message for a reader.
+
+Owns which single records readers see, by the rule of pulls: what a queue has, committed and not
+expired, of a topic that exists and may be read. Half messages, delayed ones before their time and
+commands are in queues of `INTERNAL_TOPICS`, records of a deleted topic or group lie before the
+origin of the next one of that name, and a copy of a record in the body of another is in no queue.
+Must not know who asks, nor in which form the message is passed on.
+"""
+
+from typing import NamedTuple
+
+from node.broker.core.context import Context
+from node.broker.groups.settings import check_reader
+from node.errors.common import BadRequestError, MessageNotFoundError
+from node.state.state import INTERNAL_TOPICS
+from store import format as fmt
+from store.errors import PositionRangeError, RecordFormatError
+from store.record.message import Message, message_id, parse_message_id
+
+
+class VisibleMessage(NamedTuple):
+    """A message that a reader may have."""
+
+    message: Message
+    record: bytes
+    """Encoded, as the log has it."""
+
+
+def visible_at(context: Context, position: int, group: str = "") -> VisibleMessage:
+    """Return the message at a log position, for a group if one is named.
+
+    Raises MessageNotFoundError, TopicNotReadableError, CorruptionError, and the errors of
+    `check_reader`.
+    """
+    return visible(context, queued_at(context, position), group)
+
+
+def visible(context: Context, message: Message, group: str = "") -> VisibleMessage:
+    """Return a message that a queue has, with its record. Errors as `visible_at`."""
+    topic = message.topic
+    if topic in INTERNAL_TOPICS or context.state.topic(topic) is None:
+        raise MessageNotFoundError(message.message_id)
+    context.readable(topic, message.queue_id)
+    if group:
+        check_reader(context, group, topic)
+    with context.store.view(message.position, message.size_bytes) as view:
+        return VisibleMessage(message, bytes(view))
+
+
+def queued_at(context: Context, position: int) -> Message:
+    """Return the record at a log position that a queue has, of whichever topic: not for readers.
+
+    Raises MessageNotFoundError, CorruptionError.
+    """
+    store = context.store
+    try:
+        message = store.message_at(position)
+        offset = message.queue_offset
+        unit = store.units(message.topic, message.queue_id, offset, offset + 1)
+        if fmt.CONSUME_QUEUE_UNIT.unpack(unit)[0] == position:
+            return message
+    except PositionRangeError as error:
+        raise MessageNotFoundError(message_id(store.config.store_host, position)) from error
+    raise MessageNotFoundError(message.message_id)
+
+
+def queued_by_id(context: Context, text: str) -> Message:
+    """Return the record with an id, as `queued_at`. Raises BadRequestError for no id, too.
+
+    Positions are the same on all nodes. The host is that of the leader then, and shows that this is
+    an id of this log and not of another one.
+    """
+    try:
+        host, position = parse_message_id(text)
+    except RecordFormatError as error:
+        raise BadRequestError("message_id", error.expected, repr(text[:64])) from error
+    message = queued_at(context, position)
+    if message.store_host != host:
+        raise MessageNotFoundError(text)
+    return message
