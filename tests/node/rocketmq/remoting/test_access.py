@@ -6,9 +6,9 @@ from pathlib import Path
 from node.framed.connection import SHARED_PORT
 from node.peers.security.tls import client_port_context
 from node.rocketmq.remoting.access import Signatures, signature
-from node.rocketmq.remoting.forwarder import FORWARDED, NAME
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION
 from node.rocketmq.remoting.protocol.command import Command, decode
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
 from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import DELETE_TOPIC, HEARTBEAT, ROUTE, gateway_at
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
