@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import gc
 import os
+import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -61,6 +62,7 @@ from node.replication.replication import Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.remoting.conversation import RemotingCalls
+from node.rocketmq.remoting.node_proof import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
@@ -122,6 +124,7 @@ class Node:
         self.remoting_addresses: tuple[str, ...] = ()
         self.tls_ends_unix_s: dict[str, int] = {}
         self.began_s: Final = time.monotonic()
+        self._forwarding_token: Final = secrets.token_bytes(FORWARDING_TOKEN_SIZE_BYTES)
         self.pages: Final = Pages()
         self.hurry: Final = asyncio.Event()
         """Once it is set, the stop waits neither for the drain nor for calls."""
@@ -443,6 +446,7 @@ class Node:
             self.rocketmq.forwarder.route,
             None if tls is None else client_context(tls),
             self.replication.link.is_connected,
+            NodeProof(self._forwarding_token, self.replication.link.forwarding_token),
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,
@@ -523,6 +527,7 @@ class Node:
             self.address,
             settings.secret(),
             settings.file_size_bytes,
+            forwarding_token=self._forwarding_token,
         )
 
     def _status(self) -> dict[str, Any]:

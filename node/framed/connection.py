@@ -162,6 +162,10 @@ class FramedConnection(asyncio.BufferedProtocol):
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
+    def widen(self, size_bytes: int) -> None:
+        """Take frames that are larger than the limit by so much."""
+        self._parser.widen(size_bytes)
+
     # --- Sending: the only way out, for answers and for requests of the node ---
 
     def write(self, data: bytes) -> bool:

@@ -87,6 +87,11 @@ class FramedParser:
         self._at = 0
         """Bytes of `rest` before this one belong to frames that were handed out."""
 
+    def widen(self, size_bytes: int) -> None:
+        """Take frames and headers that are larger than the limits by so much."""
+        self._length_max += size_bytes
+        self._header_max += size_bytes
+
     @property
     def rest_size_bytes(self) -> int:
         """Bytes that arrived and belong to no frame that was handed out."""

@@ -27,6 +27,7 @@ class PeerRecord:
         "address",
         "dropped_full_count",
         "dropped_unconnected_count",
+        "forwarding_token",
         "handshake_count",
         "is_tried",
         "last_trouble",
@@ -39,6 +40,8 @@ class PeerRecord:
         self.traffic = LinkTraffic()
         self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
         self.last_trouble = ""
+        self.forwarding_token = b""
+        """What its framed port takes as proof of a node, as it said last; empty: it never did."""
         self.is_tried = False
         """Whether the peer was met or could not be reached, since the start of the link."""
 

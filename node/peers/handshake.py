@@ -118,6 +118,8 @@ class LinkIdentity:
     checked_frames: bool = True
     """HA link: whether this node can read and send a stream with checks
     (node.replication.ha.core.wire)."""
+    forwarding_token: bytes = field(default=b"", repr=False)
+    """What peers show to this node's framed port; empty: it knows no node."""
 
 
 class PeerInfo(NamedTuple):
@@ -132,6 +134,8 @@ class PeerInfo(NamedTuple):
     """HA link: whether it can read and send a stream with checks."""
     lives: bytes = b""
     """See `node.replication.lives`; empty from a node that does not know it."""
+    forwarding_token: bytes = b""
+    """What the peer's framed port takes for a proof; empty in a Hello."""
 
 
 def challenge() -> tuple[bytes, bytes]:
@@ -214,6 +218,7 @@ def welcome(
         last_index=last_index,
         checked_frames=identity.checked_frames,
         lives=lives,
+        forwarding_token=identity.forwarding_token,
     )
     made.auth = _sign_welcome(identity, to, nonce, made)
     made.lives_auth = _sign_lives(identity.secret, nonce, identity.node_id, to, lives)
@@ -265,6 +270,7 @@ def _info(greeting: pb.Hello | pb.Welcome) -> PeerInfo:
         greeting.last_index,
         greeting.checked_frames,
         greeting.lives,
+        greeting.forwarding_token if isinstance(greeting, pb.Welcome) else b"",
     )
 
 

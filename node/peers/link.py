@@ -230,6 +230,11 @@ class PeerLink:
         peer = self._peers.get(node)
         return peer is not None and bool(peer.dialled or peer.accepted)
 
+    def forwarding_token(self, node: NodeId) -> bytes:
+        """Return what proves this node to the framed port of `node`; empty: it has not said."""
+        peer = self._peers.get(node)
+        return peer.forwarding_token if peer is not None else b""
+
     def queued_size_bytes(self, node: NodeId) -> int:
         """Return the bytes that wait to be sent to `node`; a sender of large data keeps this
         low."""
@@ -346,6 +351,7 @@ class PeerLink:
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
         connection.open(info, peer.traffic, self._handler.on_frame)
         peer.handshake_count += 1
+        peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
         if old is not None:
             self._end(old, CloseCode.REPLACED, f"by a newer one from {connection.remote}")

@@ -22,6 +22,7 @@ class CallerContext(Protocol):
     """The part of grpc.aio.ServicerContext that is used."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def peer(self) -> str: ...
     def time_remaining(self) -> float | None: ...
 
 
@@ -50,4 +51,6 @@ def caller_of(method: str, data: bytes, context: CallerContext) -> Caller:
     left_s = CALL_S_MAX if remaining_s is None else min(remaining_s, CALL_S_MAX)
     deadline_s = asyncio.get_running_loop().time() + left_s
     hop_count = int(hops) if hops.isdecimal() and len(hops) == 1 else 0
-    return Caller(client_id, headers, ForwardedCall(method, data, metadata, hop_count, deadline_s))
+    host = context.peer().rpartition(":")[0]
+    call = ForwardedCall(method, data, metadata, hop_count, deadline_s, host)
+    return Caller(client_id, headers, call)

@@ -95,6 +95,12 @@ class GatewayCluster:
         address = context.address_of(leader)
         return Leader(False, address) if address else None
 
+    def node_at(self, address: str) -> NodeId:
+        """Return the node of this group with an address; NO_NODE if there is none."""
+        context = self._context
+        nodes = self.node_ids(self.own_group)
+        return next((one for one in nodes if context.address_of(one) == address), NO_NODE)
+
     def is_cut_off(self) -> bool:
         """Whether this node knows no leader of its group and has a link to no majority of it."""
         if self._own_leader() is not None:

@@ -6,7 +6,9 @@ if that changes nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +18,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.channel_options import CHANNEL_OPTIONS
+from node.services.server import STREAM_COUNT_MAX
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
@@ -27,6 +30,9 @@ _ROUTE_S: Final = 1.0
 HOPS_HEADER: Final = "x-quorumlog-hops"
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
+CALLS_OF_HOST_MAX: Final = STREAM_COUNT_MAX // 3
+"""Calls of clients at one address that wait for one node: all share the connection to it, on which
+gRPC makes calls wait above the node's limit."""
 DEADLINE_MARGIN_S: Final = 0.3
 """Part of a caller's time that is left for the answer to reach it."""
 _CONNECT_S: Final = 0.5
@@ -55,6 +61,8 @@ class ForwardedCall(NamedTuple):
     hop_count: int
     deadline_s: float
     """Time of the loop's clock after which an answer is of no use any more."""
+    host: str
+    """Address of the client, or of the node that forwarded its call."""
 
 
 class Forwarder:
@@ -66,6 +74,8 @@ class Forwarder:
         self._cluster = cluster
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        """Calls without an answer, by node, and host of the client."""
         self.forwarded_total = 0
 
     async def answer(
@@ -128,23 +138,40 @@ class Forwarder:
     async def _ask(self, call: ForwardedCall, address: str) -> bytes:
         self.forwarded_total += 1
         method = self._channel(address).unary_unary(f"/{SERVICE}/{call.method}")
-        answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
-        found: bytes = await answer
+        with self._room(call, address):
+            answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+            found: bytes = await answer
         return found
+
+    @contextmanager
+    def _room(self, call: ForwardedCall, address: str) -> Iterator[None]:
+        """Hold one of the calls that a node takes of this one. Raises CallRefusedError."""
+        key = (address, call.host)
+        if self._under_way[key] >= CALLS_OF_HOST_MAX:
+            text = f"{CALLS_OF_HOST_MAX} calls of one address wait for {address}, the limit"
+            raise CallRefusedError(Code.TOO_MANY_REQUESTS, f"{text}; try again")
+        self._under_way[key] += 1
+        try:
+            yield
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
 
     async def stream(self, call: ForwardedCall, address: str) -> AsyncIterator[bytes]:
         """Yield the answers of the node at an address. Raises CallRefusedError."""
         _check_hops(call)
         self.forwarded_total += 1
         method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
-        answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
-        try:
-            async for data in answer:
-                yield data
-        except grpc.aio.AioRpcError as error:
-            raise _not_reached(address, error) from error
-        finally:
-            answer.cancel()
+        with self._room(call, address):
+            answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+            try:
+                async for data in answer:
+                    yield data
+            except grpc.aio.AioRpcError as error:
+                raise _not_reached(address, error) from error
+            finally:
+                answer.cancel()
 
     async def questions(
         self, address: str, request: CheckTransactionsRequest

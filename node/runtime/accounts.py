@@ -188,7 +188,7 @@ class Accounts:
         address.account_count += change
         if not address.account_count:
             del self._addresses[address.what]
-        if account.remote and change < 0:
+        if change < 0 and self._remotes.get(account.remote) is account:
             del self._remotes[account.remote]
 
 
@@ -238,6 +238,8 @@ class Account(Level):
                 is_count = held + count > count_max
                 unit = "" if is_count else "bytes of "
                 name = accounts.limits[kind].name
+                if self.is_closed:
+                    self._forget_if_empty()
                 raise BusyError(
                     f"{unit}{name} of {level.what}",
                     held if is_count else size_held,

@@ -47,7 +47,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., node_id: _Optional[int] = ..., to_node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., nonce: _Optional[int] = ..., last_index: _Optional[int] = ..., file_size_bytes: _Optional[int] = ..., checked_frames: _Optional[bool] = ..., lives: _Optional[bytes] = ..., lives_auth: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("node_id", "version", "auth", "address", "last_index", "checked_frames", "lives", "lives_auth")
+    __slots__ = ("node_id", "version", "auth", "address", "last_index", "checked_frames", "lives", "lives_auth", "forwarding_token")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     AUTH_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Welcome(_message.Message):
     CHECKED_FRAMES_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
     LIVES_AUTH_FIELD_NUMBER: _ClassVar[int]
+    FORWARDING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     version: str
     auth: bytes
@@ -64,7 +65,8 @@ class Welcome(_message.Message):
     checked_frames: bool
     lives: bytes
     lives_auth: bytes
-    def __init__(self, node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., last_index: _Optional[int] = ..., checked_frames: _Optional[bool] = ..., lives: _Optional[bytes] = ..., lives_auth: _Optional[bytes] = ...) -> None: ...
+    forwarding_token: bytes
+    def __init__(self, node_id: _Optional[int] = ..., version: _Optional[str] = ..., auth: _Optional[bytes] = ..., address: _Optional[str] = ..., last_index: _Optional[int] = ..., checked_frames: _Optional[bool] = ..., lives: _Optional[bytes] = ..., lives_auth: _Optional[bytes] = ..., forwarding_token: _Optional[bytes] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("life", "nonce", "start_term", "start_last_index", "term", "last_index", "standing", "incarnation", "joined", "past")

@@ -14,10 +14,10 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from node.rocketmq.remoting.forwarder import ADDED
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.marks import ADDED
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"

@@ -13,15 +13,27 @@ from typing import Final, NamedTuple
 
 from node.errors.common import NodeError, NotReadyError, ShuttingDownError
 from node.framed.connection import WINDOW, Conversation, FramedConnection
-from node.framed.frames import JSON_KIND, ROCKETMQ_KIND
+from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.command import ONEWAY, RESPONSE, Command, decode, encode_head
-from node.runtime.accounts import Account, Accounts, Kind, Lease
+from node.rocketmq.remoting.protocol.command import (
+    FORWARDED_GROWTH_SIZE_BYTES,
+    ONEWAY,
+    RESPONSE,
+    Command,
+    decode,
+    encode_head,
+    opaque_of,
+)
+from node.rocketmq.remoting.protocol.marks import FORWARDED
+from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
 
+ANSWER_SIZE_BYTES_MAX: Final = (16 << 20) - 64
+"""The frame of an answer: clients take 16 MiB, and a node that hands it on may write a longer
+number."""
 DOCUMENT_FACTOR: Final = 16
 """Bytes of memory for a byte of a JSON body, at most about: lists of empty lists are the worst."""
 _NAME: Final = "Remoting"
@@ -30,6 +42,8 @@ _NAMES: Final[Mapping[int, str]] = {
 }
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
+REMOTE_LENGTH_MAX: Final = 64
+"""Of host:port."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
 
 
@@ -40,9 +54,19 @@ class Request(NamedTuple):
     connection: "RemotingConnection"
 
     @property
+    def caller(self) -> str:
+        """host:port of the client, also of one whose command a node forwarded."""
+        told = self.command.ext.get(FORWARDED) if self.connection.is_node else None
+        return told or self.connection.remote
+
+    @property
     def account(self) -> Account:
-        """The account of the client that sent it."""
-        return self.connection.connection.account
+        """The account of the client that sent it, also of one for which a node speaks."""
+        connection = self.connection.connection
+        if not self.connection.is_node:
+            return connection.account
+        remote = self.caller[:REMOTE_LENGTH_MAX]
+        return connection.account.accounts.of_remote(remote.rpartition(":")[0], remote)
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -125,11 +149,14 @@ class RemotingConnection:
         "_tasks",
         "_waiting",
         "connection",
+        "is_node",
     )
 
     def __init__(self, calls: RemotingCalls, connection: FramedConnection) -> None:
         self._calls = calls
         self.connection: Final = connection
+        self.is_node = False
+        """Whether the other side proved that it is a node of this cluster, which forwards."""
         self._loop = asyncio.get_running_loop()
         self._lease = Lease(connection.account)
         """Requests of the client under way."""
@@ -154,11 +181,23 @@ class RemotingConnection:
         """Number of the broker name whose port accepted the connection, or what stands for it."""
         return self.connection.port_number
 
+    def become_node(self) -> None:
+        """Take what other nodes forward from now on: it is larger than what clients send."""
+        if not self.is_node:
+            self.is_node = True
+            self.connection.widen(FORWARDED_GROWTH_SIZE_BYTES)
+
     # --- Requests of the client ---
 
     def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
         """Begin a call, or complete one of the node's own. Raises FrameFault."""
-        command = decode(kind, header, body)
+        command = (
+            self._decode_forwarded(kind, header, body)
+            if self.is_node
+            else decode(kind, header, body)
+        )
+        if command is None:
+            return
         if command.is_response:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():
@@ -170,12 +209,15 @@ class RemotingConnection:
         request = Request(command, self)
         size_bytes = len(header) + len(body)
         document_size_bytes = 0
+        charges: list[Charge] = []  # Of a client for which a node speaks.
         lease.count += 1
         lease.size_bytes += size_bytes
         try:
             if calls.refusal is not None:
                 raise calls.refusal()
-            if lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
+            if self.is_node:
+                charges.append(request.account.charge(Kind.CALLS, size_bytes))
+            elif lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
                 lease.grow()
             calls.check(request)
             handler = calls.handlers.get(command.code)
@@ -185,22 +227,42 @@ class RemotingConnection:
             begun = calls.begin(request)
             if begun is None and body and command.code not in calls.bulk_codes:
                 wanted = DOCUMENT_FACTOR * len(body)
-                self.connection.account.take(Kind.DOCUMENTS, wanted)
-                document_size_bytes = wanted
+                if self.is_node:
+                    charges.append(request.account.charge(Kind.DOCUMENTS, wanted))
+                else:
+                    self.connection.account.take(Kind.DOCUMENTS, wanted)
+                    document_size_bytes = wanted
         except Exception as error:  # noqa: BLE001 - the client gets every error.
             self._let_go(name, size_bytes, 0)
+            _release(charges)
             self._answer_error(name, command, error)
             return
-        if lease.size_bytes >= calls.limits.window_size_bytes_max:
+        if not self.is_node and lease.size_bytes >= calls.limits.window_size_bytes_max:
             self._is_window_full = True
             self.connection.hold(WINDOW)
         if begun is not None:
+            if charges:
+                begun.add_done_callback(lambda _: _release(charges))
             begun.add_done_callback(partial(self._on_done, name, command, size_bytes))
             return
         work = self._serve(name, request, handler)
-        task = self._loop.create_task(work, context=self.connection.account.context)
+        task = self._loop.create_task(work, context=request.account.context)
+        if charges:
+            task.add_done_callback(lambda _: _release(charges))
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_ended, name, size_bytes, document_size_bytes))
+
+    def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
+        """Read a command of a node. An unreadable one is answered, since other clients have theirs
+        on the same connection. Raises FrameFault if its number cannot be read either."""
+        try:
+            return decode(kind, header, body, is_from_node=True)
+        except FrameFault as fault:
+            opaque = opaque_of(kind, header)
+            if opaque is None:
+                raise
+            self._answer(Command(0, opaque), Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault)))
+            return None
 
     async def _serve(self, name: str, request: Request, handler: Handler) -> None:
         command = request.command
@@ -265,7 +327,12 @@ class RemotingConnection:
             answer.remark,
         )
         head, body, connection = encode_head(response), answer.body, self.connection
-        if not (connection.write_body(head, body) if body else connection.queue(head)):
+        size_bytes = len(head) + len(body)
+        if size_bytes > ANSWER_SIZE_BYTES_MAX:
+            limit = f"the largest has {ANSWER_SIZE_BYTES_MAX}; ask for less"
+            text = f"the answer has {size_bytes} bytes, {limit}"
+            self._answer(command, Answer(ResponseCode.SYSTEM_ERROR, remark=text))
+        elif not (connection.write_body(head, body) if body else connection.queue(head)):
             text = "answers wait for this client, which does not take them; read faster"
             self._answer(command, Answer(ResponseCode.SYSTEM_BUSY, remark=text))
 
@@ -321,3 +388,8 @@ class RemotingConnection:
                 future.set_exception(ConnectionError("the client has gone"))
         for task in list(self._tasks):
             task.cancel()
+
+
+def _release(charges: list[Charge]) -> None:
+    for charge in charges:
+        charge.release()

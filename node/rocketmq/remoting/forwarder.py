@@ -1,7 +1,8 @@
 """Has the leader answer: this node if it leads, else the command travels on as it came.
 
-Owns the connections to other nodes. Must not know what a command means. One that reached a leader
-and has no answer may have been carried out: it is forwarded again only if that changes nothing.
+Owns the connections to other nodes; what is on the way there is charged to its client, since all
+clients of a node share them. Must not know what a command means. One that reached a leader and has
+no answer may have been carried out: it is forwarded again only if that changes nothing.
 """
 
 import asyncio
@@ -11,28 +12,25 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
+from node.errors.common import BusyError
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, RemotingChannel
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import Places
+from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
+from node.runtime.accounts import Kind
+from raft.messages import NodeId
 
-FORWARDED: Final = "__QL_FORWARDED"
-"""Ext field of a forwarded command: the address of the client. Such a command is not forwarded
-again, and ends with `LED_ELSEWHERE_EXT` where this node does not lead."""
-NAME: Final = "__QL_NAME"
-"""Ext field of a forwarded command: number of the broker name that the client meant."""
-LED_ELSEWHERE_EXT: Final = "__QL_LED_ELSEWHERE"
-ADDED: Final = frozenset({FORWARDED, NAME})
-"""Ext fields that a client did not sign."""
 _ANSWER_S: Final = 30.0
 """Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
 ANSWER_LED_ELSEWHERE: Final = Answer(
-    ResponseCode.SERVICE_NOT_AVAILABLE, {LED_ELSEWHERE_EXT: "true"}
+    ResponseCode.SERVICE_NOT_AVAILABLE, {marks.LED_ELSEWHERE: "true"}
 )
 """To a forwarded command: it changed nothing."""
 
@@ -47,13 +45,15 @@ class Forwarded(NamedTuple):
         """Return the answer, which is there. Raises RefusedError, NothingDoneError."""
         try:
             answered = self.asked.result()
+        except NotConnectedError as error:
+            raise NothingDoneError(_unavailable(f"{self.node_address}: {error}")) from error
         except BrokenError as error:
             why = f"{self.node_address} got it and did not answer: {error}; whether it was done "
             refusal = _unavailable(f"{why}is not known")
             if is_repeatable:
                 raise NothingDoneError(refusal) from error
             raise refusal from error
-        if LED_ELSEWHERE_EXT in answered.ext:
+        if marks.LED_ELSEWHERE in answered.ext:
             text = f"{self.node_address} does not lead any more; try again"
             raise NothingDoneError(_unavailable(text))
         return Answer(answered.code, answered.ext, answered.body, answered.remark)
@@ -63,12 +63,18 @@ class Forwarder:
     """Has the leader of this node's group answer. One per gateway."""
 
     def __init__(
-        self, cluster: GatewayCluster, places: Places, context: ssl.SSLContext | None
+        self,
+        cluster: GatewayCluster,
+        places: Places,
+        context: ssl.SSLContext | None,
+        token_of: Callable[[NodeId], bytes],
     ) -> None:
-        """`context` is for connections to nodes whose ports have TLS."""
+        """`context` is for connections to nodes whose ports have TLS; `token_of` returns what
+        proves to a node that this is one, too."""
         self._cluster = cluster
         self._places = places
         self._context = context
+        self._token_of = token_of
         self._channels: dict[str, RemotingChannel] = {}
         self.forwarded_total = 0
 
@@ -114,7 +120,10 @@ class Forwarder:
         channel = self._channels.get(self._places.address_of(leader.address, number))
         if channel is None:
             return None
-        return Forwarded(leader.address, self._ask(channel, request, number))
+        try:
+            return Forwarded(leader.address, self._ask(channel, request, number))
+        except NothingDoneError:
+            return None  # There is no room: the call is held.
 
     async def _forward(
         self, request: Request, number: int, node_address: str, *, is_repeatable: bool
@@ -125,8 +134,9 @@ class Forwarder:
             asked = self._ask(channel, request, number)
         except NotConnectedError as error:
             raise NothingDoneError(_unavailable(f"{error}; try again")) from error
-        with suppress(BrokenError):  # `answer` says what it means.
-            await asked
+        with suppress(BrokenError, NotConnectedError):  # `answer` says what it means.
+            # Not cancelled with its caller: the leader goes on with it.
+            await asyncio.shield(asked)
         return Forwarded(node_address, asked).answer(is_repeatable=is_repeatable)
 
     async def _channel(self, node_address: str, number: int) -> RemotingChannel:
@@ -136,9 +146,16 @@ class Forwarder:
             raise NotConnectedError(f"{node_address} has not told where it speaks remoting")
         channel = self._channels.get(address)
         if channel is None:
+            token = self._token_of(self._cluster.node_at(node_address))
+            if not token:
+                raise NotConnectedError(f"{node_address} has not told this node its token")
             host, _, port = address.rpartition(":")
             made = await RemotingChannel.connect(
-                host.removeprefix("[").removesuffix("]"), int(port), self._context, self._on_end
+                host.removeprefix("[").removesuffix("]"),
+                int(port),
+                self._context,
+                self._on_end,
+                token,
             )
             channel = self._channels.setdefault(address, made)
             if channel is not made:  # Another call was faster.
@@ -148,9 +165,10 @@ class Forwarder:
     def _ask(
         self, channel: RemotingChannel, request: Request, number: int
     ) -> "asyncio.Future[Command]":
-        """Forward a command. Raises NotConnectedError."""
+        """Forward a command. Raises NotConnectedError, NothingDoneError without room for it, and
+        RefusedError if it has no form for the leader."""
         command = request.command
-        ext = {**command.ext, FORWARDED: request.connection.remote, NAME: str(number)}
+        ext = {**command.ext, FORWARDED: request.caller, NAME: str(number)}
         forwarded = Command(
             command.code,
             ext=ext,
@@ -158,7 +176,20 @@ class Forwarder:
             version=command.version,
             language=command.language,
         )
-        asked = channel.ask(forwarded, _ANSWER_S)
+        size_bytes = len(command.body) + sum(map(len, command.ext.values()))
+        try:
+            charge = request.account.charge(Kind.FORWARDED, size_bytes)
+        except BusyError as error:
+            raise NothingDoneError(error) from error
+        try:
+            asked = channel.ask(forwarded, _ANSWER_S)
+        except BaseException as error:
+            charge.release()
+            if isinstance(error, ValueError):
+                text = f"the command cannot be forwarded to the leader: {error}; send less at once"
+                raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from error
+            raise
+        asked.add_done_callback(lambda _: charge.release())
         self.forwarded_total += 1
         return asked
 

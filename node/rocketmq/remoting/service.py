@@ -38,6 +38,7 @@ from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
+from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import (
@@ -46,6 +47,7 @@ from node.rocketmq.remoting.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
+from node.rocketmq.remoting.protocol.marks import GREETING
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
@@ -74,6 +76,7 @@ class Remoting:
         ask: AskRoute,
         context: ssl.SSLContext | None,
         is_connected: Callable[[NodeId], bool],
+        proof: NodeProof,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -83,14 +86,16 @@ class Remoting:
     ) -> None:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
-        which this node answers, one for each broker name or one for all."""
+        which this node answers, one for each broker name or one for all; `proof` tells nodes from
+        strangers."""
         self._calls = calls
         self._signatures = Signatures(keys)
+        self._proof = proof
         cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
         self.places: Final = Places(cluster, ask, name_count)
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
-        self.forwarder: Final = Forwarder(cluster, self.places, context)
+        self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
         shared = self._shared = Shared(broker.context, self.places, self.forwarder, node_address)
         self._retries = RetryCalls(shared, broker)
         self.locks: Final = LockCalls(shared)
@@ -222,6 +227,7 @@ class Remoting:
             for code, handler in self.handlers().items()
         }
         on_closed = self.groups.clients.on_closed
+        handlers[GREETING] = self._proof.greet
         self._calls.open(handlers, self._begin, self._check, on_closed, _LIGHT)
 
     async def stop(self) -> None:
@@ -250,7 +256,9 @@ class Remoting:
 
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
-        self._signatures.check(request.command)
+        self._proof.check(request)
+        if request.command.code != GREETING:
+            self._signatures.check(request.command)
         if request.command.code not in ADMINISTRATION:
             return
         connection = request.connection.connection

@@ -65,6 +65,21 @@ async def test_a_peer_is_introduced_once_with_log_and_address() -> None:
         assert not one.link.is_connected(3)
 
 
+async def test_only_the_side_that_dialled_learns_the_token_of_the_other() -> None:
+    """Before the Welcome nobody has proved to be the node that was looked for."""
+    with RawListener() as listener:
+        async with nodes(Node(1), acquainted=False) as (one,), raw_to(one) as accepted:
+            one.link.set_peers({2: ("127.0.0.1", listener.port)})
+            other = replace(identity(2), forwarding_token=b"token")
+            await accepted.shake_hands(other, to=1)
+            await eventually(lambda: one.link.is_connected(2))
+            assert one.link.forwarding_token(2) == b""
+            await (await listener.accept()).welcome(other)
+            await eventually(lambda: one.link.forwarding_token(2))
+            assert one.link.forwarding_token(2) == b"token"
+            assert one.link.forwarding_token(3) == b""
+
+
 async def test_replies_return_on_the_connection_the_peer_dialled() -> None:
     with RawListener() as listener:
         async with nodes(Node(1), acquainted=False) as (one,):

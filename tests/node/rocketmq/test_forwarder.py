@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq import hold
+from node.rocketmq import forwarder, hold
 from node.rocketmq.cluster import Leader
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -201,3 +201,20 @@ async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is
         pair.follower.node.driver.lead()
         assert (await sending).status.code == Code.OK
         assert stored_count(pair.leader) == 0
+
+
+async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarder, "CALLS_OF_HOST_MAX", 2)
+    async with pair_at(tmp_path) as pair:
+        pair.leader.node.driver.is_holding = True
+        sends = [asyncio.ensure_future(pair.follower.send(b"x")) for _ in range(2)]
+        await eventually(lambda: len(pair.leader.node.driver.pending) == 2, "they are on the way")
+        status = (await pair.follower.send(b"one more")).status
+        assert (status.code, "limit" in status.message) == (Code.TOO_MANY_REQUESTS, True)
+        (key,) = pair.follower.rocketmq.forwarder._under_way
+        assert key[1] == "ipv4:127.0.0.1", "others have a count of their own"
+        pair.leader.node.driver.release()
+        assert [(await send).status.code for send in sends] == [Code.OK] * 2
+        assert not pair.follower.rocketmq.forwarder._under_way

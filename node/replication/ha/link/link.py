@@ -136,6 +136,11 @@ class HaLink:
         peer = self._peers.get(node)
         return peer is not None and bool(peer.connections)
 
+    def forwarding_token(self, node: NodeId) -> bytes:
+        """Return what proves this node to the framed port of `node`; empty: it has not said."""
+        peer = self._peers.get(node)
+        return peer.forwarding_token if peer is not None else b""
+
     def stats(self) -> LinkStats:
         """Return a snapshot of the counters, in the form of the raft peer link."""
         return LinkStats(
@@ -209,6 +214,7 @@ class HaLink:
         is_checked = info.checked_frames and self.identity.checked_frames
         connection.open(info, peer.traffic, is_checked=is_checked)
         peer.handshake_count += 1
+        peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
         peer.version = info.version
         peer.connections.append(connection)

@@ -21,10 +21,10 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Clients, Member
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forwarder import FORWARDED
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
@@ -201,8 +201,8 @@ class GroupAdmin:
             for topic in self._topics(group, stored, ext.get("topic", "")):
                 if context.state.topic(topic) is None:
                     continue  # Deleted meanwhile.
-                turn = self._shared.context.turn
-        async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
+                queues = self._shared.queues_of(topic, number)
+                async for shown, queue in context.turn.over(queues):
                     key = self._shared.queue_key(topic, number, shown)
                     table[key] = self._queue_progress(topic, queue, stored)
             return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))

@@ -22,6 +22,8 @@ from store.record.check import store_timestamp
 
 _HEAD: Final = struct.Struct(">i")
 _COUNT_MAX: Final = 64
+_SIZE_BYTES_MAX: Final = 4 << 20
+"""Messages of one answer, but for the first one of any size: 64 of the largest have 256 MiB."""
 _CALL_COUNT_MAX: Final = 16
 """Calls of the broker for one query; each goes on where the one before stopped."""
 
@@ -64,13 +66,19 @@ class MessageCalls:
             consistency=CONSISTENCY_LEADER,
         )
         found: list[bytes] = []
+        left_size_bytes = _SIZE_BYTES_MAX
         for _ in range(_CALL_COUNT_MAX):
             response = await self._broker.queries.query_by_key(asked)
-            found += reversed(list(self._own(response.records, number)))
-            if len(found) >= count_max or not response.HasField("next_position"):
+            for record in reversed(self._own(response.records, number)):
+                left_size_bytes -= len(record)
+                if found and (left_size_bytes < 0 or len(found) >= count_max):
+                    left_size_bytes = -1
+                    break
+                found.append(record)
+            is_full = left_size_bytes < 0 or len(found) >= count_max
+            if is_full or not response.HasField("next_position"):
                 break
             asked.next_position = response.next_position
-        del found[count_max:]
         newest_ms = store_timestamp(found[0]) if found else 0
         ext_of_answer = {
             "indexLastUpdateTimestamp": str(newest_ms),

@@ -15,10 +15,10 @@ from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import Subscription
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forwarder import FORWARDED
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.marks import FORWARDED
 from quorumlog.pb import log_pb2
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, CONSISTENCY_LOCAL
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse

@@ -17,11 +17,12 @@ from node.broker.read.sql_filter import SqlFilter
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.forwarder import FORWARDED, NAME, Forwarder
+from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.marks import NAME
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
 from store.format import LOOPBACK, Host
@@ -125,8 +126,7 @@ class Shared:
 
     def born_host(self, request: Request) -> Host:
         """Return the address of the client that sent a request, also of a forwarded one."""
-        told = request.command.ext.get(FORWARDED) or request.connection.remote
-        return parsed_host(told) or LOOPBACK
+        return parsed_host(request.caller) or LOOPBACK
 
     def check_sql(self, text: str) -> None:
         """Raise BadFilterError unless a text is a filter that this node can evaluate."""

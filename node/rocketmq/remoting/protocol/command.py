@@ -1,7 +1,9 @@
 """A command of the remoting protocol: its header in both forms, its ext fields and its body.
 
 Owns the bytes of a header in both directions. Must not know what a code means. A header is read in
-the form in which it came, JSON or binary, and written as JSON, which all clients read.
+the form in which it came, JSON or binary, and written as JSON, which all clients read. One that a
+node forwards grows by `FORWARDED_GROWTH_SIZE_BYTES` at most: JSON makes six bytes of one here and
+there, so a large header is binary.
 
 Strings of a header are text for people and keys for calls, never paths or code. What no client
 sends is a FrameFault, which closes the connection: a wrong type, an integer out of range, an ext
@@ -15,11 +17,15 @@ from typing import Any, Final
 
 import orjson
 
-from node.framed.frames import JSON_KIND, LENGTH_SIZE_BYTES, FrameFault, Reason
+from node.framed.frames import JSON_KIND, LENGTH_SIZE_BYTES, ROCKETMQ_KIND, FrameFault, Reason
+from node.rocketmq.remoting.protocol.marks import ADDED
 from node.runtime.json_text import dump_json, read_bounded_json
 
 EXT_COUNT_MAX: Final = 256
 """Ext fields of a header; the calls with most have 20, and hooks of clients add some."""
+FORWARDED_GROWTH_SIZE_BYTES: Final = 64 << 10
+"""Bytes by which a forwarded frame may be larger than the client's: the node's own ext fields, and
+numbers that a client wrote shorter than we do. JSON up to this size may have been less before."""
 VERSION: Final = 479
 """What answers carry as version: RocketMQ 5.3.3. Consumers with SQL filters compare it."""
 LANGUAGE: Final = "OTHER"
@@ -40,6 +46,7 @@ _SIZE: Final = struct.Struct(">i")
 _KEY_SIZE: Final = struct.Struct(">h")
 _USUAL_SIZE_BYTES: Final = 4_096
 """Headers up to this size are read without a look at their form."""
+_KEY_SIZE_BYTES_MAX: Final = (1 << 15) - 1
 _CUT_CODES: Final = {code & 0xFFFF: code for code in (200_050, 200_051, 200_053, 200_151)}
 """A binary header cuts the codes of pop to 16 bits."""
 
@@ -67,24 +74,26 @@ class Command:
         return self.flag & ONEWAY != 0
 
 
-def decode(kind: int, header: bytes, body: bytes) -> Command:
-    """Read a command. Raises FrameFault."""
+def decode(kind: int, header: bytes, body: bytes, *, is_from_node: bool = False) -> Command:
+    """Read a command. One that a node forwards may have more ext fields, and has them as that node
+    read them: empty ones, and halves of surrogate pairs. Raises FrameFault."""
+    count_max = EXT_COUNT_MAX + (len(ADDED) if is_from_node else 0)
     try:
         if kind == JSON_KIND:
-            return _from_json(header, body)
-        return _from_binary(header, body)
+            return _from_json(header, body, count_max)
+        return _from_binary(header, body, count_max, is_from_node=is_from_node)
     except (ValueError, RecursionError, struct.error) as error:
         raise FrameFault(Reason.HEADER, f"a header that cannot be read: {error}") from None
 
 
-def _from_json(header: bytes, body: bytes) -> Command:
+def _from_json(header: bytes, body: bytes, count_max: int) -> Command:
     document = _read(header)
     if type(document) is not dict:
         raise ValueError("it is no object")
     ext = document.get("extFields")
     if ext is None:
         ext = {}
-    elif type(ext) is not dict or len(ext) > EXT_COUNT_MAX:
+    elif type(ext) is not dict or len(ext) > count_max:
         raise ValueError("extFields are no object of a moderate size")
     if {*map(type, ext.values())} - _TEXTS:
         ext = {name: _text(value) for name, value in ext.items() if value is not None}
@@ -129,7 +138,20 @@ def _text(value: object) -> str:
     raise ValueError("an ext field is no text")
 
 
-def _from_binary(header: bytes, body: bytes) -> Command:
+def opaque_of(kind: int, header: bytes) -> int | None:
+    """Return the opaque of a header that `decode` refuses; None: it cannot be found."""
+    try:
+        if kind == JSON_KIND:
+            document = _read(header)
+            return _int32(document, "opaque") if type(document) is dict else None
+        opaque: int = _FIXED.unpack_from(header)[3]
+    except (ValueError, RecursionError, struct.error):
+        return None
+    return opaque
+
+
+def _from_binary(header: bytes, body: bytes, count_max: int, *, is_from_node: bool) -> Command:
+    errors = "surrogatepass" if is_from_node else "strict"
     code, language, version, opaque, flag = _FIXED.unpack_from(header)
     remark, at = _sized(header, _FIXED.size)
     fields, at = _sized(header, at)
@@ -142,12 +164,12 @@ def _from_binary(header: bytes, body: bytes) -> Command:
         lo += _KEY_SIZE.size
         if not 0 <= size_bytes <= len(fields) - lo:
             raise ValueError("a key longer than the ext fields")
-        name = fields[lo : lo + size_bytes].decode()
+        name = fields[lo : lo + size_bytes].decode("utf-8", errors)
         value, lo = _sized(fields, lo + size_bytes)
-        if value:  # Java reads an empty one as absent.
-            ext[name] = value.decode()
-        if len(ext) > EXT_COUNT_MAX:
-            raise ValueError(f"more than {EXT_COUNT_MAX} ext fields")
+        if value or is_from_node:  # Java reads an empty one as absent.
+            ext[name] = value.decode("utf-8", errors)
+        if len(ext) > count_max:
+            raise ValueError(f"more than {count_max} ext fields")
     return Command(
         _CUT_CODES.get(code & 0xFFFF, code),
         opaque,
@@ -171,6 +193,26 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 def encode_head(command: Command) -> bytes:
     """Return everything of a frame but its body, which must follow directly."""
+    return _head(dump_json(_document(command)), JSON_KIND, len(command.body))
+
+
+def encode_forwarded_head(command: Command) -> bytes:
+    """Return the same for a node. Raises ValueError for a name without room in either form."""
+    try:
+        header = orjson.dumps(_document(command))
+    except TypeError:  # Half of a surrogate pair, which the leader has to see as it came.
+        header = b""
+    if 0 < len(header) <= FORWARDED_GROWTH_SIZE_BYTES:
+        return _head(header, JSON_KIND, len(command.body))
+    return _head(_binary(command), ROCKETMQ_KIND, len(command.body))
+
+
+def _head(header: bytes, kind: int, body_size_bytes: int) -> bytes:
+    length = LENGTH_SIZE_BYTES + len(header) + body_size_bytes
+    return _PREFIX.pack(length, kind << 24 | len(header)) + header
+
+
+def _document(command: Command) -> dict[str, object]:
     document: dict[str, object] = {
         "code": command.code,
         "extFields": command.ext,
@@ -182,6 +224,22 @@ def encode_head(command: Command) -> bytes:
     }
     if command.remark is not None:
         document["remark"] = command.remark
-    header = dump_json(document)
-    length = LENGTH_SIZE_BYTES + len(header) + len(command.body)
-    return _PREFIX.pack(length, JSON_KIND << 24 | len(header)) + header
+    return document
+
+
+def _binary(command: Command) -> bytes:
+    parts = []
+    for name, value in command.ext.items():
+        key, text = name.encode("utf-8", "surrogatepass"), value.encode("utf-8", "surrogatepass")
+        if len(key) > _KEY_SIZE_BYTES_MAX:
+            rule = f"an ext field's name has {len(key)} bytes, at most {_KEY_SIZE_BYTES_MAX} fit"
+            raise ValueError(rule)
+        parts += [_KEY_SIZE.pack(len(key)), key, _SIZE.pack(len(text)), text]
+    fields = b"".join(parts)
+    language = command.language if command.language in _LANGUAGES else LANGUAGE
+    version = min(
+        max(command.version or VERSION, 0), _KEY_SIZE_BYTES_MAX
+    )  # Only compared with small numbers.
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000
+    fixed = _FIXED.pack(code, _LANGUAGES.index(language), version, command.opaque, command.flag)
+    return b"".join((fixed, _SIZE.pack(0), _SIZE.pack(len(fields)), fields))

@@ -17,6 +17,7 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
 from node.rocketmq.remoting.conversation import RemotingCalls
+from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
@@ -49,6 +50,10 @@ PROGRESS, CONSUMERS, RESET, RUNTIME, CONFIG, STATS, WIPE, RESTORE = (
     327,
 )
 RUNNING, ALL_TOPICS, ALL_GROUPS = 307, 21, 201
+
+
+TOKEN = bytes(range(16))
+"""The token of every node of these tests."""
 
 
 class Heard(NamedTuple):
@@ -292,6 +297,7 @@ async def gateway_at(
             _no_route,
             None,
             lambda _node: False,
+            NodeProof(TOKEN, lambda _node: TOKEN),
             node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,

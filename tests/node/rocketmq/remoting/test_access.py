@@ -6,9 +6,9 @@ from pathlib import Path
 from node.framed.connection import SHARED_PORT
 from node.peers.security.tls import client_port_context
 from node.rocketmq.remoting.access import Signatures, signature
-from node.rocketmq.remoting.forwarder import FORWARDED, NAME
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION
 from node.rocketmq.remoting.protocol.command import Command, decode
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
 from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import DELETE_TOPIC, HEARTBEAT, ROUTE, gateway_at
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
@@ -73,7 +73,7 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
                 answer = await plain.ask(code, ext)
                 assert answer.code == DENIED
                 assert answer.remark is not None
-                assert "TLS" in answer.remark
+                assert ("TLS" if ext is overheard else FORWARDED) in answer.remark
         assert "orders" in gateway.node.broker.context.state.topics
         assert (await private.ask(DELETE_TOPIC, {"topic": "orders"})).code == DENIED
         assert (await private.ask(DELETE_TOPIC, overheard)).code == 0

@@ -1,22 +1,39 @@
 """A node that does not lead has the leader answer, and holds commands during an election."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from node.framed.connection import WINDOW
+from node.framed.limits import FramedLimits
 from node.rocketmq import hold
+from node.rocketmq.remoting import conversation
+from node.rocketmq.remoting.calls import messages
 from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
+from node.runtime.accounts import Kind, Limit
 from raft.transitions import Role
 from store.record.message import decode_message
 from tests.node.broker_fakes import ADDRESSES
-from tests.node.rocketmq.remoting.clients import COMMIT, GET_OFFSET, MEMBERS, Gateway, gateway_at
+from tests.node.rocketmq.remoting.clients import (
+    COMMIT,
+    GET_OFFSET,
+    MEMBERS,
+    SEND,
+    ClassicClient,
+    Gateway,
+    binary_frame,
+    gateway_at,
+    send_fields,
+)
 from tests.patience import eventually
 
 QUEUE = {"topic": "orders", "queueId": "0", "bname": "g0.n1", "consumerGroup": "readers"}
 UNAVAILABLE = 14
+MAX_OFFSET, BY_KEY = 30, 12
+MIB = 1 << 20
 
 
 def follow(gateway: Gateway, leader_id: int) -> None:
@@ -26,9 +43,14 @@ def follow(gateway: Gateway, leader_id: int) -> None:
 
 
 @asynccontextmanager
-async def pair_at(root: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
-    """A leader, and a node that knows it as node 2."""
-    async with gateway_at(root / "leader") as leader, gateway_at(root / "follower") as follower:
+async def pair_at(
+    root: Path, held: dict[Kind, Limit] | None = None
+) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    """A leader, and a node that knows it as node 2 and has limits of what it holds."""
+    async with (
+        gateway_at(root / "leader") as leader,
+        gateway_at(root / "follower", held=held) as follower,
+    ):
         follower.remoting.places.learn(ADDRESSES[2], (f"127.0.0.1:{leader.port}",))
         follow(follower, 2)
         yield leader, follower
@@ -154,3 +176,143 @@ async def test_a_send_that_meets_a_hand_over_is_held_and_stored_once(
         leader.node.broker.set_draining(False)
         answer = await sent
         assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
+
+
+def hostile() -> Iterator[tuple[str, int, dict[str, str], bytes]]:
+    """Yield name, code, ext fields and body of commands that grow, or ask for much."""
+    limits, at = FramedLimits(), {"topic": "orders", "queueId": "0", "bname": "g0.n1"}
+    many = {f"x{number}": "" for number in range(256 - len(at))}
+    yield "256 ext fields", MAX_OFFSET, at | many, b""
+    whole = limits.header_size_bytes_max - 200
+    yield "a header of the largest size", MAX_OFFSET, at | {"x": "x" * whole}, b""
+    yield "half of a surrogate pair", MAX_OFFSET, at | {"x": "\ud800"}, b""
+    yield "half of one where it matters", MAX_OFFSET, at | {"topic": "\ud800"}, b""
+    yield "an empty field", MAX_OFFSET, at | {"topic": ""}, b""
+    yield "an empty field of many", MAX_OFFSET, at | {"x": "x" * whole, "topic": ""}, b""
+    body = bytes(limits.frame_size_bytes_max - 1_000)
+    yield "a frame of the largest size", SEND, send_fields("orders", 0, "g0.n1"), body
+    query = {"topic": "orders", "key": "big", "maxNum": "64", "bname": "g0.n1"}
+    yield "more messages than one answer has", BY_KEY, query | {"endTimestamp": str(1 << 62)}, b""
+
+
+async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_SIZE_BYTES_MAX", 3 * 8_192)
+    async with pair_at(tmp_path) as (leader, follower):
+        client, near = await follower.client(), await leader.client()
+        for _ in range(8):
+            assert (await client.send(bytes(8_192), KEYS="big")).code == 0
+        (channel,) = follower.remoting.forwarder._channels.values()
+        other = await follower.client()
+        for name, code, ext, body in hostile():
+            sends = [other.begin(SEND, send_fields("orders", 1, "g0.n1"), b"v") for _ in range(8)]
+            found, expected = await client.ask(code, ext, body), await near.ask(code, ext, body)
+            assert found._replace(opaque=expected.opaque) == expected, name
+            assert [(await sent).code for sent in sends] == [0] * 8, name
+        assert 8_192 < len(found.body) < 3 * 8_192
+        long = {"x" * 70_000: "", **QUEUE}
+        assert (await client.ask(MAX_OFFSET, long)).code == 29, "no form has room for this name"
+        size_bytes = FramedLimits().header_size_bytes_max
+        empty = len(binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": ""})) - 8
+        raw = binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": "\x01" * (size_bytes - empty)})
+        client._answers[7] = asked = asyncio.get_running_loop().create_future()
+        client.write(raw)
+        assert (await asked).code == 0
+        assert [*follower.remoting.forwarder._channels.values()] == [channel]
+        assert follower.calls.accounts.held(Kind.FORWARDED) == (0, 0)
+        assert not leader.calls.accounts._remotes
+
+
+async def test_an_answer_above_the_limit_is_an_error_of_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.send(bytes(4_096))
+        monkeypatch.setattr(conversation, "ANSWER_SIZE_BYTES_MAX", 4_096)
+        refused = await client.pull(0, 0)
+        assert (refused.code, "ask for less" in str(refused.remark)) == (1, True)
+        assert (await client.send()).code == 0
+
+
+async def test_one_address_leaves_room_on_the_way_to_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "HOLD_S", 0.0)
+    held = {Kind.FORWARDED: Limit("forwarded requests", 4, connection_part=2)}
+    async with pair_at(tmp_path, held) as (leader, follower):
+        client = await follower.client()
+        assert (await client.send()).code == 0
+        leader.node.driver.is_holding = True
+        fields = send_fields("orders", 0, "g0.n1")
+        sends = [client.begin(SEND, fields, b"x") for _ in range(2)]
+        await eventually(lambda: len(leader.node.driver.pending) > 0, "they are on the way")
+        refused = await client.send()
+        assert (refused.code, "node.busy" in str(refused.remark)) == (
+            UNAVAILABLE,
+            True,
+        )
+        elsewhere = ("127.0.0.2", 0)
+        other = ClassicClient(
+            *await asyncio.open_connection("127.0.0.1", follower.port, local_addr=elsewhere)
+        )
+        sends.append(other.begin(SEND, fields, b"x"))
+        accounts = follower.calls.accounts
+        await eventually(lambda: accounts.held(Kind.FORWARDED)[0] == 3, "others have their share")
+        leader.node.driver.release()
+        assert [(await sent).code for sent in sends] == [0] * 3
+        await other.close()
+        assert accounts.held(Kind.FORWARDED) == (0, 0)
+        assert not leader.calls.accounts._remotes
+
+
+async def test_a_call_whose_client_has_gone_counts_until_the_leader_is_done(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as (leader, follower):
+        client = await follower.client()
+        leader.node.driver.is_holding = True
+        client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x")  # Connects first: a task.
+        accounts = follower.calls.accounts
+        await eventually(lambda: len(leader.node.driver.pending) > 0, "the leader has it")
+        await client.close()
+        await eventually(lambda: not follower.server.connections.all, "its client has gone")
+        assert accounts.held(Kind.FORWARDED)[0] == 1
+        assert len(leader.calls.accounts._remotes) == 1
+        leader.node.driver.release()
+        await eventually(lambda: not accounts.held(Kind.FORWARDED)[0], "the answer")
+
+
+async def test_a_node_that_is_taken_for_a_stranger_forwards_once_it_knows_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "HOLD_S", 0.0)
+    async with pair_at(tmp_path) as (_, follower):
+        client, forwarder = await follower.client(), follower.remoting.forwarder
+        right = forwarder._token_of
+        for told, reason in ((b"", "has not told"), (bytes(16), "for a stranger")):
+            monkeypatch.setattr(forwarder, "_token_of", {2: told}.__getitem__)
+            refused = await client.send()
+            assert (refused.code, reason in str(refused.remark)) == (UNAVAILABLE, True)
+        assert forwarder.forwarded_total == 0
+        monkeypatch.setattr(forwarder, "_token_of", right)
+        assert (await client.send()).code == 0
+
+
+async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as (leader, follower):
+        client = await follower.client()
+        assert (await client.send(queue=1)).code == 0
+        (channel,) = follower.remoting.forwarder._channels.values()
+        (connection,) = leader.server.connections.all
+        connection.hold(WINDOW)
+        fields = send_fields("orders", 0, "g0.n1")
+        large = [client.begin(SEND, fields, bytes(MIB)) for _ in range(12)]
+        small = [client.begin(SEND, fields, b"x") for _ in range(8)]
+        await eventually(lambda: len(channel._waiting) == 20, "all are on the way")
+        assert channel._unwritten
+        connection.cut()
+        assert [(await sent).code for sent in small] == [0] * 8
+        assert "not known" in str((await large[0]).remark)
+        near = await leader.client()
+        queue = {"topic": "orders", "queueId": "0", "bname": "g0.n1"}
+        assert (await near.ask(MAX_OFFSET, queue)).ext["offset"] == "8"

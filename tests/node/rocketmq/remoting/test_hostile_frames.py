@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX, GROUPS_OF_CLIENT_MAX
-from node.rocketmq.remoting.forwarder import FORWARDED, NAME
 from node.rocketmq.remoting.protocol.codes import RequestCode
+from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME
+from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
 from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
 from tests.node.rocketmq.remoting.clients import (
@@ -20,6 +21,7 @@ from tests.node.rocketmq.remoting.clients import (
     LOCK,
     ROUTE,
     SEND,
+    TOKEN,
     Gateway,
     gateway_at,
     json_frame,
@@ -28,7 +30,7 @@ from tests.node.rocketmq.remoting.clients import (
 from tests.node.rocketmq.remoting.test_command import FRAMES
 from tests.patience import eventually
 
-UNAVAILABLE = 14
+NO_PERMISSION, SYSTEM_ERROR = 16, 1
 _VALUES = (
     "", "0", "-1", "1", "2147483648", "9223372036854775807", "9" * 40, "true", "nan", "x" * 300,
     "%RETRY%", "%RETRY%readers", "%DLQ%x", "RMQ_SYS_TRANS_HALF_TOPIC", "orders", "readers",
@@ -166,16 +168,29 @@ async def test_a_lock_of_too_many_queues_is_refused(tmp_path: Path) -> None:
         assert (await client.ask(LOCK, body=json.dumps(body).encode())).code == 29
 
 
-async def test_a_forged_forward_names_another_sender_and_does_nothing_else(tmp_path: Path) -> None:
-    """No client signs the fields that a node adds; what they can do is no more than a message."""
+async def test_only_a_node_forwards(tmp_path: Path) -> None:
+    """With keys and without: the fields that a node adds are refused, signed or not."""
+    for keys in ({}, {"user": "secret"}):
+        async with gateway_at(tmp_path / str(len(keys)), keys) as gateway:
+            client = await gateway.client()
+            for token in ("", "00" * 16, "half \ud800"):
+                refused = await client.ask(GREETING, {SHOWN: token})
+                assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)
+            for forged in ({FORWARDED: "10.1.2.3:9"}, {NAME: "1"}, {FORWARDED: "", NAME: ""}):
+                refused = await client.ask(SEND, send_fields("orders", 0, "g0.n1") | forged, b"x")
+                assert (refused.code, FORWARDED in str(refused.remark)) == (NO_PERMISSION, True)
+            assert (await client.pull(0, 0)).body == b""
+
+
+async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        for forged, born in (("10.1.2.3:9", ("10.1.2.3", 9)), ("nonsense", ("127.0.0.1", 0))):
-            fields = send_fields("orders", 0, "g0.n1") | {FORWARDED: forged, NAME: "99"}
-            assert (await client.ask(SEND, fields, b"x")).code == 0
-            found = await client.pull(0, int(born[0] == "127.0.0.1"))
-            assert decode_message(found.body).born_host == born
-        gateway.node.driver.lose()
-        fields = send_fields("orders", 0, "g0.n1") | {FORWARDED: "10.1.2.3:9"}
-        assert (await client.ask(SEND, fields, b"x")).code == UNAVAILABLE, "at once, and not held"
-        assert gateway.remoting.forwarder.forwarded_total == 0
+        node = await gateway.client()
+        assert (await node.ask(GREETING, {SHOWN: TOKEN.hex()})).code == 0
+        fields = {f"x{number}": "" for number in range(256 + 3)}
+        refused = await node.ask(SEND, fields)
+        assert (refused.code, "header" in str(refused.remark)) == (SYSTEM_ERROR, True)
+        marks = {FORWARDED: "10.1.2.3:9", NAME: "1"}
+        sent = await node.ask(SEND, send_fields("orders", 0, "g0.n1") | marks, b"x")
+        assert sent.code == 0
+        record = (await node.pull(0, 0, ext={"bname": "g0.n2"})).body
+        assert decode_message(record).born_host == ("10.1.2.3", 9)

@@ -1,0 +1,44 @@
+"""The proof that a connection comes from a node of the cluster, which alone may forward commands.
+
+Owns the token of this process. Each process draws one at its start and tells it to its peers, once
+they have proved themselves on the link between nodes; a connection that shows it is one of a node.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME, TOKEN
+from raft.messages import NodeId
+
+FORWARDING_TOKEN_SIZE_BYTES: Final = 16
+
+
+class NodeProof:
+    """Tells nodes from strangers. One per gateway."""
+
+    def __init__(self, own: bytes, token_of: Callable[[NodeId], bytes]) -> None:
+        """`own` is the token of this process, and `token_of` returns that of another node; empty:
+        it has not told one yet."""
+        self._own: Final = own.hex().encode()
+        self.token_of: Final = token_of
+
+    async def greet(self, request: Request) -> Answer:
+        """Take a connection for one of a node. Raises RefusedError without the right token."""
+        shown = request.command.ext.get(TOKEN, "")
+        if not self._own or not hmac.compare_digest(shown.encode("utf-8", "replace"), self._own):
+            text = "this is not the token of this node, which only its peers know"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+        request.connection.become_node()
+        return Answer()
+
+    @staticmethod
+    def check(request: Request) -> None:
+        """Raise RefusedError if a stranger says that it forwards a command."""
+        ext = request.command.ext
+        if (FORWARDED in ext or NAME in ext) and not request.connection.is_node:
+            text = f"the ext fields {FORWARDED} and {NAME} are those of nodes; leave them out"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)

@@ -1,0 +1,20 @@
+"""Marks: what nodes add to commands and answers that they forward to each other.
+
+Owns the names. No client knows them: a command of a client that has one is refused.
+"""
+
+from typing import Final
+
+FORWARDED: Final = "__QL_FORWARDED"
+"""Ext field of a forwarded command: the address of the client. Such a command is not forwarded
+again, and ends with `LED_ELSEWHERE` where this node does not lead."""
+NAME: Final = "__QL_NAME"
+"""Ext field of a forwarded command: number of the broker name that the client meant."""
+ADDED: Final = frozenset({FORWARDED, NAME})
+"""Ext fields that a client did not sign."""
+LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
+"""Ext field of an answer to a forwarded command, which changed nothing."""
+GREETING: Final = -20_812
+"""Code of the first command on a connection between nodes; RocketMQ has no negative ones."""
+TOKEN: Final = "token"
+"""Ext field of a greeting: the token of the node that is greeted, in hexadecimal digits."""
