@@ -158,11 +158,10 @@ class Accounts:
     def of_remote(self, host: str, remote: str) -> "Account":
         """Return the account of a client that another node speaks for, by its address with port.
 
-        It is forgotten when it is empty."""
+        It is closed when `settle` finds it empty."""
         found = self._remotes.get(remote)
         if found is None:
             found = self._remotes[remote] = self.open(host)
-            found.remote, found.is_closed = remote, True
         return found
 
     @property
@@ -175,10 +174,13 @@ class Accounts:
         return self.total.counts[kind], self.total.sizes[kind]
 
     def settle(self) -> None:
-        """Take back what leases do not use. Called at intervals."""
+        """Take back what leases do not use, and close accounts of remotes without anything. Called
+        at intervals."""
         leases, self.leases = self.leases, {}
         for lease in leases:
             lease.settle()
+        for remote in [remote for remote, one in self._remotes.items() if one.is_empty]:
+            self._remotes.pop(remote).close()
 
     def count(self, account: "Account", change: int) -> None:
         """Count an account that is opened (1), or closed and empty (-1)."""
@@ -188,8 +190,7 @@ class Accounts:
         address.account_count += change
         if not address.account_count:
             del self._addresses[address.what]
-        if change < 0 and self._remotes.get(account.remote) is account:
-            del self._remotes[account.remote]
+        account.levels = (account, address, self.total)
 
 
 class _Address(Level):
@@ -205,7 +206,7 @@ class _Address(Level):
 class Account(Level):
     """What is held for one connection. Made by `Accounts.open`."""
 
-    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "remote")
+    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "levels")
 
     def __init__(
         self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
@@ -214,13 +215,9 @@ class Account(Level):
         self.accounts: Final = accounts
         self._context: Context | None = None
         self.address = address
-        self.remote = ""
+        self.levels: tuple[Level, ...] = ()
+        """This one, its address and the node."""
         self.is_closed, self._is_counted = False, True
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """Connection, address and node."""
-        return self, self.address, self.accounts.total
 
     def charge(self, kind: Kind, size_bytes: int = 0, count: int = 1) -> "Charge":
         """Hold something for this caller until the charge is released. Raises BusyError."""
