@@ -47,10 +47,10 @@ class RelayCalls:
             position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        message, _ = visible_at(self._shared.context, position, group)
+        topic = visible_at(self._shared.context, position, group)[0].topic
         own = {retry_topic(group), dead_letter_topic(group)}
-        if message.topic not in own | self._clients.consumers[group].subscriptions.keys():
-            text = f"group {group[:200]!r} does not subscribe to {message.topic!r}"
+        if topic not in own | self._clients.consumers[group].subscriptions.keys():
+            text = f"group {group[:200]!r} does not subscribe to {topic!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
 
         def told() -> Command:
