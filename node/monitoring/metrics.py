@@ -34,8 +34,7 @@ from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import ANY, Accounts, Kind
-from node.services.bounds.request_watch import HALF_SIZE_BYTES_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
-from node.services.bounds.response_watch import WAITING_SIZE_BYTES_MAX
+from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.calls import CallCounters
 from node.services.server import GrpcServer
 from raft.pump.replica import ReplicaStats
@@ -262,16 +261,8 @@ GRPC: Final[Table[GrpcServer]] = {
     "request_streams": gauge("Streams on which clients send.", lambda g: g.requests.stream_count),
     "request_streams_limit": gauge("Limit of these; above it the most idle stream ends.",
         lambda _: STREAM_COUNT_MAX),
-    "request_half_bytes": gauge("Of messages on streams that are not whole.",
-        lambda g: g.requests.half_size_bytes),
-    "request_half_limit_bytes": gauge("Limit of these; above it silent streams end.",
-        lambda _: HALF_SIZE_BYTES_MAX),
     "requests_given_up": counter("Calls ended for what did not come.",
         lambda g: g.requests.given_up, "reason"),
-    "responses_waiting_bytes": gauge("Of large responses that clients have not taken.",
-        lambda g: g.responses.size_bytes),
-    "responses_waiting_limit_bytes": gauge("Limit of these; above it calls get busy.",
-        lambda _: WAITING_SIZE_BYTES_MAX),
     "responses_cut": counter("Connections closed for a response that was not read.",
         lambda g: g.responses.cut_count),
     "responses_dropped": counter("Responses dropped, since too many bytes waited.",

@@ -363,6 +363,10 @@ class Lease:
 _caller: ContextVar[Account | None] = ContextVar("caller", default=None)
 
 
+set_caller: Final = _caller.set
+"""Runs the rest of the current task as a call of this account."""
+
+
 def caller() -> Account | None:
     """Return the account of the caller whose call is running; None: the node's own work."""
     return _caller.get()
