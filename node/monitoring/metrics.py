@@ -27,8 +27,7 @@ from node.replication.raft.digests.checks import DigestStats
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.repair import LiveRepairStats
 from node.replication.scrub import ScrubStats
-from node.rocketmq.calls.renewals import COUNT_MAX as RENEWED_COUNT_MAX
-from node.rocketmq.clients import CLIENT_COUNT_MAX, QUESTION_SIZE_BYTES_MAX
+from node.rocketmq.clients import QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.remoting.calls.locks import LOCK_COUNT_MAX
 from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
 from node.rocketmq.remoting.service import Remoting
@@ -285,16 +284,12 @@ HTTP: Final[Table[HttpConnections]] = {
 ROCKETMQ: Final[Table[RocketMq]] = {
     "rocketmq_clients": gauge("Clients of the RocketMQ protocol that spoke lately.",
         lambda r: len(r.clients)),
-    "rocketmq_clients_limit": gauge("Limit of these: the one silent for longest goes.",
-        lambda _: CLIENT_COUNT_MAX),
     "rocketmq_streams": gauge("Of these: those that can be told something.",
         lambda r: r.clients.stream_count),
     "rocketmq_forwarded": counter("Calls of that protocol sent on to a leader.",
         lambda r: r.forwarder.forwarded_total),
     "rocketmq_renewed": gauge("Messages of push consumers kept invisible.",
         lambda r: len(r.renewals)),
-    "rocketmq_renewed_limit": gauge("Limit of these: more are handed out again.",
-        lambda _: RENEWED_COUNT_MAX),
     "rocketmq_not_renewed": counter("Messages that could not be kept invisible.",
         lambda r: r.renewals.dropped_total),
     "rocketmq_question_bytes": gauge("Of such questions that wait for clients.",
