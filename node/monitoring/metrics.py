@@ -347,7 +347,7 @@ BROKER: Final[Table[Broker]] = {
     "pulled_records": counter("Records given to clients.", lambda b: b.pulls.records_total),
     "pulled_bytes": counter("Bytes of these records.", lambda b: b.pulls.size_bytes_total),
     "waiting_readers": gauge("Pulls and tails that wait for a message.",
-        lambda b: b.parked.reader_count),
+        lambda b: b.parked.readers.used),
     "topics": gauge("Topics of the cluster.", lambda b: len(b.context.state.topics)),
     "groups": gauge("Consumer groups of the cluster.", lambda b: len(b.context.state.groups)),
     "group_members": gauge("Leader only: consumers that said they are alive.",

@@ -112,9 +112,10 @@ class GatewayClients:
             try:
                 return account.charge(Kind.MEMBERS, size_bytes)
             except BusyError:
-                same = self._by_host.get(account.address.what)
-                if same is None:  # Others have all: the address with most of them makes room.
-                    same = max(self._by_host.values(), key=len, default={})
+                # Where others have all, the address with most of them makes room.
+                same = self._by_host.get(account.address.what) or max(
+                    self._by_host.values(), key=len, default=OrderedDict[str, GatewayClient]()
+                )
                 gone = next((name for name, one in same.items() if one.commands is None), None)
                 if gone is None:
                     raise
