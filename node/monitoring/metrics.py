@@ -520,6 +520,7 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **LINK,
     **CALLS,
     **FRAMED,
+    **ACCOUNTS,
     **GRPC,
     **LOG_LINES,
     **HTTP,

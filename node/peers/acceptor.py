@@ -99,7 +99,7 @@ class Acceptor(Generic[_Connection]):
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._strangers) >= self._limits.handshake_count_max:
-                task = of_busiest(self._strangers, lambda one: self._strangers[one][1])
+                task = of_busiest(self._strangers, lambda task: self._strangers[task][1])
                 oldest, _ = self._strangers.pop(task)
                 self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
                 task.cancel()
