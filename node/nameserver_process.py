@@ -26,6 +26,7 @@ from node.nameserver.calls import NameServerCalls
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
 from node.peers.security.tls import TlsFileError, grpc_server_credentials
+from node.runtime.accounts import Accounts, limits_of
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT_TRY_LATER, FailStop
 from node.runtime.logs import form
 from node.runtime.node_file import remove_node_file, write_node_file
@@ -90,7 +91,7 @@ async def _live(settings: Settings) -> int:
 async def _start(settings: Settings, service: NameServerService, life: AsyncExitStack) -> None:
     """Serve; the end of everything that this opens is put on `life`."""
     limits = PortLimits.from_environment(os.environ)
-    server = GrpcServer(rpc_count_max=settings.rpc_count_max, limits=limits)
+    server = GrpcServer(Accounts(limits_of(settings.rpc_count_max)), limits)
     tls = tls_files(settings)
     credentials = None
     if tls is not None:

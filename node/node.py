@@ -151,8 +151,8 @@ class Node:
     async def _start(self) -> None:
         raise_descriptor_limit()
         limits = PortLimits.from_environment(os.environ)
-        self.grpc = GrpcServer(rpc_count_max=self.settings.rpc_count_max, limits=limits)
         accounts = self.accounts
+        self.grpc = GrpcServer(accounts, limits)
         self.remoting_calls = RemotingCalls(self.calls, accounts)
         self.framed = FramedServer(
             FramedCalls(self.calls, accounts),

@@ -272,5 +272,6 @@ class Broker:
         self.parked.on_turn()
 
     def _end_leader_works(self) -> None:
+        self.group_members.end()
         for work in self._leader_works:
             work.end()

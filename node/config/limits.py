@@ -226,8 +226,6 @@ class Limits:
     of an existing group: one and a half heartbeats, lest the first member takes all queues."""
     group_member_count_max: int = 1_024
     """Members of one group: one for each queue of the widest topic."""
-    group_member_total_count_max: int = 20_000
-    """Members of all groups."""
     member_topic_count_max: int = 256
     """Topics that one member names."""
     name_size_characters_max: int = 127

@@ -244,7 +244,7 @@ def _largest_of_busiest(connections: Iterable[FramedConnection], kind: Kind) -> 
     together."""
     by_host: dict[str, list[FramedConnection]] = {}
     for connection in connections:
-        by_host.setdefault(connection.host, []).append(connection)
+        by_host.setdefault(connection.account.address.what, []).append(connection)
 
     def size_of(connection: FramedConnection) -> int:
         return connection.account.sizes[kind]

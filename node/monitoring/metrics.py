@@ -27,15 +27,13 @@ from node.replication.raft.digests.checks import DigestStats
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.repair import LiveRepairStats
 from node.replication.scrub import ScrubStats
-from node.rocketmq.calls.renewals import COUNT_MAX as RENEWED_COUNT_MAX
-from node.rocketmq.clients import CLIENT_COUNT_MAX, QUESTION_SIZE_BYTES_MAX
+from node.rocketmq.clients import QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.remoting.calls.locks import LOCK_COUNT_MAX
 from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import ANY, Accounts, Kind
-from node.services.bounds.request_watch import HALF_SIZE_BYTES_MAX, SLOW_COUNT_MAX, STREAM_COUNT_MAX
-from node.services.bounds.response_watch import WAITING_SIZE_BYTES_MAX
+from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.calls import CallCounters
 from node.services.server import GrpcServer
 from raft.pump.replica import ReplicaStats
@@ -262,16 +260,8 @@ GRPC: Final[Table[GrpcServer]] = {
     "request_streams": gauge("Streams on which clients send.", lambda g: g.requests.stream_count),
     "request_streams_limit": gauge("Limit of these; above it the most idle stream ends.",
         lambda _: STREAM_COUNT_MAX),
-    "request_half_bytes": gauge("Of messages on streams that are not whole.",
-        lambda g: g.requests.half_size_bytes),
-    "request_half_limit_bytes": gauge("Limit of these; above it silent streams end.",
-        lambda _: HALF_SIZE_BYTES_MAX),
     "requests_given_up": counter("Calls ended for what did not come.",
         lambda g: g.requests.given_up, "reason"),
-    "responses_waiting_bytes": gauge("Of large responses that clients have not taken.",
-        lambda g: g.responses.size_bytes),
-    "responses_waiting_limit_bytes": gauge("Limit of these; above it calls get busy.",
-        lambda _: WAITING_SIZE_BYTES_MAX),
     "responses_cut": counter("Connections closed for a response that was not read.",
         lambda g: g.responses.cut_count),
     "responses_dropped": counter("Responses dropped, since too many bytes waited.",
@@ -294,16 +284,12 @@ HTTP: Final[Table[HttpConnections]] = {
 ROCKETMQ: Final[Table[RocketMq]] = {
     "rocketmq_clients": gauge("Clients of the RocketMQ protocol that spoke lately.",
         lambda r: len(r.clients)),
-    "rocketmq_clients_limit": gauge("Limit of these: the one silent for longest goes.",
-        lambda _: CLIENT_COUNT_MAX),
     "rocketmq_streams": gauge("Of these: those that can be told something.",
         lambda r: r.clients.stream_count),
     "rocketmq_forwarded": counter("Calls of that protocol sent on to a leader.",
         lambda r: r.forwarder.forwarded_total),
     "rocketmq_renewed": gauge("Messages of push consumers kept invisible.",
         lambda r: len(r.renewals)),
-    "rocketmq_renewed_limit": gauge("Limit of these: more are handed out again.",
-        lambda _: RENEWED_COUNT_MAX),
     "rocketmq_not_renewed": counter("Messages that could not be kept invisible.",
         lambda r: r.renewals.dropped_total),
     "rocketmq_question_bytes": gauge("Of such questions that wait for clients.",
@@ -361,7 +347,7 @@ BROKER: Final[Table[Broker]] = {
     "pulled_records": counter("Records given to clients.", lambda b: b.pulls.records_total),
     "pulled_bytes": counter("Bytes of these records.", lambda b: b.pulls.size_bytes_total),
     "waiting_readers": gauge("Pulls and tails that wait for a message.",
-        lambda b: b.parked.reader_count),
+        lambda b: b.parked.readers.used),
     "topics": gauge("Topics of the cluster.", lambda b: len(b.context.state.topics)),
     "groups": gauge("Consumer groups of the cluster.", lambda b: len(b.context.state.groups)),
     "group_members": gauge("Leader only: consumers that said they are alive.",

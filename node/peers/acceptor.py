@@ -18,6 +18,7 @@ from node.peers.dialler import NOT_IN_TIME, LinkTasks, connect
 from node.peers.handshake import CloseCode
 from node.peers.stream import Stream
 from node.peers.types import LinkLimits
+from node.runtime.busiest import of_busiest
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 
 _BACKLOG: Final = 1024
@@ -47,8 +48,8 @@ class Acceptor(Generic[_Connection]):
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
-        self._strangers: dict[asyncio.Task[None], _Connection] = {}
-        """Unfinished handshakes, oldest first."""
+        self._strangers: dict[asyncio.Task[None], tuple[_Connection, str]] = {}
+        """Unfinished handshakes with their addresses, oldest first."""
         self.accepted_count = self.failure_count = 0
 
     @property
@@ -84,7 +85,7 @@ class Acceptor(Generic[_Connection]):
             try:
                 # Not `sock_accept`: if cancelled in the turn in which a connection arrives, it
                 # drops that connection.
-                accepted, _ = listener.accept()
+                accepted, address = listener.accept()
             except BlockingIOError:
                 await self._wait_readable(listener)
                 continue
@@ -98,13 +99,13 @@ class Acceptor(Generic[_Connection]):
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._strangers) >= self._limits.handshake_count_max:
-                task, oldest = next(iter(self._strangers.items()))
-                del self._strangers[task]
+                task = of_busiest(self._strangers, lambda task: self._strangers[task][1])
+                oldest, _ = self._strangers.pop(task)
                 self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
                 task.cancel()
             connection = self._make()
             task = self._tasks.run(self._receive(accepted, connection))
-            self._strangers[task] = connection
+            self._strangers[task] = connection, address[0]
             await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
 
     async def _wait_readable(self, listener: socket.socket) -> None:

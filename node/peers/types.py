@@ -86,8 +86,8 @@ class LinkLimits:
     """Bytes waiting to be sent to one peer. Twice the byte window of the leader, so that no frame
     is dropped as long as a peer reads at all."""
     handshake_count_max: int = 64
-    """Unfinished handshakes. One more makes the oldest go, so that silent strangers keep no peer
-    out."""
+    """Unfinished handshakes. One more makes the oldest of the busiest address go, so that silent
+    strangers keep no peer out."""
     handshake_ms_max: int = 3000
     """Time from the first byte of TCP to the end of the handshake, on both sides."""
     buffer_size_bytes: int = 256 << 10

@@ -1,6 +1,7 @@
 """Clients of this node: their identity, and the stream on which the node can send them commands.
 
-Owns the table and its bounds. No call needs it: clients call before they have introduced
+Owns the table; the accounts bound it, and what an address has too much of makes room for its own
+new clients. No call needs it: clients call before they have introduced
 themselves, and some do not for minutes after a node was restarted (protocol 3, 5.2).
 """
 
@@ -8,12 +9,13 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
+from node.errors.common import BusyError
+from node.runtime.accounts import Charge, Kind, caller
 from quorumlog.pb import rocketmq_pb2 as pb
 
-CLIENT_COUNT_MAX: Final = 10_000
-"""Limit of the table. Beyond it the client silent for longest is forgotten."""
 SILENT_S_MAX: Final = 120.0
 """Time after which a silent client without a stream is forgotten."""
 ALIVE_S: Final = 35.0
@@ -26,15 +28,25 @@ QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
 clients; a client that takes none has an eighth at most. Beyond it the gateway asks none until
 some went out."""
 QUESTION_SHARES: Final = 8
+_ROW_SIZE_BYTES: Final = 800
+_TEXT_SIZE_BYTES: Final = 100
+"""Memory of a client and of a topic beside their texts, about."""
 
 
 class GatewayClient:
     """One client instance, as it introduced itself."""
 
-    __slots__ = ("commands", "group", "last_seen_s", "question_size_bytes", "topics")
+    __slots__ = (
+        "charge",
+        "client_id",
+        "commands",
+        "last_seen_s",
+        "question_size_bytes",
+        "topics",
+    )
 
-    def __init__(self) -> None:
-        self.group = ""
+    def __init__(self, client_id: str, charge: Charge | None) -> None:
+        self.client_id, self.charge = client_id, charge
         self.topics: frozenset[str] = frozenset()
         """Topics that a producer sends to."""
         self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
@@ -42,12 +54,20 @@ class GatewayClient:
         self.last_seen_s = 0.0
         self.question_size_bytes = 0
 
+    @property
+    def host(self) -> str:
+        """The address that pays for it."""
+        return "" if self.charge is None else self.charge.account.address.what
+
 
 class GatewayClients:
     """The table of clients. One per gateway."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, GatewayClient] = OrderedDict()
+        """Those that were silent for longest first, as in the next table."""
+        self._by_host: dict[str, OrderedDict[str, GatewayClient]] = {}
+        """The same by the address that pays. Invariant: no inner table is empty."""
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
@@ -55,16 +75,52 @@ class GatewayClients:
         return len(self._clients)
 
     def seen(self, client_id: str) -> GatewayClient:
-        """Note that a client called; return it."""
-        client = self._clients.setdefault(client_id, GatewayClient())
+        """Note that a client called; return it. Raises BusyError."""
+        client = self._clients.get(client_id)
+        if client is None:
+            client = GatewayClient(client_id, self._charge(_size_bytes(client_id, frozenset())))
+            self._clients[client_id] = client
+            self._by_host.setdefault(client.host, OrderedDict())[client_id] = client
         client.last_seen_s = time.monotonic()
         self._clients.move_to_end(client_id)
-        self._forget()
+        self._by_host[client.host].move_to_end(client_id)
+        self._forget_silent(client.last_seen_s)
         return client
+
+    def sends_to(self, client: GatewayClient, topics: frozenset[str]) -> None:
+        """Note the topics that a producer sends to. Raises BusyError."""
+        if client.charge is not None and self._clients.get(client.client_id) is client:
+            client.charge.resize(_size_bytes(client.client_id, topics))
+        client.topics = topics
 
     def left(self, client_id: str) -> None:
         """Forget a client that announced its end."""
-        self._clients.pop(client_id, None)
+        client = self._clients.pop(client_id, None)
+        if client is None:
+            return
+        same = self._by_host[client.host]
+        del same[client_id]
+        if not same:
+            del self._by_host[client.host]
+        if client.charge is not None:
+            client.charge.release()
+
+    def _charge(self, size_bytes: int) -> Charge | None:
+        """Charge the caller for a client, and forget others of its address for that if need be."""
+        account = caller()
+        while account is not None:
+            try:
+                return account.charge(Kind.MEMBERS, size_bytes)
+            except BusyError:
+                # Where others have all, the address with most of them makes room.
+                same = self._by_host.get(account.address.what) or max(
+                    self._by_host.values(), key=len, default=OrderedDict[str, GatewayClient]()
+                )
+                gone = next((name for name, one in same.items() if one.commands is None), None)
+                if gone is None:
+                    raise
+                self.left(gone)
+        return None
 
     def is_alive(self, client_id: str) -> bool:
         """Whether a client is alive: it has a stream here, or called a moment ago.
@@ -130,11 +186,14 @@ class GatewayClients:
         """Count of clients with a stream."""
         return sum(client.commands is not None for client in self._clients.values())
 
-    def _forget(self) -> None:
-        now = time.monotonic()
-        while self._clients:
-            client_id, client = next(iter(self._clients.items()))
-            is_old = client.commands is None and now - client.last_seen_s > SILENT_S_MAX
-            if not is_old and len(self._clients) <= CLIENT_COUNT_MAX:
-                return
-            del self._clients[client_id]
+    def _forget_silent(self, now_s: float) -> None:
+        """Look at two clients for each that calls."""
+        for client_id, client in list(islice(self._clients.items(), 2)):
+            if client.commands is not None:
+                self._clients.move_to_end(client_id)
+            elif now_s - client.last_seen_s > SILENT_S_MAX:
+                self.left(client_id)
+
+
+def _size_bytes(client_id: str, topics: frozenset[str]) -> int:
+    return _ROW_SIZE_BYTES + len(client_id) + sum(_TEXT_SIZE_BYTES + len(name) for name in topics)

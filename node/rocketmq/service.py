@@ -34,6 +34,7 @@ from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.services.bounds.bounded import refusing
 from node.services.calls import ServedCalls, ServicerContext, refuse
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -112,8 +113,10 @@ class RocketMq:
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
             for name, method in self._methods.items()
         }
-        found["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive, None, None)
-        found["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._serve_stream, None, None)
+        receive = self._refusing(self._receive, "ReceiveMessage", pb.ReceiveMessageResponse)
+        found["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(receive, None, None)
+        telemetry = self._refusing(self._serve_stream, "Telemetry", pb.TelemetryCommand)
+        found["Telemetry"] = grpc.stream_stream_rpc_method_handler(telemetry, None, None)
         return grpc.method_handlers_generic_handler(SERVICE, found)
 
     def closed_handler(self) -> grpc.GenericRpcHandler:
@@ -170,11 +173,14 @@ class RocketMq:
                 request = _parse(method.request, data)
                 return await self._dispatch(caller, method, request)
             except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
-                return self._failure(full_name, error, method.response).SerializeToString()
+                return self._failure(full_name, method.response, error)
             finally:
                 ended[full_name] += 1
 
-        return call
+        return self._refusing(call, name, method.response)
+
+    def _refusing(self, function: Any, name: str, response: type[Any]) -> Any:
+        return refusing(function, partial(self._failure, f"{_NAME}/{name}", response))
 
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
         """Have a call answered here or by the leader concerned."""
@@ -210,7 +216,7 @@ class RocketMq:
             async for element in elements:
                 yield element
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
-            yield self._failure(name, error, pb.ReceiveMessageResponse).SerializeToString()
+            yield self._failure(name, pb.ReceiveMessageResponse, error)
         finally:
             self.counters.ended[name] += 1
 
@@ -225,7 +231,7 @@ class RocketMq:
             async for command in self._telemetry.serve(caller.client_id, requests):
                 yield command.SerializeToString()
         except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
-            yield self._failure(name, error, pb.TelemetryCommand).SerializeToString()
+            yield self._failure(name, pb.TelemetryCommand, error)
         finally:
             self.counters.ended[name] += 1
 
@@ -242,10 +248,10 @@ class RocketMq:
         self._access.check(caller.headers)
         return caller
 
-    def _failure(self, name: str, error: Exception, response: type[Any]) -> Message:
+    def _failure(self, name: str, response: type[Any], error: Exception) -> bytes:
         """Count an error, and return the answer that reports it."""
         self._failed(name, error)
-        found: Message = response(status=status_of(error))
+        found: bytes = response(status=status_of(error)).SerializeToString()
         return found
 
     def _failed(self, name: str, error: Exception) -> None:

@@ -53,6 +53,7 @@ class Telemetry:
                     return
                 yield getter.result()
                 self._clients.went_out(client, getter.result())
+                commands.task_done()
                 getter = None
         finally:
             if client.commands is commands:
@@ -87,6 +88,7 @@ class Telemetry:
                     again = loop.call_later(AGAIN_S, put, commands, reply)
                 if client.commands is not commands:
                     return
+                await commands.join()  # A client that takes no reply is not asked for more.
         finally:
             if again is not None:
                 again.cancel()
@@ -94,11 +96,11 @@ class Telemetry:
     def _settings(self, client: GatewayClient, asked: pb.Settings) -> TelemetryCommand:
         try:
             settings = self._answer(asked)
+            topics = frozenset(topic.name for topic in asked.publishing.topics)
+            self._clients.sends_to(client, topics)
         except Exception as error:  # noqa: BLE001 - reported to the client.
             self._on_failure(error)
             return TelemetryCommand(status=status_of(error))
-        client.group = asked.subscription.group.name
-        client.topics = frozenset(topic.name for topic in asked.publishing.topics)
         return TelemetryCommand(status=OK, settings=settings)
 
 

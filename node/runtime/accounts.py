@@ -10,6 +10,7 @@ An account is forgotten when it is closed and empty. What outlives its connectio
 under way, stays charged to the address until it ends.
 """
 
+import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,7 +89,7 @@ class Limit:
 LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
     {
         Kind.CONNECTIONS: Limit("connections", 16_384),
-        Kind.CALLS: Limit("calls under way", 16_384, 256 * MIB, connection_part=8),
+        Kind.CALLS: Limit("calls under way", 16_384, 192 * MIB),
         Kind.FRAMES: Limit("frames half sent", ANY, 256 * MIB, connection_part=2),
         Kind.DOCUMENTS: Limit("documents", ANY, 256 * MIB, connection_part=4),
         Kind.ANSWERS: Limit("answers not taken", ANY, 256 * MIB, connection_part=16),
@@ -145,12 +146,16 @@ class Accounts:
         self._remotes: dict[str, Account] = {}
         self.leases: dict[Lease, None] = {}
         """Those that took something since `settle`."""
+        self.has_settled_early = False
+        """Whether a lease without room settled all, since they were settled at an interval."""
         self.refused: Final[Counter[str]] = Counter({kind.name.lower(): 0 for kind in Kind})
         """Charges that were refused, by kind."""
 
     def open(self, host: str) -> "Account":
-        """Return a new account of a connection from an address."""
-        address = self._addresses.get(host) or _Address(host, self._of_address)
+        """Return a new account of a connection from an IP address, or whatever stands for it. One
+        machine has a whole network of IPv6 addresses, so these count as one."""
+        what = _network_of(host) if ":" in host else host
+        address = self._addresses.get(what) or _Address(what, self._of_address)
         account = Account(self, address, self._of_connection)
         self.count(account, 1)
         return account
@@ -177,6 +182,7 @@ class Accounts:
         """Take back what leases do not use, and close accounts of remotes without anything. Called
         at intervals."""
         leases, self.leases = self.leases, {}
+        self.has_settled_early = False
         for lease in leases:
             lease.settle()
         for remote in [remote for remote, one in self._remotes.items() if one.is_empty]:
@@ -191,6 +197,19 @@ class Accounts:
         if not address.account_count:
             del self._addresses[address.what]
         account.levels = (account, address, self.total)
+
+
+def _network_of(host: str) -> str:
+    """Return what an IPv6 address counts as: its /64, or the IPv4 address that it stands for."""
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return host
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 class _Address(Level):
@@ -341,7 +360,10 @@ class Lease:
         try:
             self._account.take(Kind.CALLS, more_bytes, more)
         except BusyError:
-            self._accounts.settle()
+            self._accounts.refused[Kind.CALLS.name.lower()] -= 1  # It is no refusal yet.
+            if not self._accounts.has_settled_early:  # It walks all leases.
+                self._accounts.settle()
+                self._accounts.has_settled_early = True
             more, more_bytes = count, size_bytes
             self._account.take(Kind.CALLS, more_bytes, more)
         self.count_granted += more
@@ -360,6 +382,10 @@ class Lease:
 
 
 _caller: ContextVar[Account | None] = ContextVar("caller", default=None)
+
+
+set_caller: Final = _caller.set
+"""Runs the rest of the current task as a call of this account."""
 
 
 def caller() -> Account | None:

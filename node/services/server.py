@@ -14,7 +14,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from node.config.limits import PortLimits
 from node.config.types import Address
+from node.runtime.accounts import Accounts, Kind
 from node.services.bounds.bounded import Bounds
+from node.services.bounds.callers import GrpcCallers
 from node.services.bounds.connection_cut import cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
 from node.services.bounds.request_watch import RequestWatch
@@ -28,6 +30,8 @@ RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
 """More than the largest pull; bounds the response of a defect."""
 STREAM_COUNT_MAX: Final = 1_024
 """Calls at once on one connection; gRPC makes the client wait above it."""
+REFUSED_FACTOR: Final = 2
+"""Calls that gRPC lets in, refused ones included, in calls that the node serves at once."""
 METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
 CONNECTION_COUNT_MAX: Final = 16_384
 """Connections at once; new ones above it are closed, since peers and probes need descriptors."""
@@ -83,16 +87,19 @@ class GrpcServer:
     port answers; until `start` every call gets NotReadyError.
     """
 
-    def __init__(self, *, rpc_count_max: int, limits: PortLimits | None = None) -> None:
+    def __init__(self, accounts: Accounts, limits: PortLimits | None = None) -> None:
+        """`accounts` bound what callers hold."""
         limits = limits or PortLimits()
         options = (*OPTIONS, ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max))
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=rpc_count_max)
+        # A refused call is there until its client takes the refusal.
+        count_max = REFUSED_FACTOR * accounts.limits[Kind.CALLS].count_max
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=count_max)
         self._health = health.aio.HealthServicer()
         self._names: tuple[str, ...] = ()
         half = HalfSent(lambda: traffic_of(self._port))
         self.requests: Final = RequestWatch(half, self._cut, limits=limits)
         self.responses: Final = ResponseWatch(self._cut)
-        self._gate = Gate(Bounds(self.requests, self.responses))
+        self._gate = Gate(Bounds(GrpcCallers(accounts), self.requests, self.responses))
         self._port = 0
         self._is_open = False
 

@@ -34,6 +34,7 @@ from node.replication.raft.storage.log import LedgerLog
 from node.replication.replication import Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
+from node.runtime.accounts import Accounts
 from node.runtime.opening import Opening
 from node.runtime.sync_watch import SyncWatch
 from node.services.server import GrpcServer
@@ -161,7 +162,7 @@ def run(work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
     """Run `work` beside a gRPC server, so that gRPC has everything that it keeps."""
 
     async def beside() -> None:
-        warm = GrpcServer(rpc_count_max=1)
+        warm = GrpcServer(Accounts())
         warm.bind(Address("127.0.0.1", 0))
         await warm.open(())
         await asyncio.to_thread(lambda: None)

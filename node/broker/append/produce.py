@@ -33,6 +33,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.producers import ProducerFencedError
+from node.runtime.places import Places
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import PERMISSION_WRITE, State
@@ -102,6 +103,7 @@ class _Append:
     __slots__ = (
         "attached_commands",
         "future",
+        "host",
         "incarnation",
         "produce",
         "producer_batches",
@@ -138,6 +140,8 @@ class _Append:
         self.repeat_callers: list[asyncio.Future[AppendResponse]] | None = None
         """Callers that sent the same batch again while it was under way."""
         self.queues: QueueRanges = {}
+        self.host = ""
+        """Whose share it takes while it is parked."""
         self.producer_batches: InFlightBatches[_Append] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -184,6 +188,9 @@ class Produce:
         self._encoder = CommandEncoder(context.store.config.store_host)
         self._sequences: Sequences[_Append] = Sequences(context)
         self._receipts = AppendReceipts(context)
+        limits = context.limits
+        self._places = Places("waiting appends", limits.parked_append_count_max)
+        self._bytes = Places("bytes of waiting appends", limits.parked_append_size_bytes_max)
         self._parked: OrderedDict[_Append, None] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -192,7 +199,7 @@ class Produce:
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)
         self.is_draining = False
-        self.in_flight_count = self.in_flight_size_bytes = self.parked_size_bytes = 0
+        self.in_flight_count = self.in_flight_size_bytes = 0
         self.batches_total = self.records_total = self.size_bytes_total = 0
         """Acknowledged by this process, duplicates not counted."""
         self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
@@ -330,6 +337,11 @@ class Produce:
         """Count of batches that wait for room."""
         return len(self._parked)
 
+    @property
+    def parked_size_bytes(self) -> int:
+        """Bytes of these."""
+        return self._bytes.used
+
     def _has_room(self, append: _Append) -> bool:
         limits = self.context.limits
         size_bytes = self.in_flight_size_bytes + append.size_bytes
@@ -341,19 +353,18 @@ class Produce:
 
     def _park(self, append: _Append) -> None:
         """Park a batch behind those that wait for room already. Raises BusyError."""
-        limits = self.context.limits
-        if self.parked_count >= limits.parked_append_count_max:
-            raise BusyError("waiting appends", self.parked_count, limits.parked_append_count_max)
-        size_bytes = self.parked_size_bytes + append.size_bytes
-        if size_bytes > limits.parked_append_size_bytes_max:
-            limit = limits.parked_append_size_bytes_max
-            raise BusyError("bytes of waiting appends", size_bytes, limit)
-        self.parked_size_bytes = size_bytes
+        append.host = self._places.take()
+        try:
+            self._bytes.take(append.size_bytes)
+        except BusyError:
+            self._places.give_back(append.host)
+            raise
         self._parked[append] = None
 
     def _unpark(self, append: _Append) -> None:
         del self._parked[append]
-        self.parked_size_bytes -= append.size_bytes
+        self._places.give_back(append.host)
+        self._bytes.give_back(append.host, append.size_bytes)
 
     def _resume(self) -> None:
         """Propose parked batches, in order, as far as there is room."""

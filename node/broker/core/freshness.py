@@ -9,7 +9,7 @@ from typing import Final
 
 from node.broker.core.context import Context, within
 from node.broker.core.parked_readers import ParkedReaders
-from node.errors.common import BadRequestError, BusyError, NodeError, ReadTimeoutError
+from node.errors.common import BadRequestError, NodeError, ReadTimeoutError
 from quorumlog.pb import common_pb2
 from raft.errors import RaftError
 from raft.messages import Index
@@ -71,13 +71,10 @@ class Freshness:
             raise told from error
 
     async def _wait(self, begin: Callable[[], Awaitable[object]], what: str) -> None:
-        parked, limits = self._parked, self._context.limits
-        if parked.read_count >= limits.read_waiters_max:
-            raise BusyError("waiting reads", parked.read_count, limits.read_waiters_max)
-        parked.read_count += 1
-        timeout_ms = limits.read_wait_ms_max
+        host = self._parked.reads.take()
+        timeout_ms = self._context.limits.read_wait_ms_max
         try:
             await within(begin(), timeout_ms, lambda: ReadTimeoutError(what, timeout_ms))
         finally:
-            parked.read_count -= 1
+            self._parked.reads.give_back(host)
         self._context.check_running()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from node.broker.core.context import Context
-from node.errors.common import BusyError
+from node.runtime.places import Places
 from raft.messages import Index
 
 QueueKey = tuple[bytes, int]
@@ -29,15 +29,15 @@ class ParkedReaders:
         self._was_ready = False
         self.on_grown: Callable[[Set[QueueKey]], None] = _ignore
         """Called with the queues that grew, for other parts."""
-        self.reader_count = 0
+        self.readers: Final = Places("waiting readers", context.limits.pull_waiters_max)
         """Parked pulls and tails."""
-        self.read_count = 0
-        """Reads that wait for an index or a confirmation; counted by `Freshness`, too."""
+        self.reads: Final = Places("waiting reads", context.limits.read_waiters_max)
+        """Reads that wait for an index or a confirmation; `Freshness` takes the places."""
         self.woken_total = 0
 
     def has_any(self) -> bool:
         """Whether a reader waits for something that will be applied here."""
-        return bool(self._by_queue or self._by_index or self.read_count)
+        return bool(self._by_queue or self._by_index or self.reads.used)
 
     async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
         """Wait until a queue grows, this node begins or stops leading, or the time is over.
@@ -45,20 +45,17 @@ class ParkedReaders:
         The caller must not yield to the loop between its last look at the queue and this call.
         Raises BusyError.
         """
-        limit = self._context.limits.pull_waiters_max
-        if self.reader_count >= limit:
-            raise BusyError("waiting readers", self.reader_count, limit)
+        host = self.readers.take()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         readers = self._by_queue.setdefault(key, {})
         readers[future] = None
-        self.reader_count += 1
         timer = loop.call_later(timeout_s, _wake, future)
         try:
             await future
         finally:
             timer.cancel()
-            self.reader_count -= 1
+            self.readers.give_back(host)
             readers.pop(future, None)
             if not readers and self._by_queue.get(key) is readers:
                 del self._by_queue[key]

@@ -93,7 +93,11 @@ class Groups:
         client_ids, group_client_ids, generation = self._members.heartbeat(
             request.group, request.client_id, topics, request.is_broadcasting, self._clock_ms()
         )
-        queues = frozenset((queue.topic, queue.queue_id) for queue in request.queues)
+        # Each name is kept once; of topics that it does not read a member reads no queue.
+        names = {topic: topic for topic in topics}
+        queues = frozenset(
+            (names[queue.topic], queue.queue_id) for queue in request.queues if queue.topic in names
+        )
         self._members.note_queues(request.group, request.client_id, queues)
         return HeartbeatResponse(
             client_ids=client_ids,

@@ -10,19 +10,31 @@ from typing import Final
 
 from node.broker.core.context import Context
 from node.errors.common import LimitReachedError, NotReadyError
+from node.runtime.accounts import Charge, Kind, caller
 
 Queues = frozenset[tuple[str, int]]
+_ROW_SIZE_BYTES: Final = 700
+_TOPIC_SIZE_BYTES: Final = 250
+_QUEUE_SIZE_BYTES: Final = 150
+"""Memory of a member, of a topic with its name and of a queue, at most about."""
 
 
 class _Member:
-    __slots__ = ("is_broadcasting", "queues", "seen_ms", "topics")
+    __slots__ = ("charge", "is_broadcasting", "queues", "seen_ms", "topics")
 
-    def __init__(self, seen_ms: int, topics: frozenset[str], is_broadcasting: bool) -> None:
-        self.seen_ms = seen_ms
+    def __init__(
+        self, seen_ms: int, topics: frozenset[str], is_broadcasting: bool, charge: Charge | None
+    ) -> None:
+        self.seen_ms, self.charge = seen_ms, charge
         self.topics = topics
         self.is_broadcasting = is_broadcasting
         self.queues: Queues = frozenset()
         """Queues that the member says it reads; nothing is decided by them."""
+
+    def resize(self, topics: frozenset[str], queues: Queues) -> None:
+        """Charge what it names. Raises BusyError."""
+        if self.charge is not None:
+            self.charge.resize(_size_bytes(topics, queues))
 
 
 class _Group:
@@ -41,7 +53,7 @@ class Members:
         self._groups: dict[str, _Group] = {}
         self._term = -1
         self._term_began_ms = 0
-        self._changes = 0
+        self._changes = self._swept_ms = 0
         self.total_count = 0
         """Members of all groups, those with an ended session that is not yet noticed included."""
 
@@ -52,21 +64,21 @@ class Members:
 
         First those that name a common topic and consume in the same way, then all that consume in
         the same way, each sorted and with the caller. Raises NotReadyError while a new leader
-        collects the members, LimitReachedError.
+        collects the members, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
-        found = self._group(group, now_ms)
-        if found is None:
-            found = self._groups[group] = _Group(self._next_generation())
+        found = self._group(group, now_ms) or _Group(self._next_generation())
         member = found.members.get(client_id)
         if member is None:
-            self._check_room(group, found, now_ms)
-            found.members[client_id] = _Member(now_ms, topics, is_broadcasting)
+            charge = self._room(group, found, topics, now_ms)
+            self._groups[group] = found
+            found.members[client_id] = _Member(now_ms, topics, is_broadcasting, charge)
             self.total_count += 1
             found.generation = self._next_generation()
         else:
             member.seen_ms = now_ms
             if member.topics != topics or member.is_broadcasting != is_broadcasting:
+                member.resize(topics, member.queues)
                 member.topics, member.is_broadcasting = topics, is_broadcasting
                 found.generation = self._next_generation()
         self.check_settled(group, now_ms)
@@ -92,9 +104,10 @@ class Members:
         return {} if found is None else {n: m.topics for n, m in sorted(found.members.items())}
 
     def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
-        """Remember the queues that a member says it reads."""
+        """Remember the queues that a member says it reads. Raises BusyError."""
         member = self._groups[group].members[client_id]
         if member.queues != queues:
+            member.resize(member.topics, queues)
             member.queues = queues
 
     def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
@@ -113,9 +126,14 @@ class Members:
         """Forget everything if the term has changed. Called when this node begins to lead."""
         term = self._context.driver.term
         if term != self._term:
-            self._term, self._term_began_ms, self._changes = term, now_ms, 0
-            self._groups.clear()
-            self.total_count = 0
+            self.end()
+            self._term, self._term_began_ms = term, now_ms
+
+    def end(self) -> None:
+        """Forget everything: this node leads no longer."""
+        self._term = -1
+        for name, group in list(self._groups.items()):
+            self._remove(name, group, list(group.members))
 
     def check_settled(self, group: str, now_ms: int) -> None:
         """Raise NotReadyError in an existing group before all members had time for a heartbeat."""
@@ -141,29 +159,31 @@ class Members:
 
     def _remove(self, name: str, group: _Group, clients: list[str]) -> None:
         for client in clients:
-            del group.members[client]
+            charge = group.members.pop(client).charge
+            if charge is not None:
+                charge.release()
         self.total_count -= len(clients)
         group.generation = self._next_generation()
         if not group.members:
             del self._groups[name]
 
-    def _check_room(self, name: str, group: _Group, now_ms: int) -> None:
-        limits, count = self._context.limits, len(group.members) + 1
-        error: LimitReachedError | None = None
-        if count > limits.group_member_count_max:
-            limit = limits.group_member_count_max
-            error = LimitReachedError(f"members of group {name!r}", count, limit)
-        elif self.total_count >= limits.group_member_total_count_max:
+    def _room(self, name: str, group: _Group, topics: frozenset[str], now_ms: int) -> Charge | None:
+        """Charge the caller for a new member; None: it is the node's own work."""
+        count, limit = len(group.members) + 1, self._context.limits.group_member_count_max
+        if count > limit:
+            raise LimitReachedError(f"members of group {name!r}", count, limit)
+        if now_ms - self._swept_ms >= self._context.limits.session_ms:
+            self._swept_ms = now_ms
             self.groups(now_ms)  # Drops members with an ended session, of all groups.
-            count, limit = self.total_count + 1, limits.group_member_total_count_max
-            if count > limit:
-                error = LimitReachedError("members of all groups", count, limit)
-        if error is not None:
-            if not group.members:
-                self._groups.pop(name, None)
-            raise error
+        account = caller()
+        size_bytes = _size_bytes(topics, frozenset())
+        return None if account is None else account.charge(Kind.MEMBERS, size_bytes)
 
     def _next_generation(self) -> int:
         """Return a number that grows through all terms: members see a change of the leader."""
         self._changes += 1
-        return self._term << 32 | self._changes
+        return max(0, self._term) << 32 | self._changes
+
+
+def _size_bytes(topics: frozenset[str], queues: Queues) -> int:
+    return _ROW_SIZE_BYTES + _TOPIC_SIZE_BYTES * len(topics) + _QUEUE_SIZE_BYTES * len(queues)

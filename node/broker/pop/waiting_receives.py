@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from node.broker.core.parked_readers import QueueKey
-from node.errors.common import BusyError
+from node.runtime.places import Places
 
 ANY_QUEUE: Final = -1
 
@@ -23,23 +23,25 @@ class WaitingReceives:
     """All receives that wait. Belongs to the loop's thread."""
 
     def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+        self._places = Places("waiting receives", count_max)
         self._by_topic: dict[bytes, dict[str, _GroupReceives]] = {}
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """Receives that wait."""
+        return self._places.used
 
     async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
         """Wait until a queue may have something; return its id, or None: look at all.
 
         The caller must not yield to the loop between its last look and this call. Raises BusyError.
         """
-        if self.count >= self._count_max:
-            raise BusyError("waiting receives", self.count, self._count_max)
+        host = self._places.take()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int | None] = loop.create_future()
         name = topic.encode()
         line = self._by_topic.setdefault(name, {}).setdefault(group, {})
         line.setdefault(queue_id, {})[future] = None
-        self.count += 1
         timer = loop.call_later(timeout_s, _wake, future, None)
         try:
             return await future
@@ -52,7 +54,7 @@ class WaitingReceives:
             raise
         finally:
             timer.cancel()
-            self.count -= 1
+            self._places.give_back(host)
             self._leave(name, group, queue_id, future)
 
     def _leave(

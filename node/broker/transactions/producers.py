@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
-from node.errors.common import BusyError
+from node.runtime.places import Places
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SHARES: Final = 8
@@ -27,10 +27,10 @@ class Question(NamedTuple):
 class WaitingProducer:
     """One producer and its questions; None ends the stream."""
 
-    __slots__ = ("group", "is_gone", "questions", "size_bytes")
+    __slots__ = ("group", "host", "is_gone", "questions", "size_bytes")
 
-    def __init__(self, group: str, question_count_max: int) -> None:
-        self.group = group
+    def __init__(self, group: str, host: str, question_count_max: int) -> None:
+        self.group, self.host = group, host
         self.is_gone = False
         self.size_bytes = 0
         # One place more, for the end.
@@ -55,9 +55,14 @@ class Producers:
         self._context: Final = context
         self._on_come = on_come
         self._by_group: dict[str, list[WaitingProducer]] = {}
-        self.count = 0
+        self._places = Places("waiting producers", context.limits.transaction_producer_count_max)
         self.size_bytes = 0
         """Size of all questions that no producer has taken yet."""
+
+    @property
+    def count(self) -> int:
+        """Connected producers."""
+        return self._places.used
 
     def is_there(self, group: str) -> bool:
         """Whether any producer of a group is connected."""
@@ -106,12 +111,9 @@ class Producers:
         context.check_cluster(request.cluster_id)
         context.check_name("producer_group", request.producer_group)
         context.check_leads()
-        limits = context.limits
-        if self.count >= limits.transaction_producer_count_max:
-            raise BusyError("waiting producers", self.count, limits.transaction_producer_count_max)
-        waiting = WaitingProducer(request.producer_group, limits.transaction_question_count_max)
-        self._by_group.setdefault(waiting.group, []).append(waiting)
-        self.count += 1
+        limit, group = context.limits.transaction_question_count_max, request.producer_group
+        waiting = WaitingProducer(group, self._places.take(), limit)
+        self._by_group.setdefault(group, []).append(waiting)
         try:
             yield TransactionCheck()
             self._on_come(waiting.group)
@@ -133,14 +135,14 @@ class Producers:
         there = self._by_group.get(waiting.group, [])
         if waiting in there:
             there.remove(waiting)
-            self.count -= 1
+            self._places.give_back(waiting.host)
             if not there:
                 del self._by_group[waiting.group]
 
     def end(self) -> None:
         """End all streams: this node leads no longer, and producers have to go elsewhere."""
         gone, self._by_group = self._by_group, {}
-        self.count = 0
         for there in gone.values():
             for waiting in there:
+                self._places.give_back(waiting.host)
                 waiting.questions.put_nowait(None)

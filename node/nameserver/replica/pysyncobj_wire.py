@@ -6,6 +6,7 @@ library (rule C9). Must not know the files. Of the content of a command it knows
 that ends a joining. All code here runs on one thread.
 """
 
+import contextlib
 import hmac
 import struct
 import time
@@ -25,6 +26,7 @@ from node.nameserver.replica.lives import ReplicaLives, told_in
 from node.nameserver.replica.messages import NO_OP
 from node.nameserver.replica.pickles import safe_loads
 from node.peers.lives_codec import LivesFormatError
+from node.runtime.busiest import of_busiest
 
 HANDSHAKE_SIZE_BYTES_MAX: Final = 4 * 1024
 """Size of a frame, packed and unpacked, of a peer that has not identified itself."""
@@ -35,8 +37,8 @@ FRAME_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
 FRAME_VALUE_COUNT_MAX: Final = 4 * messages.ENTRY_COUNT_MAX + 64
 """Values in such a frame: entries with three fields each, and the fields around them."""
 STRANGER_COUNT_MAX: Final = 16
-"""Connections of peers that have not identified themselves. One more closes the oldest, so that
-silent strangers keep no replica out."""
+"""Connections of peers that have not identified themselves. One more closes the oldest of
+the busiest address, so that silent strangers keep no replica out."""
 STRANGER_SECONDS_MAX: Final = 5.0
 _LENGTH: Final = struct.Struct("i")
 _FOLLOWER: Final = 0
@@ -52,7 +54,12 @@ class BoundedConnection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.frame_size_bytes_max = HANDSHAKE_SIZE_BYTES_MAX
         self.since_s = time.monotonic()
+        self.host = ""
+        """The address of a peer that dialled us."""
         super().__init__(*args, **kwargs)
+        if kwargs.get("socket") is not None:
+            with contextlib.suppress(OSError):
+                self.host = str(kwargs["socket"].getpeername()[0])
 
     def connect(self, host: str, port: int) -> bool:
         """Dial; return whether the dial has begun. Close the socket of a dial that fails at once,
@@ -284,7 +291,8 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
 
     def _onNewIncomingConnection(self, conn: Any) -> None:  # noqa: N802
         if len(self._unknownConnections) >= STRANGER_COUNT_MAX:
-            self._refuse(min(self._unknownConnections, key=lambda stranger: stranger.since_s))
+            strangers = sorted(self._unknownConnections, key=lambda stranger: stranger.since_s)
+            self._refuse(of_busiest(strangers, lambda stranger: stranger.host))
         super()._onNewIncomingConnection(conn)
 
     def _onMessageReceived(self, node: Any, message: object) -> None:  # noqa: N802

@@ -15,6 +15,7 @@ import structlog
 
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients
+from node.runtime.accounts import Charge, Kind, caller
 from quorumlog.pb import pop_pb2
 from raft.errors import RaftError
 from store.errors import StoreError
@@ -25,8 +26,8 @@ EVERY_S: Final = 20.0
 """Interval of rounds: each message has two more before its time is over."""
 HELD_S_MAX: Final = 3 * 3_600.0
 """Limit of the time that a message is renewed; a consumer that takes longer is stuck."""
-COUNT_MAX: Final = 100_000
-"""Limit of messages that are renewed. More are handed out again after `RENEWED_MS`."""
+ROW_SIZE_BYTES: Final = 400
+"""Memory of a message that is renewed, with its handle, about."""
 AT_ONCE: Final = 256
 """New times that are asked for together, and so share an entry of the log: all fit into a round."""
 _PASSING: Final = (BusyError, AppendTimeoutError)
@@ -43,6 +44,7 @@ class _Held(NamedTuple):
     group: str
     topic: str
     until_s: float
+    charge: Charge | None
 
 
 class Renewals:
@@ -68,19 +70,21 @@ class Renewals:
 
     def end(self) -> None:
         """See `LeaderWork.end`."""
-        self._held.clear()
-        self._of_client.clear()
+        self.let_go(list(self._held))
 
     def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
-        """Keep messages invisible while a client is connected."""
-        loop = asyncio.get_running_loop()
-        held = _Held(client_id, group, topic, loop.time() + HELD_S_MAX)
+        """Keep messages invisible while a client is connected. Those for which its account has no
+        room are handed out again after `RENEWED_MS`."""
+        loop, account = asyncio.get_running_loop(), caller()
+        until_s = loop.time() + HELD_S_MAX
         for handle in handles:
-            if len(self._held) >= COUNT_MAX:
+            self.let_go((handle,))  # A repeated attempt gets the same messages.
+            try:
+                charge = None if account is None else account.charge(Kind.ROWS, ROW_SIZE_BYTES)
+            except BusyError:
                 self.dropped_total += 1
             else:
-                self._drop(handle)
-                self._held[handle] = held
+                self._held[handle] = _Held(client_id, group, topic, until_s, charge)
                 self._of_client.setdefault(client_id, set()).add(handle)
         if self._timer is None and self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
@@ -93,6 +97,8 @@ class Renewals:
     def _drop(self, handle: str) -> None:
         held = self._held.pop(handle, None)
         if held is not None:
+            if held.charge is not None:
+                held.charge.release()
             handles = self._of_client[held.client_id]
             handles.remove(handle)
             if not handles:
@@ -108,7 +114,7 @@ class Renewals:
 
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Make messages visible at once that could not be delivered: their caller has gone."""
-        rows = [(handle, _Held("", group, topic, 0.0)) for handle in handles]
+        rows = [(handle, _Held("", group, topic, 0.0, None)) for handle in handles]
         self.let_go(handle for handle, _ in rows)
         self._spawn(self._change_all(rows, 0))
 
@@ -116,8 +122,7 @@ class Renewals:
         """Stop renewing."""
         if self._timer is not None:
             self._timer.cancel()
-        self._held.clear()
-        self._of_client.clear()
+        self.let_go(list(self._held))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -16,9 +16,9 @@ SEND_ATTEMPT_COUNT: Final = 3
 RECEIVE_COUNT: Final = 32
 """Messages of one answer."""
 LONG_POLLING_S: Final = 20
-TOPIC_COUNT_MAX: Final = 1_024
+TOPIC_COUNT_MAX: Final = 256
 """Topics of one client."""
-SIZE_BYTES_MAX: Final = 128 * 1024
+SIZE_BYTES_MAX: Final = 64 * 1024
 """Size of the settings of one client: they are sent back, and may wait for it."""
 _PRODUCER_BACKOFF: Final = pb.ExponentialBackoff(
     initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2

@@ -1,32 +1,46 @@
-"""Puts the watches over requests and responses between gRPC and the methods.
+"""Puts the accounts of callers and the watches over requests and responses between gRPC and the
+methods.
 
 Owns the wrapper of each handler: it declares requests as streams, because gRPC hands only streams
-out before they are complete. A client does not see the difference.
+out before they are complete. A client does not see the difference. A call is charged to its caller
+from its first byte until the client has taken its answer.
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError, NodeError
+from node.services.bounds.callers import GrpcCaller, GrpcCallers
 from node.services.bounds.request_watch import RequestWatch
-from node.services.bounds.response_watch import ResponseWatch
+from node.services.bounds.response_watch import Response, ResponseWatch
 from node.services.calls import refuse
+
+_REFUSAL: Final = "refusal"
 
 
 class Bounds(NamedTuple):
-    """The watches over the calls of one server."""
+    """What bounds the calls of one server."""
 
+    callers: GrpcCallers
     requests: RequestWatch
     responses: ResponseWatch
 
 
+def refusing(function: Any, answer: Callable[[NodeError], bytes]) -> Any:
+    """Return a method whose calls over a bound get an answer of its own protocol."""
+    found = partial(function)
+    setattr(found, _REFUSAL, answer)
+    return found
+
+
 def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHandler:
-    """Return a handler of the same method with its requests and responses watched."""
+    """Return a handler of the same method with its calls, requests and responses bounded."""
     if handler.request_streaming:
         assert handler.response_streaming, "no method streams only requests"
         stream = _both_streams(handler, bounds)
@@ -38,62 +52,107 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
         return grpc.stream_stream_rpc_method_handler(stream, None, None)
     # The method writes its responses itself, as that of health does: small ones, and with gRPC's
     # own serializer.
-    stream = _written_stream(handler, bounds.requests)
+    stream = _written_stream(handler, bounds)
     return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
 
 
+class _Call:
+    """One call under way. gRPC ends its task when the client has taken the whole answer."""
+
+    __slots__ = ("bounds", "caller", "response", "size_bytes")
+
+    def __init__(self, bounds: Bounds, peer: str) -> None:
+        self.bounds = bounds
+        self.caller: GrpcCaller = bounds.callers.of(peer)
+        self.size_bytes = 0
+        self.response: Response | None = None
+        """The answer of a unary method."""
+        self.caller.count += 1
+        task = asyncio.current_task()
+        assert task is not None, "a call has a task"
+        task.add_done_callback(self._ended)
+
+    async def request(self, context: Any) -> bytes:
+        """Return the request, once the call is granted. Raises BusyError, and as
+        `RequestWatch.whole`."""
+        self.caller.begin()
+        data = await self.bounds.requests.whole(context, self.caller.peer)
+        self.size_bytes = len(data)
+        self.caller.took(self.size_bytes)
+        return data
+
+    def answer(self, size_bytes: int) -> None:
+        """Count the answer of a unary method. Raises ResponsesWaitError."""
+        self.response = self.bounds.responses.begin(self.caller, size_bytes)
+
+    async def refuse(self, function: Any, error: NodeError, context: Any) -> bytes:
+        """Return the method's own refusal; without one end the call with the error."""
+        if self.response is None:
+            self.answer(0)
+        refusal = getattr(function, _REFUSAL, None)
+        if refusal is None:
+            await refuse(error, context)
+        data: bytes = refusal(error)
+        return data
+
+    def _ended(self, _: object) -> None:
+        self.caller.count -= 1
+        self.caller.size_bytes -= self.size_bytes
+        if self.response is not None:
+            self.bounds.responses.end(self.response)
+
+
 def _unary(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse, whole = handler.unary_unary, _parser(handler), bounds.requests.whole
-    serialize, responses = handler.response_serializer, bounds.responses
+    function, parse, serialize = handler.unary_unary, _parser(handler), handler.response_serializer
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> Any:
+        one = _Call(bounds, context.peer())
         try:
-            request = parse(await whole(context))
+            request = parse(await one.request(context))
         except NodeError as error:
-            await refuse(error, context)
+            return await one.refuse(function, error, context)
         response = await function(request, context)
         data = response if serialize is None else serialize(response)
         try:
-            waiting = responses.begin(context.peer(), len(data))
+            one.answer(len(data))
         except NodeError as error:
-            await refuse(error, context)
-        # gRPC ends the task when the client has taken the whole response.
-        task = asyncio.current_task()
-        assert task is not None, "a call has a task"
-        task.add_done_callback(lambda _: responses.end(waiting))
+            return await one.refuse(function, error, context)
         return data
 
     return call
 
 
 def _server_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse, whole = handler.unary_stream, _parser(handler), bounds.requests.whole
-    serialize, responses = handler.response_serializer, bounds.responses
+    function, parse, serialize = handler.unary_stream, _parser(handler), handler.response_serializer
+    responses = bounds.responses
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        one = _Call(bounds, context.peer())
         try:
-            request = parse(await whole(context))
+            request = parse(await one.request(context))
             async for response in function(request, context):
                 data = response if serialize is None else serialize(response)
-                waiting = responses.begin(context.peer(), len(data))
+                waiting = responses.begin(one.caller, len(data))
                 try:
                     yield data
                 finally:
                     responses.end(waiting)
         except NodeError as error:
-            await refuse(error, context)
+            yield await one.refuse(function, error, context)
 
     return call
 
 
-def _written_stream(handler: grpc.RpcMethodHandler, watch: RequestWatch) -> Any:
-    function, parse, whole = handler.unary_stream, _parser(handler), watch.whole
+def _written_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
+    function, parse = handler.unary_stream, _parser(handler)
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> None:
+        one = _Call(bounds, context.peer())
         try:
-            request = parse(await whole(context))
+            request = parse(await one.request(context))
         except NodeError as error:
-            await refuse(error, context)
+            await one.refuse(function, error, context)
+            return
         await function(request, context)
 
     return call
@@ -101,26 +160,28 @@ def _written_stream(handler: grpc.RpcMethodHandler, watch: RequestWatch) -> Any:
 
 def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse = handler.stream_stream, _parser(handler)
-    watch, responses = bounds
+    watch, responses = bounds.requests, bounds.responses
 
-    async def parsed(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        async for data in watch.each(requests, context):
+    async def parsed(requests: AsyncIterator[bytes], caller: GrpcCaller) -> AsyncIterator[Any]:
+        async for data in watch.each(requests, caller):
             yield parse(data)
 
     is_raw = handler.request_deserializer is None
+    given_of = watch.each if is_raw else parsed
 
     async def call(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        given = watch.each(requests, context) if is_raw else parsed(requests, context)
-        peer = context.peer()
+        one = _Call(bounds, context.peer())
+        caller = one.caller
         try:
-            async for response in function(given, context):
-                waiting = responses.begin(peer, 0)
+            caller.begin()
+            async for response in function(given_of(requests, caller), context):
+                waiting = responses.begin(caller, 0)
                 try:
                     yield response
                 finally:
                     responses.end(waiting)
         except NodeError as error:
-            await refuse(error, context)
+            yield await one.refuse(function, error, context)
 
     return call
 

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from node.runtime.accounts import Kind
+from node.services.bounds.callers import GrpcCaller
 from node.services.bounds.connection_cut import NO_TRAFFIC, TcpAddress, Traffic, address_of
 
 _FRAMING_SIZE_BYTES: Final = 14
@@ -40,17 +42,20 @@ HALF_SIZE_BYTES_MIN: Final = 64 * 1024
 class WatchedConnection:
     """One connection with streams of requests."""
 
-    __slots__ = ("address", "held_size_bytes", "likely_since_s", "likely_size_bytes", "streams")
+    __slots__ = ("account", "address", "likely_since_s", "likely_size_bytes", "streams")
 
-    def __init__(self, address: TcpAddress | None) -> None:
-        self.address = address
+    def __init__(self, caller: GrpcCaller) -> None:
+        self.account, self.address = caller.account, address_of(caller.peer)
         self.streams = 0
-        self.held_size_bytes = 0
-        """Upper bound of the bytes that gRPC holds, apart from bytes hidden by the allowances."""
         self.likely_size_bytes = 0
         """The same, for a client with the largest overhead."""
         self.likely_since_s: float | None = None
         """Time since which likely_size_bytes is above HALF_SIZE_BYTES_MIN; None: it is not."""
+
+    @property
+    def held_size_bytes(self) -> int:
+        """Upper bound of the bytes that gRPC holds, apart from bytes hidden by the allowances."""
+        return self.account.sizes[Kind.FRAMES]
 
 
 class HalfSent:
@@ -76,20 +81,15 @@ class HalfSent:
         """Whether callers have to report the requests that methods take."""
         return self._before is not None
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes held for all connections, as of the last sample."""
-        return sum(one.held_size_bytes for one in self.connections.values())
-
-    def opened(self, peer: str, now_s: float) -> None:
+    def opened(self, caller: GrpcCaller, now_s: float) -> None:
         """Count a stream that begins; with the first one begin to sample."""
         if self._before is None:
             self.sample(now_s)
-        connection = self.connections.get(peer)
+        connection = self.connections.get(caller.peer)
         if connection is None:
-            connection = self.connections[peer] = WatchedConnection(address_of(peer))
+            connection = self.connections[caller.peer] = WatchedConnection(caller)
         connection.streams += 1
-        self._call_count[peer] += 1
+        self._call_count[caller.peer] += 1
 
     def closed(self, peer: str) -> None:
         """Count a stream that ended; after its last stream gRPC holds no part of a message for a
@@ -98,6 +98,7 @@ class HalfSent:
         connection.streams -= 1
         if not connection.streams:
             del self.connections[peer]
+            connection.account.set_size(Kind.FRAMES, 0)
 
     def took(self, peer: str, size_bytes: int) -> None:
         """Count a message of a stream that a method got."""
@@ -130,7 +131,7 @@ class HalfSent:
             more -= (found.sent - was.sent) // _SENT_PER_CONTROL
             needed = messages * _MESSAGE_SIZE_BYTES + calls * _CALL_SIZE_BYTES
             needed += int(seconds * _REST_SIZE_BYTES_PER_S)
-            one.held_size_bytes = max(0, one.held_size_bytes + more - needed)
+            one.account.set_size(Kind.FRAMES, max(0, one.held_size_bytes + more - needed))
             likely = int((messages + calls + seconds) * _LIKELY_SIZE_BYTES)
             one.likely_size_bytes = max(0, one.likely_size_bytes + more - likely)
             if one.likely_size_bytes <= HALF_SIZE_BYTES_MIN:

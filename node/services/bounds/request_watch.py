@@ -9,7 +9,7 @@ A request that arrives within a second costs only an entry in a table. Slower re
 in number and time. A client may keep its stream silent, and gRPC does not tell whether a part of
 the next message has arrived; so streams are bounded in number and in silence, and the stream that
 was silent for longest is ended first. `half_sent` estimates the bytes that gRPC holds for each
-connection: their sum is bounded, and a connection on which a message stays incomplete has its
+connection, which its account bounds; a connection on which a message stays incomplete has its
 silent streams ended. A stream whose method does not take the requests that arrived cannot be ended
 from here, so its connection is cut.
 """
@@ -25,6 +25,8 @@ import grpc
 from node.config.limits import PortLimits
 from node.errors.common import BadRequestError
 from node.errors.requests import RequestSlowError, StreamSilentError
+from node.runtime.accounts import Kind, Level
+from node.services.bounds.callers import GrpcCaller
 from node.services.bounds.connection_cut import Cut, host_of
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
@@ -36,10 +38,9 @@ STREAM_COUNT_MAX: Final = 1_024
 """Streams of requests at once. A producer that is cut off opens its stream again."""
 STREAM_SILENCE_MS_MAX: Final = 600_000
 """Silence of a stream; RocketMQ's clients send at least every five minutes."""
-HALF_SIZE_BYTES_MAX: Final = 256 << 20
-"""Bytes of incomplete messages of streams, all connections together."""
-_STREAM_SIZE_BYTES_MAX: Final = 4 << 20
-"""Size of one message, about; while the streams could not fill the bound, samples are rare."""
+_FEW_STREAMS: Final = 32
+"""Streams whose messages of the largest size fit into the share of an address; with so few, samples
+are rare."""
 _LOOK_MS: Final = 250
 _SAMPLE_S: Final = 5.0
 _SAMPLE_COST: Final = 50
@@ -60,7 +61,6 @@ class WatchedContext(Protocol):
     """The methods of grpc.aio.ServicerContext that the watch uses."""
 
     async def read(self) -> Any: ...
-    def peer(self) -> str: ...
 
 
 class _Wait:
@@ -115,14 +115,8 @@ class RequestWatch:
         """The count of streams of requests."""
         return len(self._streams)
 
-    @property
-    def half_size_bytes(self) -> int:
-        """The bytes that gRPC may hold of messages of streams."""
-        return self._half.size_bytes
-
-    async def whole(self, context: WatchedContext) -> bytes:
+    async def whole(self, context: WatchedContext, peer: str) -> bytes:
         """Return the request of a call. Raises RequestSlowError, or BadRequestError without one."""
-        peer = context.peer()
         wait = _Wait(peer, asyncio.current_task(), self._now_s())
         self._arriving[wait] = None
         self._look_later()
@@ -142,16 +136,16 @@ class RequestWatch:
         return found
 
     async def each(
-        self, requests: AsyncIterator[bytes], context: WatchedContext
+        self, requests: AsyncIterator[bytes], caller: GrpcCaller
     ) -> AsyncIterator[bytes]:
         """Yield the requests of a stream. Raises StreamSilentError, while it waits for one."""
         # Each message passes here, so each costs only a reading of the clock.
         loop, now_s = asyncio.get_running_loop(), self._timer.clock()
-        peer, half = context.peer(), self._half
+        peer, half = caller.peer, self._half
         wait = _Wait(peer, None, now_s())
         if len(self._streams) >= STREAM_COUNT_MAX:
             self._make_room()
-        half.opened(peer, wait.since_s)
+        half.opened(caller, wait.since_s)
         self._streams[wait] = None
         self._look_later()
         try:
@@ -184,7 +178,7 @@ class RequestWatch:
         for wait in self._silent_streams():
             if (now_s - wait.since_s) * 1000 >= STREAM_SILENCE_MS_MAX:
                 self._give_up(wait, SILENT)
-        is_much_possible = len(self._streams) * _STREAM_SIZE_BYTES_MAX > HALF_SIZE_BYTES_MAX
+        is_much_possible = len(self._streams) > _FEW_STREAMS
         wait_s = max(0.0 if is_much_possible else _SAMPLE_S, _SAMPLE_COST * self._sample_took_s)
         if (self._streams or self._half.is_counting) and now_s >= self._sampled_s + wait_s:
             self._sample(now_s)
@@ -200,15 +194,16 @@ class RequestWatch:
             since_s = one.likely_since_s
             if since_s is not None and (now_s - since_s) * 1000 >= self._limits.half_ms_max:
                 self._end(streams[peer], HALF_TOO_SLOW, now_s, silent_ms=self._limits.half_ms_max)
-        too_much = half.size_bytes - HALF_SIZE_BYTES_MAX
-        if too_much > 0:
-            for peer, one in _of_greediest(half.connections):
-                if one.held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
-                    continue  # To end its streams would free nothing.
-                if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
-                    too_much -= one.held_size_bytes
-                    if too_much <= 0:
-                        break
+        freed: Counter[Level] = Counter()
+        for peer, one in _of_greediest(half.connections):
+            levels, held_size_bytes = one.account.levels, one.held_size_bytes
+            if held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
+                continue  # To end its streams would free nothing.
+            if all(level.sizes[Kind.FRAMES] - freed[level] <= level.limits[Kind.FRAMES][1]
+                   for level in levels):  # fmt: skip
+                continue
+            if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
+                freed.update(dict.fromkeys(levels, held_size_bytes))
         self._sampled_s, self._sample_took_s = now_s, time.perf_counter() - began_s
 
     def _end(self, streams: list[_Wait], reason: str, now_s: float, *, silent_ms: int) -> bool:
@@ -262,7 +257,7 @@ class RequestWatch:
         elif wait.given_up == HALF_TOO_SLOW:
             why = f"a message has {self._limits.half_ms_max} ms to arrive"
         elif wait.given_up == HALF_TOO_MUCH:
-            why = f"parts of messages on all streams may have {HALF_SIZE_BYTES_MAX} bytes"
+            why = "parts of messages have too many bytes"
         return StreamSilentError(silent_ms, why)
 
     # --- Time ---

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from node.errors.requests import ResponsesWaitError
+from node.runtime.accounts import Account, Kind, Level
+from node.services.bounds.callers import GrpcCaller
 from node.services.bounds.connection_cut import Cut, host_of
 from node.services.bounds.look_timer import LookTimer
 
 LARGE_SIZE_BYTES: Final = 64 * 1024
 """Size that a client takes at once with the default window; smaller responses are not counted."""
-WAITING_SIZE_BYTES_MAX: Final = 256 << 20
-"""Bytes of large responses that may wait: more than a second of reading at full speed."""
 UNREAD_COUNT_MAX: Final = 1_024
 """Responses of any size that have waited for UNREAD_MS: above it the watch cuts connections, those
 of the busiest address first."""
@@ -38,10 +38,11 @@ _PAUSE_MS: Final = 3 * _LOOK_MS
 class Response:
     """A response that waits for its client."""
 
-    __slots__ = ("peer", "since_s", "size_bytes")
+    __slots__ = ("account", "peer", "since_s", "size_bytes")
 
-    def __init__(self, peer: str, size_bytes: int, since_s: float) -> None:
-        self.peer, self.size_bytes, self.since_s = peer, size_bytes, since_s
+    def __init__(self, caller: GrpcCaller, size_bytes: int, since_s: float) -> None:
+        self.account, self.peer = caller.account, caller.peer
+        self.size_bytes, self.since_s = size_bytes, since_s
 
 
 class ResponseWatch:
@@ -55,25 +56,19 @@ class ResponseWatch:
         self._waiting: dict[Response, None] = {}
         """The waiting responses, oldest first."""
         self._looked_s = 0.0
-        self.size_bytes = 0
-        """Bytes of large responses that wait."""
         self.cut_count = 0
         """Connections that were cut, because no response moved on them."""
         self.dropped_count = 0
         """Responses that were dropped for want of room."""
 
-    def begin(self, peer: str, size_bytes: int) -> Response:
+    def begin(self, caller: GrpcCaller, size_bytes: int) -> Response:
         """Count a response as waiting until `end`. Raises ResponsesWaitError."""
         if size_bytes < LARGE_SIZE_BYTES:
             size_bytes = 0
-        elif self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
-            self._make_room()
-        if size_bytes and self.size_bytes + size_bytes > WAITING_SIZE_BYTES_MAX:
-            self.dropped_count += 1
-            raise ResponsesWaitError(self.size_bytes, size_bytes, WAITING_SIZE_BYTES_MAX)
-        response = Response(peer, size_bytes, self._timer.now_s())
+        else:
+            self._hold(caller.account, size_bytes)
+        response = Response(caller, size_bytes, self._timer.now_s())
         self._waiting[response] = None
-        self.size_bytes += size_bytes
         self._timer.go_on()
         return response
 
@@ -81,7 +76,8 @@ class ResponseWatch:
         """Remove a response that its client took, or whose client is gone."""
         if response in self._waiting:
             del self._waiting[response]
-            self.size_bytes -= response.size_bytes
+            if response.size_bytes:
+                _add(response.account, -response.size_bytes)
 
     def look(self) -> None:
         """Cut connections on which a response has waited for too long, or too many do."""
@@ -101,12 +97,24 @@ class ResponseWatch:
         for peer in late:
             self._let_go(peer)
 
-    def _make_room(self) -> None:
-        """Cut the connection with the oldest stuck response of the address with most bytes."""
+    def _hold(self, account: Account, size_bytes: int) -> None:
+        over = _over(account, size_bytes)
+        if over is not None:
+            self._make_room(over)
+            over = _over(account, size_bytes)
+        if over is not None:
+            self.dropped_count += 1
+            held, (_, limit) = over.sizes[Kind.ANSWERS], over.limits[Kind.ANSWERS]
+            raise ResponsesWaitError(held, size_bytes, limit)
+        _add(account, size_bytes)
+
+    def _make_room(self, over: Level) -> None:
+        """Cut the connection with the oldest stuck response of the address with most bytes, of
+        those that a level counts."""
         by_host: Counter[str] = Counter()
         oldest: dict[str, str] = {}
         for response in self._older(self._timer.now_s(), STUCK_MS):
-            if not response.size_bytes:
+            if not response.size_bytes or over not in response.account.levels:
                 continue
             host = host_of(response.peer)
             by_host[host] += response.size_bytes
@@ -130,6 +138,19 @@ class ResponseWatch:
     def _look_again(self) -> bool:
         self.look()
         return bool(self._waiting)
+
+
+def _over(account: Account, size_bytes: int) -> Level | None:
+    """Return the level that has no room. A connection of gRPC carries all calls of its client, so
+    it may have what its address may."""
+    for level in account.levels[1:]:
+        if level.sizes[Kind.ANSWERS] + size_bytes > level.limits[Kind.ANSWERS][1]:
+            return level
+    return None
+
+
+def _add(account: Account, size_bytes: int) -> None:
+    account.set_size(Kind.ANSWERS, account.sizes[Kind.ANSWERS] + size_bytes)
 
 
 def _of_busiest(counts: Counter[str]) -> str:

@@ -301,7 +301,7 @@ async def test_a_tail_ends_with_an_error_without_more(tmp_path: Path) -> None:
         client.send(request(TAIL, 7, TailRequest(topic="nothing").SerializeToString()))
         assert (await client.read()).error.code == "node.unknown_topic"
         client.send(request(TAIL, 7, TailRequest(topic="orders").SerializeToString()))
-        await eventually(lambda: it.node.broker.parked.reader_count == 1, "the tail")
+        await eventually(lambda: it.node.broker.parked.readers.used == 1, "the tail")
         it.node.driver.lose()
         assert (await client.read()).error.code == "node.not_leader"
 

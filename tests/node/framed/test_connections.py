@@ -391,7 +391,7 @@ async def woken_at_once(it: Served, client: AsyncFramedClient) -> None:
     """Have 60 pulls of a client wait for one large message, which they all get in one turn."""
     last = PullRequest(topic="orders", queue_id=1, wait_ms=30_000).SerializeToString()
     client.send(b"".join(request(PULL, n, last) for n in range(60)))
-    await eventually(lambda: it.node.broker.parked.reader_count == 60, "60 readers")
+    await eventually(lambda: it.node.broker.parked.readers.used == 60, "60 readers")
     other = await it.client()
     large = record(0, queue_id=1, size_bytes=150_000)
     assert (await other.call(1, 1, b"\x10\x01", large)).append().record_count == 1
@@ -418,7 +418,7 @@ async def test_large_frames_of_many_connections_take_turns_of_the_loop(tmp_path:
             turns.append(turn)
             spent(SLICE_S)  # Whatever it took: the whole slice.
 
-        spent, table.spend = table.spend, spend  # type: ignore[method-assign]
+        spent, table.spend = table.spend, spend  # type: ignore[method-assign, assignment]
         for n, client in enumerate(clients):
             client.send(append(1, 200 * n, 200 * n + 200) + append(2, 200 * n, 200 * n + 200))
         loop.call_soon(count_turn)

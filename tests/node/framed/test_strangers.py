@@ -135,7 +135,7 @@ async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> No
         client.send(append(9, 1, 2))
         assert (await client.read()).opaque == 9
         await eventually(lambda: it.call_count == 0, "the end of all")
-        await eventually(lambda: it.node.broker.parked.reader_count == 0, "no reader")
+        await eventually(lambda: it.node.broker.parked.readers.used == 0, "no reader")
         assert it.closed == {}
         assert it.append_count == 201
 

@@ -31,6 +31,7 @@ from node.nameserver.registration import Registration
 from node.nameserver.remote import RemoteDirectory
 from node.nameserver.report_judge import ReportJudge
 from node.nameserver.service import NameServerService
+from node.runtime.accounts import Accounts
 from node.runtime.fail_stop import FailStop
 from node.services.calls import ServedCalls
 from node.services.methods import nameserver_handlers
@@ -203,7 +204,7 @@ async def test_without_settings_there_is_nothing(tmp_path: Path) -> None:
 async def served(directory: Path) -> AsyncIterator[tuple[NameServerService, str]]:
     """A replica beside broker 1 of the group `raft`, and its client service."""
     service = service_of(alone(directory), FakeBroker(raft_leader(1, 3)))
-    server = GrpcServer(rpc_count_max=16)
+    server = GrpcServer(Accounts())
     address = f"127.0.0.1:{server.bind(LOOPBACK)}"
     calls = ServedCalls(FailStop(directory))
     async with serving(service):

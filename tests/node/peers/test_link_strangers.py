@@ -229,6 +229,22 @@ async def test_idle_strangers_are_bounded_and_keep_no_peer_out() -> None:
                 raw.close()
 
 
+async def test_strangers_of_one_address_make_room_among_themselves() -> None:
+    limits = replace(LIMITS, handshake_count_max=4, handshake_ms_max=60_000)
+    async with nodes(Node(1, limits), acquainted=False) as (one,):
+        hosts, links = ["127.0.0.1", *["127.0.0.2"] * 12], []
+        try:
+            for host in hosts:
+                opening = asyncio.open_connection("127.0.0.1", one.port, local_addr=(host, 0))
+                links.append(await opening)
+            await eventually(lambda: one.closed_counts.get(CloseCode.DISPLACED, 0) == 9)
+            kept = [name for _, name in one.link._acceptor._strangers.values()]
+            assert sorted(kept) == ["127.0.0.1", *["127.0.0.2"] * 3]
+        finally:
+            for _, writer in links:
+                writer.close()
+
+
 async def test_descriptors_that_run_out_do_not_end_the_accepting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,6 +23,7 @@ from node.rocketmq.clients import (
 )
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
+from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
@@ -173,7 +174,7 @@ async def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
 
 async def refuses_settings(gateway: Gateway) -> None:
     """What a client says of itself is sent back to it, and some of it is kept."""
-    topics = [pb.Resource(name=f"t{n}") for n in range(1_025)]
+    topics = [pb.Resource(name=f"t{n}") for n in range(257)]
     entry = pb.SubscriptionEntry(
         topic=TOPIC, expression=pb.FilterExpression(expression="x" * 140_000)
     )
@@ -312,16 +313,70 @@ async def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
     assert clients.question_size_bytes == 0, "who goes leaves nothing behind"
 
 
-def test_the_oldest_client_is_forgotten_without_a_look_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("node.rocketmq.clients.CLIENT_COUNT_MAX", 3)
+def test_a_flood_of_client_ids_makes_room_among_those_of_its_address_only() -> None:
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 6, connection_part=1)})
+    clients, other, flood = GatewayClients(), accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
+    with on_behalf_of(other):
+        clients.seen("other")
+    with on_behalf_of(flood):
+        clients.seen("0").commands = asyncio.Queue()
+        for number in range(1, 6):
+            clients.seen(str(number))
+    assert [one for one in map(str, range(6)) if clients.is_alive(one)] == ["0", "4", "5"]
+    assert clients.is_alive("other")
+    assert accounts.held(Kind.MEMBERS)[0] == len(clients) == 4
+    flood.close()
+    for one in ("0", "4", "5", "other"):
+        clients.left(one)
+    assert accounts.total.is_empty
+    assert accounts.address_count == 1
+
+
+def test_texts_of_a_client_are_counted() -> None:
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 6, 8_000, 1, 1)})
     clients = GatewayClients()
-    for number in range(5):
-        clients.seen(str(number))
-    assert len(clients) == 3
-    assert not clients.is_alive("1")
-    assert clients.is_alive("2")
+    with on_behalf_of(accounts.open("10.0.0.1")):
+        client = clients.seen("c")
+        clients.sends_to(client, few := frozenset({"orders"}))
+        with pytest.raises(BusyError, match="bytes of members"):
+            clients.sends_to(client, frozenset(f"t{n:0120}" for n in range(256)))
+    assert client.topics == few
+    clients.left("c")
+    clients.sends_to(client, few)  # Its stream ends a moment later.
+    assert accounts.total.is_empty
+
+
+async def test_a_client_that_takes_no_settings_is_not_asked_for_more() -> None:
+    taken, asked = 0, pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="orders")]))
+
+    async def requests() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for taken in range(1, 100):  # noqa: B007
+            yield pb.TelemetryCommand(settings=asked).SerializeToString()
+
+    stream = Telemetry(GatewayClients(), lambda asked: asked, not_foreseen).serve("c", requests())
+    for count in (1, 2, 3):
+        assert (await anext(stream)).settings == asked
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert taken == count
+    await cast("AsyncGenerator[pb.TelemetryCommand]", stream).aclose()
+
+
+async def test_messages_that_are_renewed_are_charged_to_their_client() -> None:
+    accounts, clients = Accounts({Kind.ROWS: Limit("rows", 8, connection_part=1)}), GatewayClients()
+    renewals = Renewals(clients, Invisible().change_invisible)
+    for host in ("10.0.0.1", "10.0.0.2"):
+        with on_behalf_of(accounts.open(host)):
+            clients.seen(host)
+            for _ in range(2):  # A repeated attempt.
+                renewals.hold(host, "g", "t", [f"{host}/{n}" for n in range(6)])
+    assert (len(renewals), renewals.dropped_total) == (8, 8)
+    renewals.left("10.0.0.1")
+    assert accounts.held(Kind.ROWS)[0] == 4
+    renewals.end()
+    assert accounts.held(Kind.ROWS) == (0, 0)
+    await renewals.stop()
 
 
 async def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Path) -> None:

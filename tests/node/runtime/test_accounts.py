@@ -190,3 +190,11 @@ def test_durable_things_are_held_by_name_until_they_are_gone() -> None:
     shares.check("own")
     there.discard("g5")
     made("10.0.0.1", "more")
+
+
+def test_a_network_of_ipv6_counts_as_one_address() -> None:
+    accounts = Accounts(SMALL)
+    same = [accounts.open(host).address for host in ("2001:db8::1", "2001:db8::ffff:2")]
+    assert same[0] is same[1]
+    assert accounts.open("::ffff:10.0.0.1").address is accounts.open("10.0.0.1").address
+    assert accounts.open("::1").address is not accounts.open("2001:db8:0:1::1").address

@@ -15,6 +15,7 @@ from node.config.types import Address
 from node.errors.common import NodeError, NotLeaderError
 from node.errors.delay import DelayTooLongError
 from node.errors.translation import ERROR_TRAILER
+from node.runtime.accounts import Accounts
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
 from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
 from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
@@ -22,6 +23,7 @@ from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
+from tests.node.services.bounds.callers import unshared
 from tests.patience import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -37,13 +39,13 @@ class Served:
         self.methods: dict[str, Unary | ServerStream | BothStreams] = dict.fromkeys(
             LOG_SERVICE.methods_by_name, _not_given
         )
-        self.rpc_count_max = rpc_count_max
+        self.accounts = unshared(rpc_count_max)
         self.port = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Any]:
         """Serve, and connect."""
-        self.server = GrpcServer(rpc_count_max=self.rpc_count_max)
+        self.server = GrpcServer(self.accounts)
         self.port = self.server.bind(Address("127.0.0.1", 0))
         await self.server.start({LOG_SERVICE: self.calls.handler(LOG_SERVICE, self.methods)})
         try:
@@ -183,7 +185,7 @@ async def test_a_request_over_the_limit_is_refused_and_the_largest_is_taken() ->
 
 
 async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
-    server, calls = GrpcServer(rpc_count_max=100), ServedCalls(_must_not_die)
+    server, calls = GrpcServer(Accounts()), ServedCalls(_must_not_die)
     port = server.bind(Address("127.0.0.1", 0))
     await server.open([LOG_SERVICE])
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -230,7 +232,8 @@ async def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> N
             done |= more
         refused = [call.exception() for call in done]
         assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
-        for error in refused:  # gRPC itself refuses, so no typed error of ours comes along.
+        for error in refused:
+            assert "calls under way of one connection: 4 held" in error.details()
             told = from_rpc(error, "node")
             assert isinstance(told, BusyError)
             assert (told.code, told.retryable) == ("node.busy", True)
@@ -393,7 +396,7 @@ async def test_appends_of_a_stream_whose_client_went_away_are_cancelled() -> Non
 
 async def test_a_port_that_is_taken_is_said_by_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = GrpcServer(rpc_count_max=1)
+        server = GrpcServer(Accounts())
         with pytest.raises(PortTakenError, match="listen") as caught:
             server.bind(Address("127.0.0.1", taken.getsockname()[1]))
         assert caught.value.code == "node.port_taken"

@@ -11,6 +11,7 @@ from unittest import mock
 
 import quorumlog
 from node.config.types import Address
+from node.runtime.accounts import Accounts
 from node.services.calls import ServedCalls
 from node.services.methods import handlers
 from node.services.server import GrpcServer
@@ -68,7 +69,7 @@ class Clusters(NamedTuple):
 @asynccontextmanager
 async def target_at(root: Path) -> AsyncIterator[Target]:
     """A node of one broker group behind gRPC, and a client."""
-    server = GrpcServer(rpc_count_max=100)
+    server = GrpcServer(Accounts())
     address = f"127.0.0.1:{server.bind(Address('127.0.0.1', 0))}"
     opening = node_at(root, topics={})
     with mock.patch.object(broker_fakes, "ADDRESSES", {1: address}):

@@ -11,6 +11,7 @@ import pytest
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.translation import describe
+from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from quorumlog.pb.admin_pb2 import (
     DeleteGroupRequest,
     DescribeGroupRequest,
@@ -137,19 +138,37 @@ async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path
 
 
 async def test_members_are_bounded(tmp_path: Path) -> None:
-    limits = replace(Limits(), group_member_count_max=2, group_member_total_count_max=3)
-
-    async with node_at(tmp_path, limits=limits) as node:
+    async with node_at(tmp_path, limits=replace(Limits(), group_member_count_max=2)) as node:
         await beat(node, "a")
         await beat(node, "b")
         with pytest.raises(errors.LimitReachedError, match="members of group 'g'"):
             await beat(node, "c")
-        await beat(node, "c", group="h")
-        with pytest.raises(errors.LimitReachedError, match="members of all groups"):
-            await beat(node, "d", group="i")
-        node.clock.now_ms += 10_000
-        await beat(node, "d", group="i")
-        assert node.broker.group_members.total_count == 1, "the silent ones made room"
+
+
+async def test_members_are_charged_to_who_speaks_for_them(tmp_path: Path) -> None:
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 6, 6_000, connection_part=1)})
+    other, flood = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        with on_behalf_of(flood):
+            for number in range(3):
+                await beat(node, "a", group=f"g{number}")
+            with pytest.raises(errors.BusyError, match=r"members of 10\.0\.0\.2: 3 held"):
+                await beat(node, "a", group="h")
+        with on_behalf_of(other):
+            await beat(node, "b", group="h")
+            many = [QueueId(topic="orders", queue_id=number) for number in range(30)]
+            request = HeartbeatRequest(
+                group="h", client_id="b", topics=["orders"], queues=many, cluster_id="cluster"
+            )
+            with pytest.raises(errors.BusyError, match="bytes of members"):
+                await node.broker.groups.heartbeat(request)
+            assert accounts.held(Kind.MEMBERS)[0] == 4
+            await node.broker.groups.leave_group(LeaveGroupRequest(group="h", client_id="b"))
+            node.clock.now_ms += 10_000
+            await beat(node, "b", group="h")
+            assert accounts.held(Kind.MEMBERS)[0] == 1, "sessions that ended are given back"
+        node.driver.lose()
+        assert accounts.total.is_empty
 
 
 def bad(how: dict[str, Any]) -> HeartbeatRequest:

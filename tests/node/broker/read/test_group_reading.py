@@ -80,7 +80,7 @@ async def test_filters_of_many_readers_run_one_after_another(
         request = PullRequest(topic="orders", sql="n = 1", wait_ms=30_000)
         readers = [asyncio.ensure_future(node.broker.pull(request)) for _ in range(20)]
         parked = node.broker.parked
-        await eventually(lambda: parked.reader_count == len(readers), "the readers")
+        await eventually(lambda: parked.readers.used == len(readers), "the readers")
         await fill(node, 0, 1)
         while not all(reader.done() for reader in readers):
             await asyncio.sleep(0)

@@ -38,7 +38,7 @@ def parked(node: Fixture, offset: int = 0, **how: Any) -> "asyncio.Task[PullResp
 
 
 async def waiting(node: Fixture, count: int) -> None:
-    await eventually(lambda: node.broker.parked.reader_count == count)
+    await eventually(lambda: node.broker.parked.readers.used == count)
 
 
 # --- Once ---
@@ -160,7 +160,7 @@ async def test_a_linearizable_read_waits_for_a_quorum(tmp_path: Path) -> None:
         with pytest.raises(errors.ReadFailedError) as caught:
             await task
         assert caught.value.leader_address == "host2:8082"
-        assert node.broker.parked.read_count == 0
+        assert node.broker.parked.reads.used == 0
 
 
 async def test_reads_that_wait_are_bounded(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_reads_that_wait_are_bounded(tmp_path: Path) -> None:
                 await pull(node, **how)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert node.broker.parked.read_count == 0
+        assert node.broker.parked.reads.used == 0
 
 
 @pytest.mark.parametrize("consistency", [0, LOCAL])
@@ -186,7 +186,7 @@ async def test_a_read_waits_until_an_index_is_applied(tmp_path: Path, consistenc
         index = node.log.last_index
         task = asyncio.create_task(pull(node, at_least_index=index, consistency=consistency))
         later = asyncio.create_task(pull(node, at_least_index=index + 1, consistency=LOCAL))
-        await eventually(lambda: node.broker.parked.read_count == 2)
+        await eventually(lambda: node.broker.parked.reads.used == 2)
         node.driver.release()
         await future
         assert (await task).record_count == 3
@@ -207,7 +207,7 @@ async def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
             at_least_index=node.log.last_index,
         )
         task = asyncio.create_task(node.broker.queries.queue_offsets(asked))
-        await eventually(lambda: node.broker.parked.read_count == 1)
+        await eventually(lambda: node.broker.parked.reads.used == 1)
         node.driver.release()
         await future
         assert (await task).queues[0].max_offset == 3
@@ -234,7 +234,7 @@ async def test_a_parked_pull_is_woken_by_its_queue_only(tmp_path: Path) -> None:
         assert node.broker.parked.woken_total == 1
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
-        assert node.broker.parked.reader_count == 0
+        assert node.broker.parked.readers.used == 0
         assert not node.broker.has_waiting_readers(), "a cancelled reader leaves nothing"
 
 
@@ -270,7 +270,7 @@ async def test_a_parked_pull_ends_with_nothing_when_its_time_is_over(tmp_path: P
         await node.append(0, 2)
         found = await pull(node, 2, wait_ms=5)
         assert (found.status, found.next_offset) == (NO_NEW, 2)
-        assert node.broker.parked.reader_count == 0
+        assert node.broker.parked.readers.used == 0
 
 
 async def test_parked_pulls_are_bounded(tmp_path: Path) -> None:

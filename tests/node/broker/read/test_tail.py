@@ -24,7 +24,7 @@ TOO_BIG = log_pb2.PULL_STATUS_OFFSET_TOO_BIG
 
 
 async def waiting(node: Fixture, count: int) -> None:
-    await eventually(lambda: node.broker.parked.reader_count == count)
+    await eventually(lambda: node.broker.parked.readers.used == count)
 
 
 def tail(node: Fixture, offset: int = 0, **how: Any) -> AsyncIterator[PullResponse]:

@@ -189,6 +189,21 @@ def test_a_frame_that_unpacks_to_more_than_a_handshake_is_refused(tmp_path: Path
         assert replica.failure is None
 
 
+def test_strangers_of_one_address_make_room_among_themselves(tmp_path: Path) -> None:
+    with follower(tmp_path / "r") as (replica, _, _), ExitStack() as stack:
+        port = int(str(replica.selfNode.id).rpartition(":")[2])
+        hosts = ["127.0.0.1", *["127.0.0.2"] * 2 * STRANGER_COUNT_MAX]
+        links = []
+        for host in hosts:
+            link = socket.create_connection(("127.0.0.1", port), source_address=(host, 0))
+            links.append(stack.enter_context(link))
+            replica.tick(0.001)
+        assert replica.refused_count > 0
+        links[0].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            links[0].recv(1)
+
+
 @pytest.mark.long
 def test_silent_strangers_keep_no_replica_out(tmp_path: Path) -> None:
     """They held all places for five seconds each, and a replica that dialled was refused."""

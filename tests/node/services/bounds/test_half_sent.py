@@ -6,16 +6,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from node.errors.requests import StreamSilentError
+from node.runtime.accounts import LIMITS, Kind
 from node.services.bounds.connection_cut import TcpAddress, Traffic, address_of
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent
 from node.services.bounds.request_watch import (
-    HALF_SIZE_BYTES_MAX,
     HALF_TOO_MUCH,
     HALF_TOO_SLOW,
     RequestWatch,
 )
+from tests.node.services.bounds.callers import Callers
 
 MIB = 1 << 20
+HALF_SIZE_BYTES_MAX = LIMITS[Kind.FRAMES].size_bytes_max
 HEAD_SIZE_BYTES = 14
 
 
@@ -26,6 +28,7 @@ class Here:
         self.now_s = 1_000.0
         self.traffic: dict[TcpAddress, Traffic] = {}
         self.can_tell = True
+        self.callers = Callers()
         self.cut: list[str] = []
         half = HalfSent(lambda: dict(self.traffic) if self.can_tell else None)
         self.watch = RequestWatch(half, self._cut, lambda: self.now_s)
@@ -59,9 +62,6 @@ class Client:
         self.may_take.set()
         self.task = asyncio.create_task(self._take())
 
-    def peer(self) -> str:
-        return self.name
-
     async def read(self) -> bytes:
         """A unary request."""
         return await self._requests.get()
@@ -71,7 +71,7 @@ class Client:
             yield await self._requests.get()
 
     async def _take(self) -> None:
-        async for _ in self.here.watch.each(self._given(), self):
+        async for _ in self.here.watch.each(self._given(), self.here.callers(self.name)):
             self.taken += 1
             await self.may_take.wait()
 
@@ -106,7 +106,7 @@ async def test_a_message_that_stays_half_ends_its_stream() -> None:
     here.came(idle.name, 200)
     here.look(after_s=30)
     assert not here.watch.given_up.total()
-    assert 3 * MIB - 4_000 < here.watch.half_size_bytes <= 3 * MIB
+    assert 3 * MIB - 4_000 < here.callers.held(Kind.FRAMES) <= 3 * MIB
     here.look(after_s=10)
     await settled()
     assert half.task.done()
@@ -114,7 +114,7 @@ async def test_a_message_that_stays_half_ends_its_stream() -> None:
     assert not idle.task.done()
     assert here.watch.given_up[HALF_TOO_SLOW] == 1
     here.look(after_s=5)
-    assert here.watch.half_size_bytes == 0
+    assert here.callers.held(Kind.FRAMES) == 0
     await ended(half, idle)
 
 
@@ -126,7 +126,7 @@ async def test_a_stream_that_works_is_let_be() -> None:
     for _ in range(200):
         for _ in range(10):
             await busy.send(bytes(1_000))
-        reading = asyncio.create_task(here.watch.whole(unary))
+        reading = asyncio.create_task(here.watch.whole(unary, unary.name))
         await unary.send(bytes(5_000))
         await reading
         here.came(busy.name, 9_000, sent=1 << 20)  # Headers, windows, pings.
@@ -134,7 +134,7 @@ async def test_a_stream_that_works_is_let_be() -> None:
         await idle.send(b"")
     assert busy.taken == 2_000
     assert not here.watch.given_up.total()
-    assert here.watch.half_size_bytes < 3 * MIB
+    assert here.callers.held(Kind.FRAMES) < 3 * MIB
     await ended(idle, busy, unary)
 
 
@@ -152,10 +152,10 @@ async def test_over_the_bound_the_greediest_connection_of_the_greediest_address_
     await settled()
     assert not any(client.task.done() for client in few)
     count = sum(client.task.done() for client in many)
-    assert count == here.watch.given_up[HALF_TOO_MUCH] == 2
+    assert count == here.watch.given_up[HALF_TOO_MUCH] == 18, "to the half of their address"
     here.look(after_s=5)
-    assert here.watch.half_size_bytes <= HALF_SIZE_BYTES_MAX
-    assert here.watch.given_up[HALF_TOO_MUCH] == 2
+    assert here.callers.held(Kind.FRAMES) <= HALF_SIZE_BYTES_MAX
+    assert here.watch.given_up[HALF_TOO_MUCH] == 18
     await ended(*few, *many)
 
 
@@ -183,7 +183,7 @@ async def test_another_connection_with_the_same_number_begins_anew() -> None:
     (second,) = await opened(here, first.name)
     here.came(second.name, MIB)
     here.look(after_s=5)
-    assert MIB - 1_000 < here.watch.half_size_bytes <= MIB
+    assert MIB - 1_000 < here.callers.held(Kind.FRAMES) <= MIB
     here.look(after_s=70)
     await ended(second)
     here.look(after_s=70)
@@ -196,10 +196,10 @@ async def test_an_unknown_count_is_told_at_the_next_look() -> None:
     here.came(half.name, 3 * MIB)
     await half.send(bytes(1_000))
     here.look(after_s=60)
-    assert here.watch.half_size_bytes == 0
+    assert here.callers.held(Kind.FRAMES) == 0
     here.can_tell = True
     here.look(after_s=5)
-    assert 2.9 * MIB < here.watch.half_size_bytes <= 3 * MIB
+    assert 2.9 * MIB < here.callers.held(Kind.FRAMES) <= 3 * MIB
     await ended(half)
 
 
@@ -210,11 +210,11 @@ async def test_the_counting_begins_with_the_first_time_that_can_be_told() -> Non
     here.came(half.name, 8 * MIB)
     here.can_tell = True
     here.look(after_s=60)
-    assert here.watch.half_size_bytes == 0, "how much of it was taken is not known"
+    assert here.callers.held(Kind.FRAMES) == 0, "how much of it was taken is not known"
     assert not half.task.done()
     here.came(half.name, 3 * MIB)
     here.look(after_s=5)
-    assert 2.9 * MIB < here.watch.half_size_bytes <= 3 * MIB
+    assert 2.9 * MIB < here.callers.held(Kind.FRAMES) <= 3 * MIB
     await ended(half)
 
 
@@ -249,14 +249,14 @@ async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
             here.came(busy.name, 50)
             await busy.send(b"x")
             here.came(calls.name, 100)
-            reading = asyncio.create_task(here.watch.whole(calls))
+            reading = asyncio.create_task(here.watch.whole(calls, calls.name))
             await calls.send(b"x")
             await reading
         for _ in range(10):
             here.came(large.name, 6_000)
             await large.send(bytes(4 * MIB))
         here.look(after_s=5)
-        assert here.watch.half_size_bytes < 4_000
+        assert here.callers.held(Kind.FRAMES) < 4_000
     here.look(after_s=120)
     assert not here.watch.given_up.total()
     assert not any(client.task.done() for client in (idle, busy, quiet, large))

@@ -17,6 +17,7 @@ import pytest
 from node.config.types import Address
 from node.errors.requests import ResponsesWaitError
 from node.monitoring.metrics import GRPC
+from node.runtime.accounts import LIMITS, Kind
 from node.services.bounds import connection_cut, response_watch
 from node.services.bounds.connection_cut import Traffic, address_of, cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
@@ -27,18 +28,21 @@ from node.services.bounds.response_watch import (
     STUCK_MS,
     UNREAD_COUNT_MAX,
     UNREAD_MS,
-    WAITING_SIZE_BYTES_MAX,
     ResponseWatch,
 )
 from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
 from tests.node.processes import SingleNode, typed_error
+from tests.node.services.bounds.callers import Callers, unshared
 from tests.node.services.bounds.half_senders import metric
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually, wait_for
 
 CALL_COUNT_MAX = 30
+WAITING_SIZE_BYTES_MAX = LIMITS[Kind.ANSWERS].size_bytes_max // 2
+"""What one address may have."""
+HELD = 'held_bytes{kind="answers"}'
 MIB = 1 << 20
 PULL = "/quorumlog.v1.LogService/Pull"
 
@@ -66,7 +70,7 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
                 sender.call(stream, PULL, size_bytes=len(data))
                 sender.send(stream, data)
 
-        wait_for("a full table", lambda: metric(node, "responses_waiting_bytes") > 200 * MIB)
+        wait_for("a full table", lambda: metric(node, HELD) > 100 * MIB)
         began_s = time.monotonic()
         taken, refused = 0, set[str]()
         while taken < 5:  # Busy at first: nothing has been stuck for long yet.
@@ -77,14 +81,13 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
                 refused.add(typed_error(error).code)
         assert refused <= {"node.responses_wait"}
         assert metric(node, "responses_cut_total") > 0
-        assert metric(node, "responses_waiting_bytes") <= WAITING_SIZE_BYTES_MAX
-        assert metric(node, "responses_waiting_limit_bytes") == WAITING_SIZE_BYTES_MAX
+        assert metric(node, HELD) <= WAITING_SIZE_BYTES_MAX
         # Each response is there up to three times while it is made, and malloc keeps what it had:
         # 0.9 to 1.4 GiB measured. All 200 would be 3 GiB, and stay.
         assert process.memory_info().rss - before < 8 * WAITING_SIZE_BYTES_MAX
         for sender in senders:
             sender.close()
-        wait_for("the end of all", lambda: metric(node, "responses_waiting_bytes") == 0)
+        wait_for("the end of all", lambda: metric(node, HELD) == 0)
 
 
 class Cuts(list[str]):
@@ -106,10 +109,15 @@ def cuts() -> Cuts:
 
 
 @pytest.fixture
-def watch(clock: list[float], cuts: Cuts) -> Iterator[ResponseWatch]:
+def peers() -> Callers:
+    return Callers()
+
+
+@pytest.fixture
+def watch(clock: list[float], cuts: Cuts, peers: Callers) -> Iterator[ResponseWatch]:
     async def made() -> ResponseWatch:
         watch = ResponseWatch(cuts, lambda: clock[0])
-        watch.end(watch.begin("ipv4:1.1.1.1:1", LARGE_SIZE_BYTES))
+        watch.end(watch.begin(peers("ipv4:1.1.1.1:1"), LARGE_SIZE_BYTES))
         return watch
 
     loop = asyncio.new_event_loop()
@@ -118,41 +126,43 @@ def watch(clock: list[float], cuts: Cuts) -> Iterator[ResponseWatch]:
     loop.close()
 
 
-PART = WAITING_SIZE_BYTES_MAX // 4
+PART = LIMITS[Kind.ANSWERS].size_bytes_max // 8
 
 
 def test_the_busiest_address_gives_way(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts
+    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
 ) -> None:
-    watch.begin("ipv4:1.1.1.1:1", PART)
-    for port in (7, 8, 9):
-        watch.begin(f"ipv4:2.2.2.2:{port}", PART)
+    for name in ("1.1.1.1:7", "1.1.1.1:8", "2.2.2.2:7", "2.2.2.2:8", "2.2.2.2:9", "4.4.4.4:7"):
+        watch.begin(peers(f"ipv4:{name}"), PART)
     with pytest.raises(ResponsesWaitError, match="have not taken"):
-        watch.begin("ipv4:3.3.3.3:1", PART)
+        watch.begin(peers("ipv4:2.2.2.2:7"), 2 * PART)  # More than its half.
+    with pytest.raises(ResponsesWaitError, match="have not taken"):
+        watch.begin(peers("ipv4:3.3.3.3:1"), 3 * PART)
     assert cuts == [], "nobody has been stuck for long"
     requests = RequestWatch(HalfSent(dict), cuts, lambda: clock[0])
     server: Any = SimpleNamespace(requests=requests, responses=watch)
-    assert GRPC["responses_dropped"].read(server) == 1
+    assert GRPC["responses_dropped"].read(server) == 2
     clock[0] += STUCK_MS / 1000
-    last = watch.begin("ipv4:3.3.3.3:1", PART)
+    last = watch.begin(peers("ipv4:3.3.3.3:1"), 3 * PART)
     assert cuts == ["ipv4:2.2.2.2:7"]
-    assert watch.size_bytes == WAITING_SIZE_BYTES_MAX
+    assert peers.held(Kind.ANSWERS) == 8 * PART
     watch.end(last)
     watch.end(last)
-    assert watch.size_bytes == 3 * PART
-    watch.begin("ipv4:1.1.1.1:1", LARGE_SIZE_BYTES - 1)
-    assert watch.size_bytes == 3 * PART
+    assert peers.held(Kind.ANSWERS) == 5 * PART
+    watch.begin(peers("ipv4:1.1.1.1:1"), LARGE_SIZE_BYTES - 1)
+    assert peers.held(Kind.ANSWERS) == 5 * PART
 
 
 def test_a_response_is_cut_after_its_time(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts
+    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
 ) -> None:
-    watch.begin("ipv4:1.1.1.1:1", PART)
+    watch.begin(peers("ipv4:1.1.1.1:1"), PART)
     clock[0] += 1
-    watch.begin("ipv4:1.1.1.1:2", PART)
+    watch.begin(peers("ipv4:1.1.1.1:2"), PART)
     clock[0] += RESPONSE_MS_MAX / 1000 - 1
     watch.look()
-    assert (cuts, watch.size_bytes, watch.cut_count) == (["ipv4:1.1.1.1:1"], PART, 1)
+    assert (cuts, peers.held(Kind.ANSWERS)) == (["ipv4:1.1.1.1:1"], PART)
+    assert watch.cut_count == 1
 
 
 @pytest.mark.parametrize(
@@ -219,11 +229,11 @@ def no_descriptors() -> Iterator[None]:
 
 
 def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts
+    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
 ) -> None:
     for n in range(2 * UNREAD_COUNT_MAX):
-        watch.begin(f"ipv4:2.2.2.2:{n // 512}", 100)
-    one = watch.begin("ipv4:3.3.3.3:1", 100)
+        watch.begin(peers(f"ipv4:2.2.2.2:{n // 512}"), 100)
+    one = watch.begin(peers("ipv4:3.3.3.3:1"), 100)
     clock[0] += UNREAD_MS / 1000
     watch.look()
     assert cuts == [], "nobody could take them while the node was held"
@@ -235,7 +245,7 @@ def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
     watch.look()
     assert cuts[3:] == ["ipv4:2.2.2.2:3"]
     assert watch.cut_count == 4
-    assert watch.size_bytes == 0
+    assert peers.accounts.total.is_empty
 
 
 def _take_nothing(port: int) -> HalfSender:
@@ -280,7 +290,7 @@ async def test_an_unread_answer_does_not_hold_calls_for_ever(
     """With a window of 0 a few connections held all calls that a node serves at once."""
     monkeypatch.setattr(response_watch, "UNREAD_COUNT_MAX", 2)
     monkeypatch.setattr(response_watch, "UNREAD_MS", 3_600_000)
-    server = GrpcServer(rpc_count_max=CALL_COUNT_MAX)
+    server = GrpcServer(unshared(CALL_COUNT_MAX))
     port = server.bind(Address("127.0.0.1", 0))
     await server.start({}, [calls := _Echo()])
     sender = await asyncio.to_thread(_take_nothing, port)

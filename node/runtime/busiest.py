@@ -1,0 +1,14 @@
+"""Who makes room where a table is full: one of the address that has most in it."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def of_busiest(items: Iterable[_T], host_of: Callable[[_T], str]) -> _T:
+    """Return the first item of the address with most of them; there is at least one."""
+    by_host: dict[str, list[_T]] = {}
+    for item in items:
+        by_host.setdefault(host_of(item), []).append(item)
+    return max(by_host.values(), key=len)[0]

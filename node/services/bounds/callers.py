@@ -1,0 +1,68 @@
+"""The callers of a gRPC server: one for each connection, with its account and its calls under way.
+
+Owns when an account begins and ends: gRPC does not tell of connections, so an account is opened
+with the first call of one and closed at the look after its last call. Must not know what a call is.
+"""
+
+from typing import Final
+
+from node.runtime.accounts import Account, Accounts, Lease, set_caller
+from node.services.bounds.connection_cut import address_of
+from node.services.bounds.look_timer import LookTimer
+
+_LOOK_MS: Final = 1_000
+
+
+class GrpcCaller(Lease):
+    """One connection: its account, and its calls under way with the bytes of their requests."""
+
+    __slots__ = ("account", "peer")
+
+    def __init__(self, peer: str, account: Account) -> None:
+        super().__init__(account)
+        self.peer, self.account = peer, account
+
+    def begin(self) -> None:
+        """Have a counted call granted; the rest of the task is in this caller's name. Raises
+        BusyError."""
+        if self.count > self.count_granted:
+            self.grow()
+        set_caller(self.account)
+
+    def took(self, size_bytes: int) -> None:
+        """Count the bytes of a request. Raises BusyError; they are counted all the same."""
+        self.size_bytes += size_bytes
+        if self.size_bytes > self.size_granted:
+            self.grow()
+
+
+class GrpcCallers:
+    """The callers of one server. For one event loop."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts: Final = accounts
+        self._by_peer: Final[dict[str, GrpcCaller]] = {}
+        self._timer = LookTimer(_LOOK_MS, self._look_again, None)
+
+    def of(self, peer: str) -> GrpcCaller:
+        """Return the caller of a peer name of gRPC."""
+        return self._by_peer.get(peer) or self._open(peer)
+
+    def _open(self, peer: str) -> GrpcCaller:
+        address = address_of(peer)
+        account = self.accounts.open(peer if address is None else str(address[0]))
+        found = self._by_peer[peer] = GrpcCaller(peer, account)
+        self._timer.go_on()
+        return found
+
+    def look(self) -> None:
+        """Close the accounts of connections without a call."""
+        self.accounts.settle()
+        for peer, caller in list(self._by_peer.items()):
+            if not caller.count:
+                del self._by_peer[peer]
+                caller.account.close()
+
+    def _look_again(self) -> bool:
+        self.look()
+        return bool(self._by_peer)

@@ -1,0 +1,25 @@
+"""Callers of a gRPC server that are not shared out, and callers without a server."""
+
+from node.runtime.accounts import Accounts, Kind, Limit
+from node.services.bounds.callers import GrpcCaller, GrpcCallers
+
+
+def unshared(call_count_max: int) -> Accounts:
+    """Accounts of which one connection may have all."""
+    whole = Limit("calls under way", call_count_max, address_part=1, connection_part=1)
+    return Accounts({Kind.CALLS: whole})
+
+
+class Callers(GrpcCallers):
+    """Callers that a test names; none is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(Accounts())
+        self._timer.go_on = lambda: None  # type: ignore[method-assign]
+
+    def held(self, kind: Kind) -> int:
+        """Bytes of a kind."""
+        return self.accounts.held(kind)[1]
+
+    def __call__(self, peer: str) -> GrpcCaller:
+        return self.of(peer)

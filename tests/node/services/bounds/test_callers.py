@@ -1,0 +1,130 @@
+"""Calls over gRPC are charged to their connection and its address, and given back at their end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from node.config.types import Address
+from node.runtime.accounts import Accounts, Kind, Limit, caller
+from node.services.bounds.bounded import refusing
+from node.services.server import GrpcServer
+from tests.node.services.bounds.http2 import HalfSender
+from tests.patience import PATIENCE_S, eventually
+
+CALL_COUNT_MAX = 32
+ELSEWHERE = "127.0.0.2"
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.services.bounds.callers._LOOK_MS", 20)
+
+
+class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Methods that wait until a test lets them go on."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.callers = list[str]()
+
+    def _note(self) -> None:
+        account = caller()
+        assert account is not None
+        self.callers.append(account.address.what)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        async def unary(data: bytes, _context: object) -> bytes:
+            self._note()
+            await self.release.wait()
+            return data
+
+        async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
+            self._note()
+            await self.release.wait()
+            yield data
+
+        async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+            self._note()
+            async for data in requests:
+                await self.release.wait()
+                yield data
+
+        own = refusing(unary, lambda error: str(error).encode())
+        return {
+            "/park/unary": grpc.unary_unary_rpc_method_handler(unary, None, None),
+            "/park/stream": grpc.unary_stream_rpc_method_handler(stream, None, None),
+            "/park/both": grpc.stream_stream_rpc_method_handler(both, None, None),
+            "/park/own": grpc.unary_unary_rpc_method_handler(own, None, None),
+        }.get(details.method)
+
+
+@asynccontextmanager
+async def parking() -> AsyncIterator[tuple[Accounts, _Parking, int]]:
+    calls = Limit("calls under way", CALL_COUNT_MAX, 1 << 20)
+    accounts, methods = Accounts({Kind.CALLS: calls}), _Parking()
+    server = GrpcServer(accounts)
+    port = server.bind(Address("127.0.0.1", 0))
+    await server.start({}, [methods])
+    try:
+        yield accounts, methods, port
+        methods.release.set()
+        await eventually(lambda: not accounts.address_count, "no account is left")
+        assert accounts.total.is_empty
+    finally:
+        await server.stop(0)
+
+
+def flood(port: int, connection_count: int) -> list[HalfSender]:
+    """Park more calls of another address than it may have."""
+    found = []
+    for _ in range(connection_count):
+        sender = HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE)
+        sender.greet()
+        for stream in range(1, 2 * CALL_COUNT_MAX, 2):
+            sender.call(stream, f"/park/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
+            sender.send(stream, b"x")
+        sender.look()
+        found.append(sender)
+    return found
+
+
+@pytest.mark.parametrize(("connection_count", "held_count"), [(2, 8), (6, 16)])
+async def test_calls_parked_by_one_address_leave_the_others_service(
+    connection_count: int, held_count: int
+) -> None:
+    async with parking() as (accounts, methods, port):
+        senders = await asyncio.to_thread(flood, port, connection_count)
+        await eventually(lambda: len(methods.callers) == held_count, "its share is full")
+        assert set(methods.callers) == {ELSEWHERE}
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            check: Any = health_pb2_grpc.HealthStub(channel).Check
+            await check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+            unary = channel.unary_unary("/park/unary")
+            own = [asyncio.ensure_future(unary(b"y", timeout=PATIENCE_S)) for _ in range(4)]
+            await eventually(lambda: methods.callers[held_count:] == ["127.0.0.1"] * 4, "served")
+            assert accounts.held(Kind.CALLS)[0] >= held_count + 4
+            methods.release.set()
+            assert await asyncio.gather(*own) == [b"y"] * 4
+        for sender in senders:
+            sender.close()
+
+
+async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
+    async with (
+        parking() as (_, methods, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        unary, own = channel.unary_unary("/park/unary"), channel.unary_unary("/park/own")
+        parked = [asyncio.ensure_future(unary(b"y")) for _ in range(CALL_COUNT_MAX // 8)]
+        await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
+        assert b"calls under way of one connection" in await own(b"x")
+        methods.release.set()
+        await asyncio.gather(*parked)
+        large = bytes((1 << 20) // 8 + 1)
+        assert b"bytes of calls under way of one connection" in await own(large)
+        assert await own(large[:-1]) == large[:-1]
