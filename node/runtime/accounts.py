@@ -10,6 +10,7 @@ An account is forgotten when it is closed and empty. What outlives its connectio
 under way, stays charged to the address until it ends.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 ANY: Final = 1 << 62
 """No limit of its own."""
+ROW_SIZE_BYTES: Final = 512
+"""Objects and index entries of a row, without its texts."""
 LEASE_COUNT: Final = 8
 LEASE_SIZE_BYTES: Final = 64 * KIB
 """Steps in which the hot path takes from an account."""
@@ -94,7 +97,7 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.ANSWERS: Limit("answers not taken", ANY, 256 * MIB, connection_part=16),
         Kind.FORWARDED: Limit("forwarded requests", 16_384, 128 * MIB, connection_part=4),
         Kind.MEMBERS: Limit("members of groups", 16_384, 64 * MIB),
-        Kind.LOCKS: Limit("locks of queues", 262_144, 64 * MIB),
+        Kind.LOCKS: Limit("locks of queues", 131_072, 128 * MIB),
         Kind.ROWS: Limit("rows in memory", 65_536, 32 * MIB),
         Kind.TRANSACTIONS: Limit("open transactions", 20_000),
         Kind.DELIVERIES: Limit("messages handed out", 131_072, connection_part=4),
@@ -102,6 +105,11 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""
+
+
+def row_size_bytes(*texts: str) -> int:
+    """Return the bytes of a row of a table in memory, about: its objects, and its texts."""
+    return ROW_SIZE_BYTES + sum(map(sys.getsizeof, texts))
 
 
 def limits_of(call_count_max: int) -> Mapping[Kind, Limit]:
@@ -152,17 +160,18 @@ class Accounts:
         """Return a new account of a connection from an address."""
         address = self._addresses.get(host) or _Address(host, self._of_address)
         account = Account(self, address, self._of_connection)
+        account.is_closed, account._is_counted = False, True
         self.count(account, 1)
         return account
 
     def of_remote(self, host: str, remote: str) -> "Account":
         """Return the account of a client that another node speaks for, by its address with port.
 
-        It is forgotten when it is empty."""
+        It is known from the first charge on, and forgotten when it is empty."""
         found = self._remotes.get(remote)
         if found is None:
-            found = self._remotes[remote] = self.open(host)
-            found.remote, found.is_closed = remote, True
+            address = self._addresses.get(host) or _Address(host, self._of_address)
+            found = Account(self, address, self._of_connection, remote)
         return found
 
     @property
@@ -180,15 +189,19 @@ class Accounts:
         for lease in leases:
             lease.settle()
 
+    def address_of(self, account: "Account") -> "_Address":
+        """Return the sums of the address of an account that was not counted meanwhile."""
+        return self._addresses.get(account.address.what, account.address)
+
     def count(self, account: "Account", change: int) -> None:
         """Count an account that is opened (1), or closed and empty (-1)."""
-        address = account.address = self._addresses.setdefault(
-            account.address.what, account.address
-        )
+        address = self._addresses[account.address.what] = account.address
         address.account_count += change
         if not address.account_count:
             del self._addresses[address.what]
-        if change < 0 and self._remotes.get(account.remote) is account:
+        if account.remote and change > 0:
+            self._remotes[account.remote] = account
+        elif self._remotes.get(account.remote) is account:
             del self._remotes[account.remote]
 
 
@@ -203,19 +216,23 @@ class _Address(Level):
 
 
 class Account(Level):
-    """What is held for one connection. Made by `Accounts.open`."""
+    """What is held for one connection. Made by `Accounts.open` and `Accounts.of_remote`."""
 
     __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "remote")
 
     def __init__(
-        self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
+        self,
+        accounts: Accounts,
+        address: _Address,
+        limits: list[tuple[int, int]],
+        remote: str = "",
     ) -> None:
         super().__init__("one connection", limits)
         self.accounts: Final = accounts
         self._context: Context | None = None
         self.address = address
-        self.remote = ""
-        self.is_closed, self._is_counted = False, True
+        self.remote: Final = remote
+        self.is_closed, self._is_counted = True, False
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -230,6 +247,8 @@ class Account(Level):
     def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
         accounts = self.accounts
+        if not self._is_counted:  # Its connection is gone or elsewhere, and a part still works.
+            self.address = accounts.address_of(self)
         for level in self.levels:
             count_max, size_bytes_max = level.limits[kind]
             held, size_held = level.counts[kind], level.sizes[kind]
@@ -248,7 +267,7 @@ class Account(Level):
         for level in self.levels:
             level.counts[kind] += count
             level.sizes[kind] += size_bytes
-        if not self._is_counted:  # Its connection is gone, and a part of it still works.
+        if not self._is_counted:
             self._is_counted = True
             accounts.count(self, 1)
 
