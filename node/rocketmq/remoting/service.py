@@ -35,7 +35,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
-from node.rocketmq.remoting.conversation import Handler, RemotingCalls, Request
+from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.node_proof import NodeProof
