@@ -206,17 +206,17 @@ class Clients:
         known = self.consumers.get(key[1])
         return {} if known is None else known.members
 
-    def _newer(self, group: str, told: Consumption) -> Iterator[Subscription]:
+    def _newer(self, group: str, consumption: Consumption) -> Iterator[Subscription]:
         """Yield the subscriptions of a heartbeat that the group does not have, or has older."""
         known = self.consumers.get(group, ConsumerGroup()).subscriptions
-        for topic, one in told.subscriptions.items():
+        for topic, one in consumption.subscriptions.items():
             if topic not in known or one.version > known[topic].version:
                 yield one
 
-    def _put(self, key: _Key, client: Member, told: Consumption | None) -> None:
+    def _put(self, key: _Key, client: Member, consumption: Consumption | None) -> None:
         """Put a member in, which is paid for."""
         is_consumer, group = key
-        newer = list(self._newer(group, told)) if told is not None else []
+        newer = list(self._newer(group, consumption)) if consumption is not None else []
         if is_consumer:
             members = self.consumers.setdefault(group, ConsumerGroup()).members
         else:
@@ -234,18 +234,18 @@ class Clients:
         members[client.client_id] = member
         of_connection = self._members_of.setdefault(member.connection, {})
         of_connection.setdefault(key, set()).add(client.client_id)
-        if told is not None:
-            is_changed = self._subscribe(self.consumers[group], member, told, newer)
+        if consumption is not None:
+            is_changed = self._subscribe(self.consumers[group], member, consumption, newer)
             if is_changed or old is None:
                 self._on_changed(group)
 
     @staticmethod
     def _subscribe(
-        group: ConsumerGroup, member: Member, told: Consumption, newer: list[Subscription]
+        group: ConsumerGroup, member: Member, consumption: Consumption, newer: list[Subscription]
     ) -> bool:
         """Take subscriptions that are newer, drop those that ended; return whether any changed."""
-        group.consume_type, group.message_model, group.consume_from, _ = told
-        ended = [topic for topic in group.subscriptions if topic not in told.subscriptions]
+        group.consume_type, group.message_model, group.consume_from, _ = consumption
+        ended = [topic for topic in group.subscriptions if topic not in consumption.subscriptions]
         replaced = [one.topic for one in newer if one.topic in group.subscriptions]
         for topic in (*ended, *replaced):
             group.forget(topic)

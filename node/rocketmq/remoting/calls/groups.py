@@ -38,8 +38,8 @@ from node.runtime.clock import unix_ms
 TOLD_AFTER_S: Final = 0.05
 """Members of a group are told of its changes so much later: many come and go at once."""
 TOLD_MEMBER_S: Final = 0.001
-"""And so much later for each: however often a large group changes, it is told 1,000 notices a
-second at most."""
+"""And so much later for each: however often a large group changes, its members get 1,000
+notices a second at most."""
 _SQL: Final = "SQL92"
 
 
@@ -143,7 +143,7 @@ class GroupCalls:
         known = self.clients.consumers.get(group)
         count = len(known.members) if known is not None else 0
         await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
-        del self._to_tell[group]  # What changes from here on is told anew.
+        del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
         if known is None or known.message_model == "BROADCASTING":
             return

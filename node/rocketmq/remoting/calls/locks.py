@@ -105,7 +105,7 @@ class LockCalls:
         return Answer()
 
     def _is_callers(self, held: _Lock, client_id: str, account: Account) -> bool:
-        """Whether a caller may have a lock that somebody has: it is its own, or ran out."""
+        """Whether a caller may have a lock that is there: its own, or one that ran out."""
         is_own = held.client_id == client_id and held.account.address.what == account.address.what
         return is_own or held.until_s < self._monotonic_s()
 

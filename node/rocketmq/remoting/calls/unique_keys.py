@@ -113,7 +113,7 @@ class UniqueKeys:
         if len(sender.names) > KEY_COUNT_MAX // 2:
             self._forget_oldest(sender)
         elif len(self._sends) > KEY_COUNT_MAX:
-            self._forget_oldest(max(self._sent_by.values(), key=lambda one: len(one.names)))
+            self._forget_oldest(max(self._sent_by.values(), key=lambda sender: len(sender.names)))
         send.future.add_done_callback(lambda done: self._on_done(name, send, done))
 
     def _forget_old(self, sender: "_Sender", since_ms: int) -> None:
