@@ -8,11 +8,13 @@ task belongs to a connection.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from time import monotonic
 from typing import Final, Protocol, cast
 
 from node.framed.frames import FramedParser, FrameFault
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Account, Kind
+from node.runtime.turn import SLICE_S
 
 WINDOW: Final = 1
 """The node does not read: too much of what this client asked for is under way."""
@@ -26,6 +28,8 @@ NAMESERVER_PORT: Final = -2
 """Number of the port of a name server of RocketMQ's remoting protocol."""
 _JOINED_SIZE_BYTES_MAX: Final = 16 << 10
 """Joining smaller buffers is cheaper than passing them one by one."""
+LARGE_READ_SIZE_BYTES: Final = 16 << 10
+"""A read of this size may hold a batch, which takes ms to check."""
 SMALL_SIZE_BYTES: Final = 4 << 10
 """An answer up to this size is sent at once while the client takes its answers."""
 
@@ -65,6 +69,8 @@ class FramedConnectionOwner(Protocol):
     def on_fault(self, connection: "FramedConnection", fault: FrameFault) -> None: ...
     def on_lost(self, connection: "FramedConnection") -> None: ...
     def has_room(self, connection: "FramedConnection", size_bytes: int) -> bool: ...
+    def has_turn(self, connection: "FramedConnection") -> bool: ...
+    def spend(self, seconds: float) -> None: ...
 
 
 class FramedConnection(asyncio.BufferedProtocol):
@@ -264,13 +270,36 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _read_on(self) -> None:
         if self.is_held() or self.is_ended:
             return
-        self._hand_on(None)
+        if self._parser.rest_size_bytes < LARGE_READ_SIZE_BYTES:
+            self._hand_on(None)
+        else:
+            self._hand_on_in_turn(None)
         if not self._holds and not self.is_ended:
             assert self._transport is not None, "only a connection that was made is held"
             self._transport.resume_reading()
 
-    def _hand_on(self, nbytes: int | None) -> None:
-        """Hand on the frames of `nbytes` new bytes, None: those that were kept."""
+    def go_on(self) -> None:
+        """Hand on what was kept: it is the turn of this connection."""
+        self._holds &= ~TURN
+        self._read_on()
+
+    def _hand_on_in_turn(self, nbytes: int | None) -> None:
+        """Hand on frames that may take ms, when no other connection does so in this turn of the
+        loop: batches of many connections at once would hold it for a second."""
+        owner = self._owner
+        if not owner.has_turn(self):
+            if nbytes is not None:
+                self._parser.keep(nbytes)
+                owner.on_half(self, self._parser.rest_size_bytes, began=False)
+            self.hold(TURN)
+            return
+        began_s = monotonic()
+        self._hand_on(nbytes, began_s + SLICE_S)
+        owner.spend(monotonic() - began_s)
+
+    def _hand_on(self, nbytes: int | None, until_s: float = 0.0) -> None:
+        """Hand on the frames of `nbytes` new bytes, None: those that were kept; until a time, if
+        one is given."""
         parser, conversations, count = self._parser, self._conversations, 0
         try:
             frame = parser.next_frame() if nbytes is None else parser.take(nbytes)
@@ -285,7 +314,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 count += 1
                 if not parser.rest or self._holds or self.is_ended:
                     break
-                if count >= self._turn_frame_count_max:
+                if count >= self._turn_frame_count_max or 0 < until_s <= monotonic():
                     self.hold(TURN)
                     self._loop.call_soon(self.release, TURN)
                     break
@@ -366,8 +395,10 @@ class FramedConnection(asyncio.BufferedProtocol):
             # TLS may hand on what it had already.
             self._parser.keep(nbytes)
             self._owner.on_half(self, self._parser.rest_size_bytes, began=False)
-        else:
+        elif nbytes < LARGE_READ_SIZE_BYTES:
             self._hand_on(nbytes)
+        else:
+            self._hand_on_in_turn(nbytes)
 
     def pause_writing(self) -> None:
         self.is_taken = False

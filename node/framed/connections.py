@@ -5,8 +5,9 @@ accounts of the connections have the sums. Must not know what a frame says. A co
 closed by the node is counted by reason, and logged at intervals.
 """
 
+import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -15,6 +16,7 @@ from node.framed.frames import FrameFault, Reason
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Accounts, Kind, Level
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.runtime.turn import SLICE_S
 from node.services.bounds.look_timer import LookTimer
 
 _LOOK_MS: Final = 1_000
@@ -50,6 +52,12 @@ class FramedConnections:
         self._not_taken: dict[FramedConnection, None] = {}
         """Connections whose clients do not take their answers, oldest first."""
         self._handshakes: set[FramedConnection] = set()
+        self._loop = asyncio.get_running_loop()
+        self._turns: deque[FramedConnection] = deque()
+        """Connections with large frames that wait for a later turn of the loop, oldest first."""
+        self._spent_s = 0.0
+        """Time that large frames have taken in this turn."""
+        self._is_calling = False
         self.dropped_count = 0
         """Answers that were dropped for want of room."""
         self.closed: Final[Counter[str]] = Counter({str(reason): 0 for reason in Reason})
@@ -178,6 +186,27 @@ class FramedConnections:
     def _older(self, age_ms: int) -> Iterable[FramedConnection]:
         now_s = self._timer.now_s()
         return [c for c in self._not_taken if (now_s - c.not_taken_since_s) * 1000 >= age_ms]
+
+    # --- Turns ---
+
+    def has_turn(self, connection: FramedConnection) -> bool:
+        """Whether a connection may hand on large frames now; else it is called when it may."""
+        if self._is_calling or (not self._turns and self._spent_s < SLICE_S):
+            return True
+        self._turns.append(connection)
+        return False
+
+    def spend(self, seconds: float) -> None:
+        """Count time of this turn of the loop."""
+        if not self._spent_s:
+            self._loop.call_soon(self._next_turn)
+        self._spent_s += seconds
+
+    def _next_turn(self) -> None:
+        self._spent_s, self._is_calling = 0.0, True
+        while self._turns and self._spent_s < SLICE_S:
+            self._turns.popleft().go_on()
+        self._is_calling = False
 
     # --- Time ---
 

@@ -160,18 +160,16 @@ class Accounts:
         """Return a new account of a connection from an address."""
         address = self._addresses.get(host) or _Address(host, self._of_address)
         account = Account(self, address, self._of_connection)
-        account.is_closed, account._is_counted = False, True
         self.count(account, 1)
         return account
 
     def of_remote(self, host: str, remote: str) -> "Account":
         """Return the account of a client that another node speaks for, by its address with port.
 
-        It is known from the first charge on, and forgotten when it is empty."""
+        It is closed when `settle` finds it empty."""
         found = self._remotes.get(remote)
         if found is None:
-            address = self._addresses.get(host) or _Address(host, self._of_address)
-            found = Account(self, address, self._of_connection, remote)
+            found = self._remotes[remote] = self.open(host)
         return found
 
     @property
@@ -184,25 +182,23 @@ class Accounts:
         return self.total.counts[kind], self.total.sizes[kind]
 
     def settle(self) -> None:
-        """Take back what leases do not use. Called at intervals."""
+        """Take back what leases do not use, and close accounts of remotes without anything. Called
+        at intervals."""
         leases, self.leases = self.leases, {}
         for lease in leases:
             lease.settle()
-
-    def address_of(self, account: "Account") -> "_Address":
-        """Return the sums of the address of an account that was not counted meanwhile."""
-        return self._addresses.get(account.address.what, account.address)
+        for remote in [remote for remote, one in self._remotes.items() if one.is_empty]:
+            self._remotes.pop(remote).close()
 
     def count(self, account: "Account", change: int) -> None:
         """Count an account that is opened (1), or closed and empty (-1)."""
-        address = self._addresses[account.address.what] = account.address
+        address = account.address = self._addresses.setdefault(
+            account.address.what, account.address
+        )
         address.account_count += change
         if not address.account_count:
             del self._addresses[address.what]
-        if account.remote and change > 0:
-            self._remotes[account.remote] = account
-        elif self._remotes.get(account.remote) is account:
-            del self._remotes[account.remote]
+        account.levels = (account, address, self.total)
 
 
 class _Address(Level):
@@ -216,28 +212,20 @@ class _Address(Level):
 
 
 class Account(Level):
-    """What is held for one connection. Made by `Accounts.open` and `Accounts.of_remote`."""
+    """What is held for one connection. Made by `Accounts.open`."""
 
-    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "remote")
+    __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "levels")
 
     def __init__(
-        self,
-        accounts: Accounts,
-        address: _Address,
-        limits: list[tuple[int, int]],
-        remote: str = "",
+        self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
     ) -> None:
         super().__init__("one connection", limits)
         self.accounts: Final = accounts
         self._context: Context | None = None
         self.address = address
-        self.remote: Final = remote
-        self.is_closed, self._is_counted = True, False
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """Connection, address and node."""
-        return self, self.address, self.accounts.total
+        self.levels: tuple[Level, ...] = ()
+        """This one, its address and the node."""
+        self.is_closed, self._is_counted = False, True
 
     def charge(self, kind: Kind, size_bytes: int = 0, count: int = 1) -> "Charge":
         """Hold something for this caller until the charge is released. Raises BusyError."""
@@ -247,8 +235,9 @@ class Account(Level):
     def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
         accounts = self.accounts
-        if not self._is_counted:  # Its connection is gone or elsewhere, and a part still works.
-            self.address = accounts.address_of(self)
+        if not self._is_counted:  # Its connection is gone, and a part of it still works.
+            self._is_counted = True
+            accounts.count(self, 1)
         for level in self.levels:
             count_max, size_bytes_max = level.limits[kind]
             held, size_held = level.counts[kind], level.sizes[kind]
@@ -267,9 +256,6 @@ class Account(Level):
         for level in self.levels:
             level.counts[kind] += count
             level.sizes[kind] += size_bytes
-        if not self._is_counted:
-            self._is_counted = True
-            accounts.count(self, 1)
 
     def give_back(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Take from what is held."""

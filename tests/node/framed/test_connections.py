@@ -13,6 +13,7 @@ import pytest
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Kind, Limit
+from node.runtime.turn import SLICE_S
 from quorumlog.pb.log_pb2 import PullRequest, TailRequest
 from tests.node.framed.clients import (
     CANCEL,
@@ -395,3 +396,32 @@ async def woken_at_once(it: Served, client: AsyncFramedClient) -> None:
     large = record(0, queue_id=1, size_bytes=150_000)
     assert (await other.call(1, 1, b"\x10\x01", large)).append().record_count == 1
     await eventually(lambda: it.call_count == 0, "their answers")
+
+
+async def test_large_frames_of_many_connections_take_turns_of_the_loop(tmp_path: Path) -> None:
+    """Batches that arrive at once on many connections are checked in turns: between two of them
+    the loop does all else."""
+    async with served(tmp_path, **FILES) as it:
+        clients = [await it.client() for _ in range(6)]
+        await eventually(lambda: it.server.connections.count == 6, "all connections")
+        table, loop = it.server.connections, asyncio.get_running_loop()
+        turns: list[int] = []
+        turn = 0
+
+        def count_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(turns) < 12:
+                loop.call_soon(count_turn)
+
+        def spend(_seconds: float) -> None:
+            turns.append(turn)
+            spent(SLICE_S)  # Whatever it took: the whole slice.
+
+        spent, table.spend = table.spend, spend  # type: ignore[method-assign]
+        for n, client in enumerate(clients):
+            client.send(append(1, 200 * n, 200 * n + 200) + append(2, 200 * n, 200 * n + 200))
+        loop.call_soon(count_turn)
+        for client in clients:
+            assert {(await client.read()).append().record_count for _ in range(2)} == {200}
+        assert len(turns) == len(set(turns)) >= 6

@@ -91,12 +91,17 @@ def test_a_client_that_another_node_speaks_for_has_an_account_while_it_holds_som
     charges = [accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS) for _ in range(2)]
     with pytest.raises(BusyError, match="of one connection"):
         accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS)
+    accounts.settle()
+    assert accounts.address_count == 1
     for charge in charges:
         charge.release()
+    accounts.settle()
     assert accounts.address_count == 0
     accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS).release()
+    accounts.settle()
     assert accounts.address_count == 0
     accounts.of_remote("10.0.0.8", "10.0.0.8:77")
+    accounts.settle()
     assert (accounts.address_count, len(accounts._remotes)) == (0, 0), "it holds nothing"
 
 
