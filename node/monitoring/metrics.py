@@ -28,8 +28,6 @@ from node.replication.raft.driver import RaftDriver
 from node.replication.raft.repair import LiveRepairStats
 from node.replication.scrub import ScrubStats
 from node.rocketmq.clients import QUESTION_SIZE_BYTES_MAX
-from node.rocketmq.remoting.calls.locks import LOCK_COUNT_MAX
-from node.rocketmq.remoting.clients import CLIENT_COUNT_MAX as MEMBERSHIP_COUNT_MAX
 from node.rocketmq.remoting.service import Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import ANY, Accounts, Kind
@@ -305,11 +303,11 @@ REMOTING: Final[Table[Remoting]] = {
     "remoting_memberships": gauge("Memberships of classic clients in groups, at this node.",
         lambda r: r.groups.clients.count),
     "remoting_memberships_limit": gauge("Limit of these: new ones are refused.",
-        lambda _: MEMBERSHIP_COUNT_MAX),
+        lambda r: r.accounts.limits[Kind.MEMBERS].count_max),
     "remoting_locks": gauge("Queues that consumers locked to read them in order.",
         lambda r: r.locks.count),
     "remoting_locks_limit": gauge("Limit of these: no more are given.",
-        lambda _: LOCK_COUNT_MAX),
+        lambda r: r.accounts.limits[Kind.LOCKS].count_max),
     "remoting_forwarded": counter("Commands of classic clients forwarded to the leader.",
         lambda r: r.forwarder.forwarded_total),
     "remoting_repeated": counter("Sends with a unique key that came again, stored once.",

@@ -11,6 +11,7 @@ under way, stays charged to the address until it ends.
 """
 
 import ipaddress
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 ANY: Final = 1 << 62
 """No limit of its own."""
+ROW_SIZE_BYTES: Final = 512
+"""Objects and index entries of a row, without its texts."""
 LEASE_COUNT: Final = 8
 LEASE_SIZE_BYTES: Final = 64 * KIB
 """Steps in which the hot path takes from an account."""
@@ -95,7 +98,7 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.ANSWERS: Limit("answers not taken", ANY, 256 * MIB, connection_part=16),
         Kind.FORWARDED: Limit("forwarded requests", 16_384, 128 * MIB, connection_part=4),
         Kind.MEMBERS: Limit("members of groups", 16_384, 64 * MIB),
-        Kind.LOCKS: Limit("locks of queues", 262_144, 64 * MIB),
+        Kind.LOCKS: Limit("locks of queues", 131_072, 128 * MIB),
         Kind.ROWS: Limit("rows in memory", 65_536, 32 * MIB),
         Kind.TRANSACTIONS: Limit("open transactions", 20_000),
         Kind.DELIVERIES: Limit("messages handed out", 131_072, connection_part=4),
@@ -103,6 +106,11 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""
+
+
+def row_size_bytes(*texts: str) -> int:
+    """Return the bytes of a row of a table in memory, about: its objects, and its texts."""
+    return ROW_SIZE_BYTES + sum(map(sys.getsizeof, texts))
 
 
 def limits_of(call_count_max: int) -> Mapping[Kind, Limit]:
@@ -246,6 +254,9 @@ class Account(Level):
     def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
         accounts = self.accounts
+        if not self._is_counted:  # Its connection is gone, and a part of it still works.
+            self._is_counted = True
+            accounts.count(self, 1)
         for level in self.levels:
             count_max, size_bytes_max = level.limits[kind]
             held, size_held = level.counts[kind], level.sizes[kind]
@@ -264,9 +275,6 @@ class Account(Level):
         for level in self.levels:
             level.counts[kind] += count
             level.sizes[kind] += size_bytes
-        if not self._is_counted:  # Its connection is gone, and a part of it still works.
-            self._is_counted = True
-            accounts.count(self, 1)
 
     def give_back(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Take from what is held."""

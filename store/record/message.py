@@ -24,6 +24,7 @@ _TOPIC_CHARACTERS: Final = frozenset(
     b"%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 _HASH_CHUNK: Final = 1024
+SHORT_TAG_LENGTH_MAX: Final = 128
 _POWERS_OF_31: Final = tuple(pow(31, k, 1 << 32) for k in range(_HASH_CHUNK + 1))
 _AFTER_HOST: Final = struct.Struct(">iqi")  # Reconsume times, prepared position, body length.
 
@@ -313,9 +314,14 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-@lru_cache(maxsize=4096)  # Tags are few and repeat; a hash costs about 30 ns a character.
 def tags_code(tag: str) -> int:
     """Return the hash that the consume queue keeps of a tag: Java's, 0 without a tag (1.9)."""
+    return short_tags_code(tag) if len(tag) <= SHORT_TAG_LENGTH_MAX else java_hash(tag)
+
+
+@lru_cache(maxsize=4096)  # Tags are few and repeat; a hash costs about 30 ns a character.
+def short_tags_code(tag: str) -> int:
+    """Return `tags_code` of a tag of at most SHORT_TAG_LENGTH_MAX characters: it is remembered."""
     return java_hash(tag)
 
 

@@ -13,12 +13,14 @@ from store import format as fmt
 from store.errors import RecordFormatError, TopicNameError
 from store.record.columns import NO_KEY
 from store.record.message import (
+    SHORT_TAG_LENGTH_MAX,
     check_topic,
     decode_properties,
     index_keys,
     java_hash,
     positive_hash,
     record_layout,
+    short_tags_code,
     tags_code,
 )
 
@@ -170,7 +172,10 @@ class TailReader:
             return topic, pending, 0, ()
         if not properties.isascii() or tag == b"" or unique == b"" or keys == b"":
             return self._read_slowly(topic, pending, properties)
-        code = tags_code(tag.decode("ascii")) if tag else 0
+        code = 0
+        if tag:
+            is_short = len(tag) <= SHORT_TAG_LENGTH_MAX
+            code = (short_tags_code if is_short else tags_code)(tag.decode("ascii"))
         if unique is None and keys is None:
             return topic, pending, code, ()
         parts = [] if unique is None else [unique]

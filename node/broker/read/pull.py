@@ -18,8 +18,11 @@ from node.errors.common import BadRequestError
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
 from store.derived.queues.pull import PullResult, PullStatus
+from store.record.topic_names import retry_topic
 
 _TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
+_NOTHING_GIVEN_BACK: Final = PullResult(PullStatus.OFFSET_OVERFLOW_ONE, 0, 0, 0)
+"""Of the retry topic of a group, which is made with its first message: members wait for that."""
 _STATUS: Final = {
     PullStatus.FOUND: log_pb2.PULL_STATUS_FOUND,
     PullStatus.NO_MATCHED_MESSAGE: log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE,
@@ -157,9 +160,11 @@ class Pulls:
         """Read once, now. Raises UnknownTopicError and the like, CorruptionError."""
         topic, queue_id, max_count, max_size_bytes, tags, _, group, sql = reader
         context = self._context
-        context.readable(topic, queue_id)
         if group:
             check_reader(context, group, topic)
+        if topic == retry_topic(group) and context.state.topic(topic) is None:
+            return _NOTHING_GIVEN_BACK
+        context.readable(topic, queue_id)
         for _ in range(_TRIES):
             result = context.store.pull(
                 topic,

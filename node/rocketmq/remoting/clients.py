@@ -6,24 +6,31 @@ came on, and leaves with it. The node tells members of a group when it changes, 
 them shares out its queues again.
 """
 
+import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
+from node.errors.common import BusyError
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.runtime.accounts import Account, Kind, row_size_bytes
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.turn import Turn
+from store.record.message import tags_code
 
-CLIENT_COUNT_MAX: Final = 16_384
-"""Memberships that are kept. Above it a heartbeat of a new one is refused."""
 SILENT_S_MAX: Final = 120.0
 """Time after which a silent client is out; RocketMQ's."""
 CLIENT_ID_LENGTH_MAX: Final = 255
 GROUPS_OF_CLIENT_MAX: Final = 256
+"""Groups of each kind in one heartbeat."""
 TOPICS_OF_GROUP_MAX: Final = 1_024
+_TROUBLE_INTERVAL_MS: Final = 10_000
+_Key = tuple[bool, str]
+"""Whether it is a group of consumers, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,6 @@ class Subscription:
     expression: str
     is_sql: bool
     version: int
-    document: dict[str, Any] = field(compare=False)
-    """As the client wrote it, for tools."""
 
     def __post_init__(self) -> None:
         """Raise RefusedError for an expression that is too long to be taken apart."""
@@ -50,6 +55,34 @@ class Subscription:
             return []
         return [tag for tag in (part.strip() for part in self.expression.split("||")) if tag]
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The form that tools read."""
+        tags = self.tags
+        return {
+            "topic": self.topic,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "expressionType": "SQL92" if self.is_sql else "TAG",
+            "tagsSet": tags,
+            "codeSet": [tags_code(tag) for tag in tags],
+            "classFilterMode": False,
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size in memory."""
+        return row_size_bytes(self.topic, self.expression)
+
+
+class Consumption(NamedTuple):
+    """What a heartbeat says of a consumer group."""
+
+    consume_type: str
+    message_model: str
+    consume_from: str
+    subscriptions: dict[str, Subscription]
+
 
 @dataclass(slots=True)
 class Member:
@@ -57,10 +90,13 @@ class Member:
 
     client_id: str
     connection: RemotingConnection
+    account: Account
     language: str
     version: int
     last_seen_s: float
     last_seen_unix_ms: int
+    size_bytes: int = 0
+    """What the account pays for: the row, and the subscriptions of the group that it told."""
 
 
 @dataclass(slots=True)
@@ -72,6 +108,34 @@ class ConsumerGroup:
     consume_from: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    tellers: dict[str, str] = field(default_factory=dict)
+    """Client id of the member that pays for the subscription of a topic."""
+
+    def forget(self, topic: str) -> None:
+        """Forget a subscription, and give back what its member paid."""
+        self._pay(self.members[self.tellers.pop(topic)], -self.subscriptions.pop(topic).size_bytes)
+
+    def hand_over(self) -> None:
+        """Have members that are left pay for the subscriptions that others told. One for which
+        none can pay is forgotten, until a heartbeat tells it again."""
+        heir = next(iter(self.members.values()), None)
+        for topic in [topic for topic, one in self.tellers.items() if one not in self.members]:
+            try:
+                if heir is not None:
+                    self._pay(heir, self.subscriptions[topic].size_bytes)
+                    self.tellers[topic] = heir.client_id
+                    continue
+            except BusyError:
+                pass
+            del self.subscriptions[topic], self.tellers[topic]
+
+    @staticmethod
+    def _pay(member: Member, size_bytes: int) -> None:
+        if size_bytes > 0:
+            member.account.take(Kind.MEMBERS, size_bytes, 0)
+        else:
+            member.account.give_back(Kind.MEMBERS, -size_bytes, 0)
+        member.size_bytes += size_bytes
 
 
 class Clients:
@@ -87,129 +151,180 @@ class Clients:
         `on_left` with group and client id of a consumer that left."""
         self._on_changed, self._on_left = on_changed, on_left
         self._monotonic_s = monotonic_s
+        self._trouble = RateLimitedLog(
+            logging.getLogger(__name__), interval_ms=_TROUBLE_INTERVAL_MS, monotonic_s=monotonic_s
+        )
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._members_of: dict[RemotingConnection, dict[tuple[bool, str], set[str]]] = {}
-        """Client ids on a connection, by the groups that they belong to; True: of consumers."""
+        self._members_of: dict[RemotingConnection, dict[_Key, set[str]]] = {}
+        """Client ids on a connection, by the groups that they belong to."""
         self._producing: dict[str, set[str]] = {}
         """Groups that a client id produces for."""
         self.count = 0
         """Memberships."""
 
-    def put_producer(self, group: str, member: Member) -> None:
-        """Note that a client produces for a group. Raises RefusedError."""
-        members = self.producers.get(group, {})
-        self._put(False, group, members, member)
-        self.producers[group] = members  # Not before: a refused client leaves no group behind.
-        self._producing.setdefault(member.client_id, set()).add(group)
-
-    def put_consumer(
-        self, group: str, member: Member, described: ConsumerGroup, topics: dict[str, Subscription]
+    def put(
+        self, client: Member, producers: Iterable[str], consumers: dict[str, Consumption]
     ) -> None:
-        """Note that a client consumes for a group, as `described` says. Raises
-        RefusedError."""
-        known = self.consumers.get(group, ConsumerGroup())
-        is_new = self._put(True, group, known.members, member)
-        self.consumers[group] = known
-        known.consume_type = described.consume_type
-        known.message_model = described.message_model
-        known.consume_from = described.consume_from
-        if self._subscribe(known, topics) or is_new:
-            self._on_changed(group)
+        """Note that a client belongs to groups, all or none. Its account pays for the rows.
 
-    @staticmethod
-    def _subscribe(group: ConsumerGroup, topics: dict[str, Subscription]) -> bool:
-        """Take subscriptions that are newer, drop those that ended; return whether any changed."""
-        before = dict(group.subscriptions)
-        for topic, told in topics.items():
-            known = group.subscriptions.get(topic)
-            if known is None or told.version > known.version:
-                group.subscriptions[topic] = told
-        for topic in [topic for topic in group.subscriptions if topic not in topics]:
-            del group.subscriptions[topic]
-        return before != group.subscriptions
+        Raises RefusedError while another address is connected with the same client id, and
+        BusyError.
+        """
+        keys: list[_Key] = [(False, group) for group in dict.fromkeys(producers)]
+        keys += [(True, group) for group in consumers]
+        count = size_bytes = 0
+        for key in keys:
+            old, paid = self._members(key).get(client.client_id), 0
+            if old is None:
+                paid = row_size_bytes(client.client_id, key[1], client.language)
+            elif old.account is not client.account:
+                self._check_same_address(key, old, client)
+                paid = old.size_bytes
+            if paid:
+                count, size_bytes = count + 1, size_bytes + paid
+            if key[0]:
+                size_bytes += sum(one.size_bytes for one in self._newer(key[1], consumers[key[1]]))
+        client.account.take(Kind.MEMBERS, size_bytes, count)
+        for key in keys:
+            self._put(key, client, consumers.get(key[1]) if key[0] else None)
 
-    def _put(
-        self, is_consumer: bool, group: str, members: dict[str, Member], member: Member
-    ) -> bool:
-        """Put a member in; return whether it is new."""
-        old = members.get(member.client_id)
-        if old is None and self.count >= CLIENT_COUNT_MAX:
-            text = f"{CLIENT_COUNT_MAX} clients are registered, the limit; stop some"
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
-        groups = self._members_of.setdefault(member.connection, {})
-        key = (is_consumer, group)
-        if key not in groups and len(groups) >= GROUPS_OF_CLIENT_MAX:
-            text = f"{GROUPS_OF_CLIENT_MAX} groups of one client, the limit"
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, text)
+    def _check_same_address(self, key: _Key, old: Member, client: Member) -> None:
+        """Raise RefusedError where a client would take the place of one of another address.
+
+        After a broken connection the client comes from the address that it had."""
+        owner, host = old.account.address.what, client.account.address.what
+        if owner == host or old.connection.connection.is_ended:
+            return
+        text = f"client id {client.client_id!r} of group {key[1]} is that of a client at {owner}"
+        self._trouble.warn("a client is refused", f"{text}, not at {host}")
+        raise RefusedError(ResponseCode.NO_PERMISSION, f"{text}; use another instanceName")
+
+    def _members(self, key: _Key) -> dict[str, Member]:
+        if not key[0]:
+            return self.producers.get(key[1], {})
+        known = self.consumers.get(key[1])
+        return {} if known is None else known.members
+
+    def _newer(self, group: str, consumption: Consumption) -> Iterator[Subscription]:
+        """Yield the subscriptions of a heartbeat that the group does not have, or has older."""
+        known = self.consumers.get(group, ConsumerGroup()).subscriptions
+        for topic, one in consumption.subscriptions.items():
+            if topic not in known or one.version > known[topic].version:
+                yield one
+
+    def _put(self, key: _Key, client: Member, consumption: Consumption | None) -> None:
+        """Put a member in, which is paid for."""
+        is_consumer, group = key
+        newer = list(self._newer(group, consumption)) if consumption is not None else []
+        if is_consumer:
+            members = self.consumers.setdefault(group, ConsumerGroup()).members
+        else:
+            members = self.producers.setdefault(group, {})
+            self._producing.setdefault(client.client_id, set()).add(group)
+        old, member = members.get(client.client_id), replace(client)
         if old is None:
             self.count += 1
+            member.size_bytes = row_size_bytes(client.client_id, group, client.language)
         else:
             self._unbind(key, old)
-        groups.setdefault(key, set()).add(member.client_id)
-        members[member.client_id] = member
-        return old is None
+            member.size_bytes = old.size_bytes
+            if old.account is not member.account:
+                old.account.give_back(Kind.MEMBERS, old.size_bytes)
+        members[client.client_id] = member
+        of_connection = self._members_of.setdefault(member.connection, {})
+        of_connection.setdefault(key, set()).add(client.client_id)
+        if consumption is not None:
+            is_changed = self._subscribe(self.consumers[group], member, consumption, newer)
+            if is_changed or old is None:
+                self._on_changed(group)
 
-    def _unbind(self, key: tuple[bool, str], gone: Member) -> None:
+    @staticmethod
+    def _subscribe(
+        group: ConsumerGroup, member: Member, consumption: Consumption, newer: list[Subscription]
+    ) -> bool:
+        """Take subscriptions that are newer, drop those that ended; return whether any changed."""
+        group.consume_type, group.message_model, group.consume_from, _ = consumption
+        ended = [topic for topic in group.subscriptions if topic not in consumption.subscriptions]
+        replaced = [one.topic for one in newer if one.topic in group.subscriptions]
+        for topic in (*ended, *replaced):
+            group.forget(topic)
+        for one in newer:
+            group.subscriptions[one.topic] = one
+            group.tellers[one.topic] = member.client_id
+            member.size_bytes += one.size_bytes
+        return bool(ended or newer)
+
+    def _unbind(self, key: _Key, gone: Member) -> None:
         """Take a member that is gone from its connection, with its group if it was the last."""
         groups = self._members_of.get(gone.connection, {})
         client_ids = groups.get(key, set())
         client_ids.discard(gone.client_id)
         if not client_ids:
             groups.pop(key, None)
+        if not groups:
+            self._members_of.pop(gone.connection, None)
 
-    def remove(self, is_consumer: bool, group: str, client_id: str) -> None:
-        """Take a client out of a group, because it said so."""
-        if is_consumer:
-            known = self.consumers.get(group)
-            gone = known.members.pop(client_id, None) if known is not None else None
-            if known is not None and gone is not None:
-                self.count -= 1
-                self._unbind((True, group), gone)
+    def leave(self, is_consumer: bool, group: str, client_id: str, account: Account) -> None:
+        """Take a client out of a group, because a caller said so. Raises RefusedError if it is not
+        the caller's."""
+        member = self._members((is_consumer, group)).get(client_id)
+        if member is not None:
+            if member.account.address.what != account.address.what:
+                text = f"client id {client_id!r} is that of a client of another address"
+                raise RefusedError(ResponseCode.NO_PERMISSION, text)
+            self._remove((is_consumer, group), [client_id])
+
+    def _remove(self, key: _Key, client_ids: Sequence[str]) -> None:
+        """Take members out of a group, together: the subscriptions are looked at once."""
+        is_consumer, group = key
+        members = self._members(key)
+        for client_id in client_ids:
+            gone = members.pop(client_id)
+            self.count -= 1
+            self._unbind(key, gone)
+            gone.account.give_back(Kind.MEMBERS, gone.size_bytes)
+            if is_consumer:
                 self._on_left(group, client_id)
-                self._after_leave(group, known)
-            return
-        members = self.producers.get(group)
-        if members is not None:
-            gone = members.pop(client_id, None)
-            if gone is not None:
-                self.count -= 1
-                self._unbind((False, group), gone)
-                producing = self._producing[client_id]
-                producing.remove(group)
-                if not producing:
-                    del self._producing[client_id]
+                continue
+            producing = self._producing[client_id]
+            producing.remove(group)
+            if not producing:
+                del self._producing[client_id]
+        if is_consumer:
+            self.consumers[group].hand_over()
             if not members:
-                del self.producers[group]
-
-    def _after_leave(self, group: str, known: ConsumerGroup) -> None:
-        if not known.members:
-            del self.consumers[group]
-        self._on_changed(group)
+                del self.consumers[group]
+            self._on_changed(group)
+        elif not members:
+            del self.producers[group]
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Take the clients of a closed connection out of their groups."""
-        for (is_consumer, group), client_ids in self._members_of.pop(connection, {}).items():
-            for client_id in client_ids:
-                self.remove(is_consumer, group, client_id)
+        for key, client_ids in self._members_of.pop(connection, {}).items():
+            self._remove(key, list(client_ids))
 
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""
         group = next(iter(self._producing.get(client_id, ())), None)
         return None if group is None else self.producers[group][client_id]
 
+    def is_consumer(self, group: str, client_id: str) -> bool:
+        """Whether a client is a member of a consumer group."""
+        return client_id in self._members((True, group))
+
     async def expire(self, turn: Turn) -> None:
         """Take clients out that were silent for too long."""
         oldest_s = self._monotonic_s() - SILENT_S_MAX
-        silent = [one for one in self._all() if one[2].last_seen_s < oldest_s]
-        async for is_consumer, group, member in turn.over(silent):
-            if member.last_seen_s < oldest_s:
-                self.remove(is_consumer, group, member.client_id)
+        silent = [one for one in self._all() if one[1].last_seen_s < oldest_s]
+        async for key, member in turn.over(silent):
+            if self._members(key).get(member.client_id) is member:
+                self._remove(key, [member.client_id])
 
-    def _all(self) -> Iterator[tuple[bool, str, Member]]:
+    def _all(self) -> Iterator[tuple[_Key, Member]]:
         for group, known in self.consumers.items():
             for member in known.members.values():
-                yield True, group, member
+                yield (True, group), member
         for group, members in self.producers.items():
             for member in members.values():
-                yield False, group, member
+                yield (False, group), member

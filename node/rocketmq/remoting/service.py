@@ -35,7 +35,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
-from node.rocketmq.remoting.conversation import Handler, RemotingCalls, Request
+from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.node_proof import NodeProof
@@ -89,6 +89,7 @@ class Remoting:
         which this node answers, one for each broker name or one for all; `proof` tells nodes from
         strangers."""
         self._calls = calls
+        self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
         self._proof = proof
         cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
@@ -113,25 +114,26 @@ class Remoting:
         if unique_keys is not None:
             broker.add_leader_work(unique_keys)
         self.transactions: Final = TransactionCalls(shared, broker)
-        self.groups: Final = GroupCalls(
-            shared, self._on_consumer, self.transactions.watch, self.locks.release
-        )
+        self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
         self.transactions.clients = self.groups.clients
         self._replies = ReplyCalls(shared, self.groups.clients)
         self._messages = MessageCalls(shared, broker)
         self._offsets = OffsetCalls(shared, broker)
-        self._node = NodeAdmin(shared, broker, settings)
-        self._pulls = Pulls(shared, broker, self.groups, self._node.got)
+        self._node = NodeAdmin(shared, broker, settings, self.groups.clients.consumers)
+        self._pulls = Pulls(shared, broker, self.groups, self._node.add_got)
         self._routes = RouteCalls(
-            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
+            shared,
+            cluster,
+            self._node.closed_names,
+            self.groups.clients.consumers,
+            has_auto_topics=has_auto_topics,
         )
         self._key_values = KeyValueCalls(shared, broker)
         self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
-        self._group_admin = GroupAdmin(shared, broker, self.groups.clients, self._retries)
-        self._pops = PopCalls(shared, broker, cluster, self.groups.clients)
+        self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
+        self._pops = PopCalls(shared, broker, self._routes.shares, self.groups.clients)
         self._relays = RelayCalls(shared, broker, self.groups.clients)
         broker.add_leader_work(self.transactions)
-        self._topics_under_way: dict[str, asyncio.Task[None]] = {}
         self._lookers: list[asyncio.Task[None]] = []
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -226,19 +228,17 @@ class Remoting:
             code: handler if code in _LIGHT else self._in_turn(handler)
             for code, handler in self.handlers().items()
         }
-        on_closed = self.groups.clients.on_closed
         handlers[GREETING] = self._proof.greet
-        self._calls.open(handlers, self._begin, self._check, on_closed, _LIGHT)
+        self._calls.open(handlers, self._begin, self._check, self._on_closed, _LIGHT)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
         self._sends.stop()
         self.groups.stop()
         self.transactions.end()
-        tasks = [*self._topics_under_way.values(), *self._lookers]
-        for task in tasks:
+        for task in self._lookers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._lookers, return_exceptions=True)
         await self.forwarder.stop()
         await self.places.stop()
 
@@ -274,6 +274,12 @@ class Remoting:
             return
         raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
+    def _on_closed(self, connection: RemotingConnection) -> None:
+        account, clients = connection.connection.account, self.groups.clients
+        clients.on_closed(connection)
+        self.locks.on_closed(account, clients.is_consumer)
+        self.transactions.on_closed(account)
+
     async def _look(self) -> None:
         """Take silent clients out and samples of counters, at intervals, and look for a name that
         had no address."""
@@ -282,22 +288,10 @@ class Remoting:
             await self.groups.clients.expire(self._shared.context.turn)
             self.locks.expire()
             self.transactions.forget_absent()
+            if self._unique_keys is not None:
+                self._unique_keys.expire()
             self._node.sample()
             await self._shared.resolve()
-
-    def _on_consumer(self, group: str) -> None:
-        """Have the leader make the retry topic of a group, once at a time."""
-        if group in self._topics_under_way:
-            return
-        task = asyncio.create_task(self._retry_topic(group))
-        self._topics_under_way[group] = task
-        task.add_done_callback(lambda _: self._topics_under_way.pop(group, None))
-
-    async def _retry_topic(self, group: str) -> None:
-        try:
-            await self._retries.make_retry_topic(group)
-        except Exception as error:  # noqa: BLE001 - the next heartbeat of the group tries again.
-            _log.warning("a retry topic could not be made", group=group, reason=str(error))
 
 
 async def _refuse(request: Request) -> Answer:

@@ -100,6 +100,22 @@ def test_a_client_that_another_node_speaks_for_has_an_account_while_it_holds_som
     accounts.of_remote("10.0.0.9", "10.0.0.9:77").charge(Kind.CALLS).release()
     accounts.settle()
     assert accounts.address_count == 0
+    accounts.of_remote("10.0.0.8", "10.0.0.8:77")
+    accounts.settle()
+    assert (accounts.address_count, len(accounts._remotes)) == (0, 0), "it holds nothing"
+
+
+def test_an_account_that_is_charged_after_its_end_has_the_sums_of_its_address() -> None:
+    accounts = Accounts(SMALL)
+    ended = accounts.open("10.0.0.1")
+    ended.close()
+    other = accounts.open("10.0.0.1")
+    charges = [account.charge(Kind.CALLS) for account in (ended, other)]
+    assert ended.address is other.address
+    for charge in charges:
+        charge.release()
+    other.close()
+    assert accounts.address_count == 0
 
 
 def test_a_lease_takes_in_steps_and_gives_back_what_it_does_not_use() -> None:

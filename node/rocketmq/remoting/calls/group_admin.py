@@ -16,7 +16,6 @@ from node.rocketmq.remoting.calls.json_bodies import (
     rows_of,
     text_in,
 )
-from node.rocketmq.remoting.calls.retries import RetryCalls
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Clients, Member
@@ -45,13 +44,10 @@ RETRY_COUNT_MAX: Final = 1_000_000
 class GroupAdmin:
     """Answers the requests about groups. One per gateway."""
 
-    def __init__(
-        self, shared: Shared, broker: Broker, clients: Clients, retries: RetryCalls
-    ) -> None:
+    def __init__(self, shared: Shared, broker: Broker, clients: Clients) -> None:
         self._shared = shared
         self._broker = broker
         self._clients = clients
-        self._retries = retries
 
     # --- Settings ---
 
@@ -71,7 +67,6 @@ class GroupAdmin:
                     group=text_in(row, "groupName"), settings=_settings_in(row)
                 )
                 await self._broker.group_settings.set_group_settings(put)
-                await self._retries.make_retry_topic(put.group)
             return Answer()
 
         return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)

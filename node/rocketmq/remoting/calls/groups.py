@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
     json_body,
@@ -22,7 +23,7 @@ from node.rocketmq.remoting.clients import (
     GROUPS_OF_CLIENT_MAX,
     TOPICS_OF_GROUP_MAX,
     Clients,
-    ConsumerGroup,
+    Consumption,
     Member,
     Subscription,
 )
@@ -30,11 +31,15 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.fields import text_of
+from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
+from node.runtime.accounts import Account
 from node.runtime.clock import unix_ms
 
 TOLD_AFTER_S: Final = 0.05
 """Members of a group are told of its changes so much later: many come and go at once."""
+TOLD_MEMBER_S: Final = 0.001
+"""And so much later for each: however often a large group changes, its members get 1,000
+notices a second at most."""
 _SQL: Final = "SQL92"
 
 
@@ -44,16 +49,15 @@ class GroupCalls:
     def __init__(
         self,
         shared: Shared,
-        on_consumer: Callable[[str], None],
-        on_producer: Callable[[str], None],
+        on_producer: Callable[[str, Account], None],
         on_left: Callable[[str, str], None],
     ) -> None:
-        """`on_consumer` and `on_producer` are called with each group of a heartbeat, `on_left` with
-        group and client id of a consumer that left."""
+        """`on_producer` is called with each group that a heartbeat produces for, and the account of
+        its caller, `on_left` with group and client id of a consumer that left."""
         self._shared = shared
-        self._on_consumer, self._on_producer = on_consumer, on_producer
+        self._on_producer = on_producer
         self.clients: Final = Clients(self._on_changed, on_left)
-        self._to_tell: dict[str, asyncio.TimerHandle] = {}
+        self._to_tell: dict[str, asyncio.Task[None]] = {}
 
     async def heartbeat(self, request: Request) -> Answer:
         """Register a client in all groups that it names."""
@@ -63,40 +67,42 @@ class GroupCalls:
         if not 1 <= len(client_id) <= CLIENT_ID_LENGTH_MAX:
             text = f"clientID must have 1 to {CLIENT_ID_LENGTH_MAX} characters"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        member = Member(
+        rows = rows_of(document, "producerDataSet", GROUPS_OF_CLIENT_MAX)
+        producers = [self._group(text_in(row, "groupName")) for row in rows]
+        consumers = {}
+        rows = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
+        async for row in self._shared.context.turn.over(rows):
+            subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
+            consumers[self._group(text_in(row, "groupName"))] = Consumption(
+                text_in(row, "consumeType"),
+                text_in(row, "messageModel"),
+                text_in(row, "consumeFromWhere"),
+                {one.topic: one for one in map(_subscription, subscriptions)},
+            )
+        if request.connection.connection.is_ended:
+            return Answer()  # It left meanwhile.
+        client = Member(
             client_id,
             request.connection,
+            request.account,
             command.language,
             command.version,
             time.monotonic(),
             unix_ms(),
         )
-        for row in rows_of(document, "producerDataSet", GROUPS_OF_CLIENT_MAX):
-            group = self._group(text_in(row, "groupName"))
-            self.clients.put_producer(group, member)
-            self._on_producer(group)
-        consumers = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
-        async for row in self._shared.context.turn.over(consumers):
-            group = self._group(text_in(row, "groupName"))
-            told = ConsumerGroup(
-                text_in(row, "consumeType"),
-                text_in(row, "messageModel"),
-                text_in(row, "consumeFromWhere"),
-            )
-            subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
-            topics = {one.topic: one for one in map(_subscription, subscriptions)}
-            self.clients.put_consumer(group, member, told, topics)
-            self._on_consumer(group)
+        self.clients.put(client, producers, consumers)
+        for group in producers:
+            self._on_producer(group, request.account)
         return Answer()
 
     async def unregister(self, request: Request) -> Answer:
-        """Take a client out of one group."""
+        """Take a client of the caller out of one group."""
         ext = request.command.ext
         client_id = text_of(ext, "clientID")
         for is_consumer, field in ((False, "producerGroup"), (True, "consumerGroup")):
-            group = ext.get(field)
+            group = text_of(ext, field, "")
             if group:
-                self.clients.remove(is_consumer, group, client_id)
+                self.clients.leave(is_consumer, group, client_id, request.account)
         return Answer()
 
     async def members(self, request: Request) -> Answer:
@@ -130,32 +136,32 @@ class GroupCalls:
 
     def _on_changed(self, group: str) -> None:
         if group not in self._to_tell:
-            loop = asyncio.get_running_loop()
-            self._to_tell[group] = loop.call_later(TOLD_AFTER_S, self._tell, group)
+            self._to_tell[group] = asyncio.create_task(self._tell(group))
 
-    def _tell(self, group: str) -> None:
-        """Notify the members of a group: they share out its queues again."""
-        self._to_tell.pop(group, None)
+    async def _tell(self, group: str) -> None:
+        """Notify the members of a group, later: they share out its queues again."""
+        known = self.clients.consumers.get(group)
+        count = len(known.members) if known is not None else 0
+        await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
+        del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
         if known is None or known.message_model == "BROADCASTING":
             return
-        for member in known.members.values():
+        async for member in self._shared.context.turn.over([*known.members.values()]):
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             member.connection.tell(command)
 
     def stop(self) -> None:
         """Tell no more."""
-        for timer in self._to_tell.values():
-            timer.cancel()
-        self._to_tell.clear()
+        for task in self._to_tell.values():
+            task.cancel()
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:
     version = row.get("subVersion", 0)
     return Subscription(
         text_in(row, "topic"),
-        text_in(row, "subString"),
+        text_in(row, "subString", EXPRESSION_LENGTH_MAX),
         text_in(row, "expressionType") == _SQL,
-        version if type(version) is int else 0,
-        row,
+        version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.fields import TEXT_LENGTH_MAX
 from node.runtime.json_text import JsonLimitError, dump_json, read_bounded_json
 
 DOCUMENT_SIZE_BYTES_MAX: Final = 64 * 1024
@@ -43,10 +44,15 @@ def json_body(document: object) -> bytes:
     return dump_json(document)
 
 
-def text_in(row: dict[str, Any], name: str) -> str:
-    """Return a text of an object; empty if it is missing or no text."""
+def text_in(row: dict[str, Any], name: str, length_max: int = TEXT_LENGTH_MAX) -> str:
+    """Return a text of an object; empty if it is missing or no text. Raises RefusedError."""
     value = row.get(name)
-    return value if type(value) is str else ""
+    if type(value) is not str:
+        return ""
+    if len(value) > length_max:
+        text = f"{name} has {len(value)} characters, the limit is {length_max}"
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+    return value
 
 
 def rows_of(

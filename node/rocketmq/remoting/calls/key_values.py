@@ -11,7 +11,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.fields import text_of
+from node.rocketmq.remoting.protocol.fields import VALUE_LENGTH_MAX, text_of
 from node.state.tables.key_values import KeyValuesTable
 from quorumlog.pb.state_pb2 import Command
 
@@ -28,7 +28,7 @@ class KeyValueCalls:
         ext = request.command.ext
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
-            put.value = text_of(ext, "value")
+            put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
 
         async def here() -> Answer:
             await self._broker.commands.submit(Command(put_key_value=put))

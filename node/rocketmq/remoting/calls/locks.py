@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from node.errors.common import BusyError
 from node.rocketmq.protocol.names import TOPIC_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
 from node.rocketmq.remoting.calls.shared import Shared
@@ -16,11 +17,10 @@ from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.runtime.accounts import Account, Kind, row_size_bytes
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
-LOCK_COUNT_MAX: Final = 131_072
-"""Locks of all groups: twice the queues that a cluster may have, 350 bytes each."""
 EXPIRED_COUNT_MAX: Final = 4_096
 """Locks that one look forgets: as many as one request makes."""
 
@@ -34,6 +34,9 @@ class _Key(NamedTuple):
 class _Lock(NamedTuple):
     client_id: str
     until_s: float
+    account: Account
+    """Pays for the lock: that of the connection which asked for it last."""
+    size_bytes: int
 
 
 class LockCalls:
@@ -48,6 +51,8 @@ class LockCalls:
         """Locks of each group in the same order."""
         self._of_client: dict[tuple[str, str], set[_Key]] = {}
         """Locks of each group and client id."""
+        self._of_account: dict[Account, set[_Key]] = {}
+        """Locks that each account pays for."""
 
     @property
     def count(self) -> int:
@@ -67,29 +72,42 @@ class LockCalls:
         )
 
     async def _lock(self, request: Request) -> Answer:
+        """Lock what the caller may. A list over a limit gets the locks within it, or none, and the
+        remark says why: consumers take a refusal for an error of the broker, and ask again for
+        what they did not get."""
         self.expire()
-        document = list_of(request.command.body)
+        account, locked, remark = request.account, list[dict[str, Any]](), None
+        try:
+            document = list_of(request.command.body)
+            asked = rows_of(document, "mqSet")
+        except RefusedError as error:
+            return Answer(body=json_body({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
-        now_s = self._monotonic_s()
-        locked = []
-        for key, row in self._rows(group, document):
-            held = self._locks.get(key)
-            if held is None and len(self._locks) >= LOCK_COUNT_MAX:
-                continue
-            if held is None or held.until_s < now_s or held.client_id == client_id:
-                self._drop(key)
-                self._put(key, _Lock(client_id, now_s + LOCK_S))
-                locked.append(row)
-        return Answer(body=json_body({"lockOKMQSet": locked}))
+        size_bytes, until_s = row_size_bytes(group, client_id), self._monotonic_s() + LOCK_S
+        try:
+            for key, row in list(self._rows(group, asked)):
+                held = self._locks.get(key)
+                if held is None or self._is_callers(held, client_id, account):
+                    self._drop(key)
+                    self._put(key, _Lock(client_id, until_s, account, size_bytes + len(key.topic)))
+                    locked.append(row)
+        except BusyError as error:
+            remark = str(error)
+        return Answer(body=json_body({"lockOKMQSet": locked}), remark=remark)
 
     async def _unlock(self, request: Request) -> Answer:
-        document = list_of(request.command.body)
+        account, document = request.account, list_of(request.command.body)
         group, client_id = self._holder(document)
-        for key, _ in self._rows(group, document):
+        for key, _ in self._rows(group, rows_of(document, "mqSet")):
             held = self._locks.get(key)
-            if held is not None and held.client_id == client_id:
+            if held is not None and self._is_callers(held, client_id, account):
                 self._drop(key)
         return Answer()
+
+    def _is_callers(self, held: _Lock, client_id: str, account: Account) -> bool:
+        """Whether a caller may have a lock that is there: its own, or one that ran out."""
+        is_own = held.client_id == client_id and held.account.address.what == account.address.what
+        return is_own or held.until_s < self._monotonic_s()
 
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         """Return group and client id of a request. Raises RefusedError, BadRequestError."""
@@ -100,27 +118,27 @@ class LockCalls:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         return group, client_id
 
-    def _rows(self, group: str, document: dict[str, Any]) -> Iterator[tuple[_Key, dict[str, Any]]]:
+    def _rows(
+        self, group: str, rows: list[dict[str, Any]]
+    ) -> Iterator[tuple[_Key, dict[str, Any]]]:
         """Yield each queue of a request, in both forms. Raises RefusedError."""
         names, count_max = self._shared.names, self._shared.context.limits.queue_count_max
-        for row in rows_of(document, "mqSet"):
+        for row in rows:
             number, queue_id = names.number_of(text_in(row, "brokerName")), row.get("queueId")
-            topic = text_in(row, "topic")
-            if (
-                number is None
-                or type(queue_id) is not int
-                or not 0 <= queue_id < count_max
-                or len(topic) > TOPIC_LENGTH_MAX
-            ):
+            topic = text_in(row, "topic", TOPIC_LENGTH_MAX)
+            if number is None or type(queue_id) is not int or not 0 <= queue_id < count_max:
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 
     def _put(self, key: _Key, lock: _Lock) -> None:
+        """Put a lock in, and charge it. Raises BusyError."""
+        lock.account.take(Kind.LOCKS, lock.size_bytes)
         self._locks[key] = lock
         self._of_group.setdefault(key.group, {})[key] = None
         self._of_client.setdefault((key.group, lock.client_id), set()).add(key)
+        self._of_account.setdefault(lock.account, set()).add(key)
 
     def _drop(self, key: _Key) -> None:
         lock = self._locks.pop(key, None)
@@ -130,10 +148,14 @@ class LockCalls:
         del of_group[key]
         if not of_group:
             del self._of_group[key.group]
-        of_client = self._of_client[holder]
+        of_client, of_account = self._of_client[holder], self._of_account[lock.account]
         of_client.remove(key)
         if not of_client:
             del self._of_client[holder]
+        of_account.remove(key)
+        if not of_account:
+            del self._of_account[lock.account]
+        lock.account.give_back(Kind.LOCKS, lock.size_bytes)
 
     def is_locked(self, group: str) -> bool:
         """Whether a group holds any lock: its consumers read in order."""
@@ -144,6 +166,13 @@ class LockCalls:
         """Release the locks of a consumer that left its group."""
         for key in list(self._of_client.get((group, client_id), ())):
             self._drop(key)
+
+    def on_closed(self, account: Account, is_member: Callable[[str, str], bool]) -> None:
+        """Release what a closed connection locked. A client that is a member over another one by
+        now keeps its locks until they run out: it may read."""
+        for key in list(self._of_account.get(account, ())):
+            if not is_member(key.group, self._locks[key].client_id):
+                self._drop(key)
 
     def expire(self) -> None:
         """Forget the locks that ran out, at most EXPIRED_COUNT_MAX at once."""

@@ -14,7 +14,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, VALUE_LENGTH_MAX, int_of, text_of
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import QueryByKeyRequest
 from store import format as fmt
@@ -60,7 +60,7 @@ class MessageCalls:
         count_max = min(int_of(ext, "maxNum", _COUNT_MAX, hi=INT32_MAX) or _COUNT_MAX, _COUNT_MAX)
         asked = QueryByKeyRequest(
             topic=text_of(ext, "topic"),
-            key=text_of(ext, "key"),
+            key=text_of(ext, "key", length_max=VALUE_LENGTH_MAX),
             lo_unix_ms=int_of(ext, "beginTimestamp", 0),
             hi_unix_ms=int_of(ext, "endTimestamp", 0),
             consistency=CONSISTENCY_LEADER,

@@ -13,6 +13,8 @@ COARSE_S: Final = 600
 _DAY_S: Final = 86_400
 METER_COUNT_MAX: Final = 1_024
 """Counters with samples: 200 numbers each."""
+GOT_COUNT_MAX: Final = 16_384
+"""Counters of topics by group."""
 
 
 class Window(NamedTuple):

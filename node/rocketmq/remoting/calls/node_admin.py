@@ -6,13 +6,13 @@ A setting is changed by a restart of the node and not by a tool.
 
 import shutil
 import time
-from collections import Counter
+from collections.abc import Collection
 from typing import Any, Final
 
 from node.broker import Broker
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls.json_bodies import json_body
-from node.rocketmq.remoting.calls.meters import METER_COUNT_MAX, Meter
+from node.rocketmq.remoting.calls.meters import GOT_COUNT_MAX, METER_COUNT_MAX, Meter
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.conversation import Request
@@ -40,14 +40,23 @@ _HIDDEN: Final = ("secret", "key", "password")
 class NodeAdmin:
     """Answers the requests about this node. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker, settings: Settings | None) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        broker: Broker,
+        settings: Settings | None,
+        consumers: Collection[str],
+    ) -> None:
+        """`consumers` are the groups with members at this node."""
         self._shared = shared
+        self._consumers = consumers
         self._broker = broker
         self._settings = settings
         self._began_s = time.time()
-        self.got: Final[Counter[str]] = Counter()
+        self._got: dict[str, int] = {}
         """Messages that consumers got, by topic@group."""
         self._meters: dict[tuple[str, str], Meter] = {}
+        """Of the topics and groups that were asked for last."""
         self.closed_names: Final[set[str]] = set()
         """Broker names that take no messages, because a person said so."""
         self._meter("put", "")
@@ -56,16 +65,37 @@ class NodeAdmin:
     # --- Counters ---
 
     def sample(self) -> None:
-        """Take a sample of every counter."""
+        """Take a sample of every counter; forget those of topics and groups that are gone."""
+        for kind, key in [one for one in self._meters if one[1] and not self._is_counted(*one)]:
+            del self._meters[kind, key]
         for meter in self._meters.values():
             meter.sample()
+        for key in [key for key in self._got if not self._is_counted("get", key)]:
+            del self._got[key]
+
+    def add_got(self, topic: str, group: str, count: int) -> None:
+        """Count messages that a consumer of a group got. The oldest counter makes room."""
+        key = f"{topic}@{group}"
+        if key not in self._got and not self._is_counted("get", key):
+            return
+        self._got[key] = self._got.get(key, 0) + count
+        if len(self._got) > GOT_COUNT_MAX:
+            del self._got[next(iter(self._got))]
+
+    def _is_counted(self, kind: str, key: str) -> bool:
+        """Whether the topic of a counter exists, and its group."""
+        topic, _, group = key.rpartition("@") if kind == "get" else (key, "", "")
+        state = self._shared.context.state
+        is_group = kind != "get" or group in state.groups or group in self._consumers
+        return is_group and state.topic(topic) is not None
 
     def _meter(self, kind: str, key: str) -> Meter:
-        found = self._meters.get((kind, key))
-        if found is None:
-            found = Meter(lambda: self._count(kind, key))
-            if len(self._meters) < METER_COUNT_MAX:
-                self._meters[kind, key] = found
+        """Return the samples of a counter. The one that was asked for the longest time ago makes
+        room."""
+        found = self._meters.pop((kind, key), None) or Meter(lambda: self._count(kind, key))
+        self._meters[kind, key] = found
+        if len(self._meters) > METER_COUNT_MAX:
+            del self._meters[next(one for one in self._meters if one[1])]
         return found
 
     def _count(self, kind: str, key: str) -> int:
@@ -74,7 +104,7 @@ class NodeAdmin:
             return self._broker.produce.records_total if not key else self._sizes(key)[0]
         if kind == "put bytes":
             return self._sizes(key)[1]
-        return self._broker.pulls.records_total if not key else self.got[key]
+        return self._broker.pulls.records_total if not key else self._got.get(key, 0)
 
     def _sizes(self, topic: str) -> tuple[int, int]:
         sizes = self._broker.produce.sizes.of(topic)
@@ -91,7 +121,7 @@ class NodeAdmin:
             "BROKER_PUT_NUMS": ("put", ""),
             "BROKER_GET_NUMS": ("get", ""),
         }
-        if name not in kinds:
+        if name not in kinds or (kinds[name][1] and not self._is_counted(*kinds[name])):
             text = f"The stats <{name[:200]}> not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         meter = self._meter(*kinds[name])

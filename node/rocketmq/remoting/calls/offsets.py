@@ -134,6 +134,8 @@ class OffsetCalls:
     async def commit(self, request: Request, topic: str, queue_id: int) -> Answer:
         """Store how far a group is."""
         ext = request.command.ext
+        if self._shared.is_unmade(topic):
+            return Answer()  # At its beginning.
         offset = int_of(ext, "commitOffset")
         group = text_of(ext, "consumerGroup")
         await self.store(group, topic, queue_id, offset)

@@ -7,11 +7,12 @@ group's own, whichever broker name the request names. A message that was not ack
 again in place: there is no retry topic for it.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from node.broker import Broker
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
-from node.rocketmq.cluster import GatewayCluster
+from node.rocketmq.cluster import Share
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
@@ -42,11 +43,16 @@ class PopCalls:
     """Answers the requests of pop consumers. One per gateway."""
 
     def __init__(
-        self, shared: Shared, broker: Broker, cluster: GatewayCluster, clients: Clients
+        self,
+        shared: Shared,
+        broker: Broker,
+        shares: Callable[[str], list[Share]],
+        clients: Clients,
     ) -> None:
+        """`shares` returns who has queues of a topic. It raises CallRefusedError."""
         self._shared = shared
         self._broker = broker
-        self._cluster = cluster
+        self._shares = shares
         self._clients = clients
 
     # --- Assignments ---
@@ -58,7 +64,7 @@ class PopCalls:
         topic, group = text_in(document, "topic"), text_in(document, "consumerGroup")
         client_id = text_in(document, "clientId")
         try:
-            shares = self._cluster.shares(topic)
+            shares = self._shares(topic)
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         known = self._clients.consumers.get(group)
@@ -97,7 +103,7 @@ class PopCalls:
         ext = request.command.ext
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         is_sql = ext.get("expType", "TAG") == _SQL
-        wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0, {})
+        wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0)
         asked = pop_pb2.ReceiveRequest(
             group=group,
             topic=topic,

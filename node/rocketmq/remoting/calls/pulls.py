@@ -6,7 +6,7 @@ end: a replica that lags would send the consumer back.
 """
 
 import struct
-from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from node.broker import Broker
@@ -49,13 +49,17 @@ class Pulls:
     """Answers pulls of both codes. One per gateway."""
 
     def __init__(
-        self, shared: Shared, broker: Broker, groups: GroupCalls, got: Counter[str]
+        self,
+        shared: Shared,
+        broker: Broker,
+        groups: GroupCalls,
+        add_got: Callable[[str, str, int], None],
     ) -> None:
-        """`got` counts the messages that consumers get, by topic@group."""
+        """`add_got` counts the messages that consumers get: topic, group and their number."""
         self._shared = shared
         self._broker = broker
         self._groups = groups
-        self._got = got
+        self._add_got = add_got
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
@@ -137,7 +141,7 @@ class Pulls:
         }
         body = pulled.records
         if body:
-            self._got[f"{topic}@{group}"] += response.record_count
+            self._add_got(topic, group, response.record_count)
             body = seen_by_clients(body, shown, self._shared.own_host(number))
         return Answer(code, ext_of_answer, body, remark)
 
@@ -147,7 +151,7 @@ class Pulls:
         version = int_of(ext, "subVersion", 0)
         if flags & _HAS_SUBSCRIPTION:
             expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
-            return Subscription(topic, expression, kind == _SQL, version, {})
+            return Subscription(topic, expression, kind == _SQL, version)
         known = self._groups.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"

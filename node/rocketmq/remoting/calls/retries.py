@@ -14,10 +14,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
-from node.state.state import PERMISSION_ALL
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
-from quorumlog.pb.state_pb2 import Command as StateCommand
-from store.record.topic_names import retry_topic
 
 _DEAD: Final = -1
 
@@ -56,11 +53,3 @@ class RetryCalls:
         )
         await self._broker.retry.retry_later(retry)
         return Answer()
-
-    async def make_retry_topic(self, group: str) -> None:
-        """Make the retry topic of a group that has consumers: their tools find groups by it."""
-        context, name = self._shared.context, retry_topic(group)
-        if name in context.state.topics or not context.driver.is_ready:
-            return
-        put = StateCommand.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
-        await self._broker.commands.submit(context.create_command(put))

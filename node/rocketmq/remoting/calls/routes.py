@@ -5,7 +5,7 @@ topic is its share of every group's queues. Source: protocol sections 5 and 16.3
 """
 
 import re
-from collections.abc import Set
+from collections.abc import Collection, Set
 from typing import Any, Final
 
 from node.rocketmq.cluster import GatewayCluster, Share
@@ -20,6 +20,7 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import bool_of, text_of
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED
+from store.record.topic_names import retry_topic
 
 AUTO_TOPIC: Final = "TBW102"
 """The topic whose route a producer takes for a topic that does not exist yet."""
@@ -41,13 +42,15 @@ class RouteCalls:
         shared: Shared,
         cluster: GatewayCluster,
         closed_names: Set[str],
+        consumers: Collection[str],
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
-        send makes its topic."""
+        """`closed_names` are broker names that take no messages; `consumers` are the groups with
+        members at this node; `has_auto_topics` says whether a send makes its topic."""
         self._shared = shared
         self._closed_names = closed_names
+        self._consumers = consumers
         self._has_auto_topics = has_auto_topics
         self._cluster = cluster
         self._cluster_name = shared.context.identity.cluster_id
@@ -57,7 +60,7 @@ class RouteCalls:
         command = request.command
         topic = text_of(command.ext, "topic")
         try:
-            shares = self._shares(topic)
+            shares = self.shares(topic)
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         brokers: list[dict[str, Any]] = []
@@ -75,12 +78,17 @@ class RouteCalls:
             body = _ADDRESSES.sub(lambda row: _NUMBER.sub(rb"\1:", row[0]), body)
         return Answer(body=body)
 
-    def _shares(self, topic: str) -> list[Share]:
+    def shares(self, topic: str) -> list[Share]:
         """Return who has queues of a topic. Raises CallRefusedError."""
         if topic == f"{self._cluster_name}{REPLY_SUFFIX}":
             count, permission = 1, PERMISSION_ALL  # Replies are never stored: any node passes them.
         elif topic == AUTO_TOPIC and self._has_auto_topics:
             count, permission = AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
+        elif self._shared.is_unmade(topic):
+            return [
+                Share(group, 1, PERMISSION_ALL, MIXED, nodes)
+                for group, nodes in self._cluster.groups().items()
+            ]
         else:
             return self._cluster.shares(topic)
         return [
@@ -130,10 +138,15 @@ class RouteCalls:
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        return Answer(body=json_body({"topicList": self._cluster.topic_names()}))
+        return Answer(body=json_body({"topicList": self._names()}))
+
+    def _names(self) -> list[str]:
+        """Return the topics of the cluster, and the retry topic of each group that has offsets, or
+        members here: tools find groups by it, made or not."""
+        groups = {*self._shared.context.state.groups, *self._consumers}
+        return sorted({*self._cluster.topic_names(), *map(retry_topic, groups)})
 
     async def topics_of_cluster(self, request: Request) -> Answer:
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
-        found = self._cluster.topic_names() if is_own else []
-        return Answer(body=json_body({"topicList": found}))
+        return Answer(body=json_body({"topicList": self._names() if is_own else []}))

@@ -233,9 +233,10 @@ class Sends:
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
         properties = properties_data(ext.get(names["properties"], ""))
         keys, key = self._unique_keys, unique_key(properties)
+        born_host = self._shared.born_host(request)
         is_once = keys is not None and self._has_key(request)
         if keys is not None and is_once:
-            before = self._before(keys, topic, key)
+            before = self._before(keys, topic, key, born_host[0])
             if before is not None:
                 return before
         run = uniform_entries(command.body) if is_batch else None
@@ -250,7 +251,7 @@ class Sends:
             queue_id,
             sys_flag & _COMPRESSED,
             int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX),
-            self._shared.born_host(request),
+            born_host,
             self._context.store.config.store_host,
             int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
         )
@@ -275,7 +276,7 @@ class Sends:
             self._shared.own_host(number),
         )
         if keys is not None and is_once:
-            keys.note(topic, key, pending)
+            keys.note(topic, key, born_host[0], pending)
         return pending
 
     def _receipt(
@@ -289,12 +290,12 @@ class Sends:
         self._singles.flush()  # Sends enter the log in the order in which they came.
         return self._broker.append_nowait(append, records)
 
-    def _before(self, keys: UniqueKeys, topic: str, key: str) -> Pending | None:
+    def _before(self, keys: UniqueKeys, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
         send = keys.send_of(topic, key)
         if send is not None:
             return send
-        message = keys.stored(topic, key)
+        message = keys.stored(topic, key, sender)
         if message is None:
             return None
         done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()

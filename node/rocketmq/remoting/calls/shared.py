@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from node.broker.core.context import Context
+from node.broker.core.context import NAME_CHARACTERS, Context
 from node.broker.read.sql_filter import SqlFilter
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
@@ -25,7 +25,7 @@ from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
-from store.format import LOOPBACK, Host
+from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
@@ -77,7 +77,8 @@ class Shared:
     def queues_of(self, topic: str, number: int) -> Iterator[tuple[int, int]]:
         """Yield the queues of a topic that a broker name owns: as it shows them, and the group's.
         Raises UnknownTopicError."""
-        count = self.names.queue_count(number, self.topic(topic).queue_count)
+        queue_count = 1 if self.is_unmade(topic) else self.topic(topic).queue_count
+        count = self.names.queue_count(number, queue_count)
         for shown in range(count):
             yield shown, self.names.queue(number, shown)
 
@@ -127,6 +128,20 @@ class Shared:
     def born_host(self, request: Request) -> Host:
         """Return the address of the client that sent a request, also of a forwarded one."""
         return parsed_host(request.caller) or LOOPBACK
+
+    def is_unmade(self, topic: str) -> bool:
+        """Whether this is the retry topic of a group to which nothing was given back so far.
+
+        Consumers read theirs from the start: it answers as a topic of one empty queue.
+        """
+        group = topic.removeprefix(RETRY_TOPIC_PREFIX)
+        limit = self.context.limits.name_size_characters_max
+        return (
+            group != topic
+            and 0 < len(group) <= limit
+            and NAME_CHARACTERS.issuperset(group)
+            and self.context.state.topic(topic) is None
+        )
 
     def check_sql(self, text: str) -> None:
         """Raise BadFilterError unless a text is a filter that this node can evaluate."""

@@ -6,11 +6,12 @@ asks those that are connected to it.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from node.broker import Broker
+from node.errors.common import BusyError
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Request
@@ -18,6 +19,7 @@ from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.runtime.accounts import KIB, Account, Charge, Kind
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
     TRANSACTION_OUTCOME_ROLLED_BACK,
@@ -37,9 +39,15 @@ _OUTCOMES: Final = {
 _CHECKER: Final = "remoting"
 _INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
 """Group of the producer inside each consumer, which has no transactions."""
-PRODUCER_GROUP_COUNT_MAX: Final = 1_024
-"""Producer groups that are asked; others wait until there is room."""
+CHECK_SIZE_BYTES: Final = 32 * KIB
+"""What it takes to ask a group: a stream of questions, each with its half message. An address may
+have 512 groups asked, and a connection 128; others wait until there is room."""
 _log: Final = structlog.get_logger(component="remoting")
+
+
+class _Check(NamedTuple):
+    task: asyncio.Task[None]
+    charge: Charge
 
 
 class TransactionCalls:
@@ -49,7 +57,7 @@ class TransactionCalls:
         self._shared = shared
         self._broker = broker
         self.clients: Clients | None = None
-        self._checks: dict[str, asyncio.Task[None]] = {}
+        self._checks: dict[str, _Check] = {}
         self._turn = 0
         self.asked_total = 0
 
@@ -77,33 +85,56 @@ class TransactionCalls:
     def begin(self) -> None:
         """See `LeaderWork.begin`: this node's broker asks from now on."""
         for group in list(self.clients.producers) if self.clients is not None else ():
-            self.watch(group)
+            self._watch_again(group)
 
     def end(self) -> None:
         """See `LeaderWork.end`: ask no more."""
-        checks, self._checks = self._checks, {}
-        for task in checks.values():
-            task.cancel()
+        for group in list(self._checks):
+            self._drop(group)
 
-    def watch(self, group: str) -> None:
-        """Pass questions on to producers of a group, if this node leads."""
+    def watch(self, group: str, account: Account) -> None:
+        """Pass questions on to producers of a group, if this node leads. The account of one of them
+        pays."""
         is_ready = self._shared.context.driver.is_ready and not self._shared.context.is_stopped
-        if group == _INNER_PRODUCERS:
+        if group == _INNER_PRODUCERS or not is_ready or group in self._checks:
             return
-        if is_ready and group not in self._checks and len(self._checks) < PRODUCER_GROUP_COUNT_MAX:
-            task = asyncio.create_task(self._ask_all(group))
-            self._checks[group] = task
-            task.add_done_callback(lambda done: self._ended(group, done))
+        try:
+            charge = account.charge(Kind.ROWS, CHECK_SIZE_BYTES)
+        except BusyError:
+            return  # The next heartbeat of the group tries again.
+        task = asyncio.create_task(self._ask_all(group))
+        self._checks[group] = _Check(task, charge)
+        task.add_done_callback(lambda done: self._ended(group, done))
+
+    def _watch_again(self, group: str) -> None:
+        """Have a producer that is here pay from now on."""
+        producers = self.clients.producers.get(group) if self.clients is not None else None
+        if producers:
+            self.watch(group, next(iter(producers.values())).account)
+
+    def _drop(self, group: str) -> None:
+        check = self._checks.pop(group)
+        check.charge.release()
+        check.task.cancel()
+
+    def on_closed(self, account: Account) -> None:
+        """Let other producers pay for the groups that one asked about; it has gone."""
+        for group in [
+            one for one, check in self._checks.items() if check.charge.account is account
+        ]:
+            self._drop(group)
+            self._watch_again(group)
 
     def forget_absent(self) -> None:
         """Ask no more for groups without a producer at this node."""
         known = self.clients.producers if self.clients is not None else {}
         for group in [group for group in self._checks if group not in known]:
-            self._checks.pop(group).cancel()
+            self._drop(group)
 
     def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
-        if self._checks.get(group) is task:
-            del self._checks[group]
+        check = self._checks.get(group)
+        if check is not None and check.task is task:
+            self._drop(group)
         if task.cancelled():
             return
         error = task.exception()

@@ -2,13 +2,15 @@
 
 Owns the window and the table of the leader's own sends. Clients repeat a send, with the same key
 and at another broker name, when its answer was lost. What an earlier leader stored is found in the
-key index; a key that is older than the window is a new message.
+key index; a key that is older than the window is a new message. Keys are known whichever address
+repeats them, and a full table forgets those of the address that sent most.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.rocketmq.remoting.calls.pending import Pending
@@ -16,9 +18,32 @@ from quorumlog.pb.log_pb2 import AppendResponse
 from store.record.message import Message
 
 KEY_COUNT_MAX: Final = 262_144
-"""Keys in memory. Older ones of the window are looked up in the index."""
+"""Keys in memory; an address has half of them. Older ones of the window are looked up in the
+index."""
+_KEY_LENGTH_MAX: Final = 64
+"""Longer keys stand in the table with their digest; those of clients have 32 characters."""
 _STEP_COUNT_MAX: Final = 64
 """Entries of the index that one look passes: those with the same hash."""
+_FORGOTTEN_COUNT: Final = 2
+_EXPIRED_COUNT: Final = 1_024
+_Name = tuple[str, str]
+"""Topic and key."""
+
+
+@dataclass(slots=True)
+class _Sender:
+    """What one address sent."""
+
+    names: dict[_Name, None]
+    """The oldest one first."""
+    known_since_ms: int
+    """From this time on the table has all its keys."""
+
+
+class _Send(NamedTuple):
+    pending: Pending
+    at_ms: int
+    sender: _Sender
 
 
 class UniqueKeys:
@@ -28,33 +53,39 @@ class UniqueKeys:
         self._context = context
         self._window_ms: Final = window_ms
         self._unix_ms = unix_ms
-        self._sends: OrderedDict[tuple[str, str], tuple[Pending, int]] = OrderedDict()
-        self._known_since_ms = 0
-        """From this time on the table has all keys."""
+        self._sends: dict[_Name, _Send] = {}
+        self._sent_by: dict[str, _Sender] = {}
+        self._began_ms = 0
         self.repeated_total = 0
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: the table is of this leadership."""
-        self._sends.clear()
-        self._known_since_ms = self._unix_ms()
+        self.end()
+        self._began_ms = self._unix_ms()
 
     def end(self) -> None:
         """See `LeaderWork.end`."""
         self._sends.clear()
+        self._sent_by.clear()
+
+    @property
+    def count(self) -> int:
+        """Keys in memory."""
+        return len(self._sends)
 
     def send_of(self, topic: str, key: str) -> Pending | None:
         """Return the send of a key, under way or done; None if none is known to have it."""
-        entry = self._sends.get((topic, key))
-        if entry is None or entry[1] < self._unix_ms() - self._window_ms:
+        send = self._sends.get((topic, key if len(key) <= _KEY_LENGTH_MAX else _digest(key)))
+        if send is None or send.at_ms < self._unix_ms() - self._window_ms:
             return None
         self.repeated_total += 1
-        return entry[0]
+        return send.pending._replace(key=key)
 
-    def stored(self, topic: str, key: str) -> Message | None:
-        """Return the stored message of a key that the table need not know; None if there is none.
-        Raises CorruptionError."""
-        since_ms = self._unix_ms() - self._window_ms
-        if since_ms >= self._known_since_ms:
+    def stored(self, topic: str, key: str, host: str) -> Message | None:
+        """Return the stored message of a key, sent by an address, that the table need not know;
+        None if there is none. Raises CorruptionError."""
+        since_ms, sender = self._unix_ms() - self._window_ms, self._sent_by.get(host)
+        if since_ms >= max(self._began_ms, sender.known_since_ms if sender is not None else 0):
             return None
         steps = self._context.store.newest_by_key(topic, key, lo_unix_ms=max(0, since_ms))
         for number, step in enumerate(steps):
@@ -65,24 +96,57 @@ class UniqueKeys:
                 break
         return None
 
-    def note(self, topic: str, key: str, send: Pending) -> None:
-        """Note a send that begins; one that fails is forgotten."""
+    def note(self, topic: str, key: str, host: str, send: Pending) -> None:
+        """Note a send of an address that begins; one that fails is forgotten."""
+        if len(key) > _KEY_LENGTH_MAX:
+            key, send = _digest(key), send._replace(key="")
         now_ms, name = self._unix_ms(), (topic, key)
-        self._sends[name] = (send, now_ms)
-        self._sends.move_to_end(name)
-        while self._sends:
-            _, (_, at_ms) = oldest = next(iter(self._sends.items()))
-            if at_ms >= now_ms - self._window_ms and len(self._sends) <= KEY_COUNT_MAX:
-                break
-            del self._sends[oldest[0]]
-            if at_ms >= now_ms - self._window_ms:
-                self._known_since_ms = max(self._known_since_ms, at_ms + 1)
+        before = self._sends.pop(name, None)
+        if before is not None:
+            del before.sender.names[name]
+        sender = self._sent_by.get(host)
+        if sender is None:
+            sender = self._sent_by[host] = _Sender({}, 0)
+        self._sends[name] = _Send(send, now_ms, sender)
+        sender.names[name] = None
+        self._forget_old(sender, now_ms - self._window_ms)
+        if len(sender.names) > KEY_COUNT_MAX // 2:
+            self._forget_oldest(sender)
+        elif len(self._sends) > KEY_COUNT_MAX:
+            self._forget_oldest(max(self._sent_by.values(), key=lambda sender: len(sender.names)))
         send.future.add_done_callback(lambda done: self._on_done(name, send, done))
 
+    def _forget_old(self, sender: "_Sender", since_ms: int) -> None:
+        """Forget the keys of an address that are older than the window, two of them at most."""
+        for _ in range(_FORGOTTEN_COUNT):
+            name = next(iter(sender.names), None)
+            if name is None or self._sends[name].at_ms >= since_ms:
+                break
+            del self._sends[name], sender.names[name]
+
+    def _forget_oldest(self, sender: "_Sender") -> None:
+        """Forget a key of the window, which the index knows from now on."""
+        name = next(iter(sender.names))
+        sender.known_since_ms = max(sender.known_since_ms, self._sends[name].at_ms + 1)
+        del self._sends[name], sender.names[name]
+
+    def expire(self) -> None:
+        """Forget old keys of addresses that send no more, some of each."""
+        since_ms = self._unix_ms() - self._window_ms
+        for host, sender in list(self._sent_by.items()):
+            for _ in range(_EXPIRED_COUNT):
+                self._forget_old(sender, since_ms)
+            if not sender.names and sender.known_since_ms <= since_ms:
+                del self._sent_by[host]
+
     def _on_done(
-        self, name: tuple[str, str], send: Pending, done: "asyncio.Future[AppendResponse]"
+        self, name: "_Name", pending: Pending, done: "asyncio.Future[AppendResponse]"
     ) -> None:
         if done.cancelled() or done.exception() is not None:
-            entry = self._sends.get(name)
-            if entry is not None and entry[0] is send:
-                del self._sends[name]
+            send = self._sends.get(name)
+            if send is not None and send.pending is pending:
+                del self._sends[name], send.sender.names[name]
+
+
+def _digest(key: str) -> str:
+    return blake2b(key.encode(), digest_size=16).hexdigest()

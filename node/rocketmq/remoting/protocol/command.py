@@ -35,6 +35,7 @@ _LANGUAGES: Final = (
     "OMS", "RUST", "NODE_JS",
 )
 # fmt: on
+_LANGUAGE_LENGTH_MAX: Final = 16
 RESPONSE: Final = 1
 ONEWAY: Final = 2
 _PREFIX: Final = struct.Struct(">II")
@@ -108,7 +109,7 @@ def _from_json(header: bytes, body: bytes, count_max: int) -> Command:
         body,
         remark,
         _int32(document, "version"),
-        language if type(language) is str else LANGUAGE,
+        language if type(language) is str and len(language) <= _LANGUAGE_LENGTH_MAX else LANGUAGE,
     )
 
 

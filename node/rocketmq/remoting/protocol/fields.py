@@ -10,15 +10,29 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 
 _DIGITS_MAX: Final = 20
+TEXT_LENGTH_MAX: Final = 512
+"""Characters of a name, with what clients put around it: the longest is a client id of 255."""
+VALUE_LENGTH_MAX: Final = 32_767
+"""Characters of a text that is no name: a key of a message, a value."""
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
 
-def text_of(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
-    """Return a text. Raises RefusedError if it is missing and has no default, or is no text."""
+def text_of(
+    ext: Mapping[str, str],
+    name: str,
+    default: str | None = None,
+    *,
+    length_max: int = TEXT_LENGTH_MAX,
+) -> str:
+    """Return a text. Raises RefusedError if it is missing and has no default, is too long, or is no
+    text."""
     value = ext.get(name, default)
     if value is None:
         raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+    if len(value) > length_max:
+        text = f"ext field {name} has {len(value)} characters, the limit is {length_max}"
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
     if not value.isascii() and not _is_text(value):
         rule = f"ext field {name} holds half of a surrogate pair, which is no character"
         raise RefusedError(ResponseCode.INVALID_PARAMETER, rule)

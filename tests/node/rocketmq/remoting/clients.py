@@ -99,8 +99,12 @@ class ClassicClient:
         self._task = asyncio.create_task(self._read())
 
     @classmethod
-    async def connect(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
-        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+    async def connect(
+        cls, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> Self:
+        """Connect from an address."""
+        connection = asyncio.open_connection("127.0.0.1", port, ssl=tls, local_addr=(host, 0))
+        return cls(*await connection)
 
     async def _read(self) -> None:
         try:
@@ -255,8 +259,11 @@ class Gateway:
         self.server, self.port = server, port
         self._clients: list[ClassicClient] = []
 
-    async def client(self, tls: ssl.SSLContext | None = None) -> ClassicClient:
-        client = await ClassicClient.connect(self.port, tls)
+    async def client(
+        self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> ClassicClient:
+        """Connect from an address."""
+        client = await ClassicClient.connect(self.port, host, tls)
         self._clients.append(client)
         return client
 

@@ -62,7 +62,7 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
     tls = client_port_context(files, require_client_certificate=False)
     trusting = ssl.create_default_context(cafile=str(authority.path))
     async with gateway_at(tmp_path / "n", keys=KEYS, tls=tls, is_permissive=True) as gateway:
-        plain, private = await gateway.client(), await gateway.client(trusting)
+        plain, private = await gateway.client(), await gateway.client(tls=trusting)
         asked = {"topic": "orders", "AccessKey": "rocketmq2"}
         made = signature(Command(ROUTE, ext=asked, version=479), b"12345678")
         overheard = asked | {"Signature": base64(made)}

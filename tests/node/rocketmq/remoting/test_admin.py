@@ -223,6 +223,7 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
         assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
         assert (await client.ask(STATS, asked | {"statsName": "none"})).code == 1
+        assert (await client.ask(STATS, asked | {"statsKey": "none"})).code == 1
 
 
 async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> None:

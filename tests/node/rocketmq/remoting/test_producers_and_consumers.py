@@ -16,6 +16,8 @@ from tests.node.rocketmq.remoting.clients import (
     MIN,
     ROUTE,
     SEND,
+    TOPIC_STATS,
+    TOPICS,
     UNREGISTER,
     gateway_at,
     send_fields,
@@ -130,12 +132,28 @@ async def test_a_closed_connection_ends_a_membership_at_once(tmp_path: Path) -> 
         assert json.loads(found.body) == {"consumerIdList": ["a@1"]}
 
 
-async def test_the_retry_topic_of_a_group_is_made_with_its_first_consumer(tmp_path: Path) -> None:
+async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_path: Path) -> None:
+    """Until then it is an empty queue: clients ask for it from the start, and keep quiet."""
+    retry = {"topic": "%RETRY%readers", "consumerGroup": "readers", "bname": "g0.n1"}
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         await client.heartbeat("a@1")
-        topics = gateway.node.broker.context.state.topics
-        await eventually(lambda: "%RETRY%readers" in topics, "the retry topic")
+        for code in (MAX, MIN, GET_OFFSET):
+            assert (await client.ask(code, retry | {"queueId": "0"})).ext["offset"] == "0"
+        assert (await client.ask(COMMIT, retry | {"queueId": "0", "commitOffset": "0"})).code == 0
+        route = json.loads((await client.ask(ROUTE, retry)).body)
+        assert {q["brokerName"]: q["readQueueNums"] for q in route["queueDatas"]}["g0.n1"] == 1
+        assert (await client.ask(TOPIC_STATS, retry)).code == 0
+        names = json.loads((await client.ask(TOPICS)).body)["topicList"]
+        assert names == ["%RETRY%readers", "orders"]
+        assert (await client.pull(0, 0, ext=retry)).code == 19
+        assert (await client.pull(0, 7, ext=retry | {"consumerGroup": "others"})).code == 17
+        waiting = asyncio.create_task(client.pull(0, 0, wait_ms=60_000, ext=retry))
+        await eventually(lambda: gateway.node.broker.parked.reader_count == 1, "the pull")
+        assert [*gateway.node.broker.context.state.topics] == ["orders"]
+        copy = send_fields(retry["topic"], 0, "g0.n1", RETRY_TOPIC="orders")
+        assert (await client.ask(SEND, copy, b"again")).code == 0
+        assert decode_message((await waiting).body).body == b"again"
 
 
 async def test_offsets_of_a_group_are_those_of_the_name_s_queue(tmp_path: Path) -> None:
