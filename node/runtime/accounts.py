@@ -57,6 +57,12 @@ class Kind(IntEnum):
     """Messages that pop handed out and that are not acknowledged. Durable."""
     NAMES = 11
     """Topics and groups that a caller without administration made. Durable."""
+    OFFSETS = 12
+    """Offsets of groups. Durable."""
+    PRODUCERS = 13
+    """Names of producers, which are never forgotten. Durable."""
+    DELAYED = 14
+    """Messages that wait for their time. Durable."""
 
 
 _KINDS: Final = len(Kind)
@@ -99,6 +105,9 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.TRANSACTIONS: Limit("open transactions", 20_000),
         Kind.DELIVERIES: Limit("messages handed out", 131_072, connection_part=4),
         Kind.NAMES: Limit("topics and groups of clients", 10_000, address_part=10),
+        Kind.OFFSETS: Limit("offsets of groups", 200_000),
+        Kind.PRODUCERS: Limit("names of producers", 10_000, address_part=10),
+        Kind.DELAYED: Limit("delayed messages", 2_000_000),
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""
@@ -141,7 +150,7 @@ class Accounts:
         ]
         self.total: Final = Level("all callers", parts[0])
         self._of_address, self._of_connection = parts[1:]
-        self._addresses: dict[str, _Address] = {}
+        self.addresses: Final[dict[str, Address]] = {}
         self._remotes: dict[str, Account] = {}
         self.leases: dict[Lease, None] = {}
         """Those that took something since `settle`."""
@@ -150,7 +159,7 @@ class Accounts:
 
     def open(self, host: str) -> "Account":
         """Return a new account of a connection from an address."""
-        address = self._addresses.get(host) or _Address(host, self._of_address)
+        address = self.addresses.get(host) or Address(self, host, self._of_address)
         account = Account(self, address, self._of_connection)
         self.count(account, 1)
         return account
@@ -168,7 +177,7 @@ class Accounts:
     @property
     def address_count(self) -> int:
         """Addresses for which something is held, or that are connected."""
-        return len(self._addresses)
+        return len(self.addresses)
 
     def held(self, kind: Kind) -> tuple[int, int]:
         """Return count and bytes that are held of a kind."""
@@ -182,24 +191,61 @@ class Accounts:
 
     def count(self, account: "Account", change: int) -> None:
         """Count an account that is opened (1), or closed and empty (-1)."""
-        address = account.address = self._addresses.setdefault(
-            account.address.what, account.address
-        )
+        address = account.address = self.addresses.setdefault(account.address.what, account.address)
         address.account_count += change
-        if not address.account_count:
-            del self._addresses[address.what]
+        self.forget_if_unused(address)
         if account.remote and change < 0:
             del self._remotes[account.remote]
 
+    def forget_if_unused(self, address: "Address") -> None:
+        """Forget an address that has no account and holds nothing."""
+        if not address.account_count and address.is_empty:
+            del self.addresses[address.what]
 
-class _Address(Level):
-    """The sums of one address."""
+    def refusal(self, kind: Kind, whose: str, held: int, limit: int, unit: str = "") -> BusyError:
+        """Return the error for more of a kind than a limit allows, and count it."""
+        self.refused[kind.name.lower()] += 1
+        return BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
 
-    __slots__ = ("account_count",)
 
-    def __init__(self, host: str, limits: list[tuple[int, int]]) -> None:
+class Address(Level):
+    """The sums of one address: those of its connections, and what outlives them."""
+
+    __slots__ = ("account_count", "accounts")
+
+    def __init__(self, accounts: Accounts, host: str, limits: list[tuple[int, int]]) -> None:
         super().__init__(host, limits)
+        self.accounts: Final = accounts
         self.account_count = 0
+
+    def room(self, kind: Kind) -> int:
+        """Return how many more of a kind may be held."""
+        return min(level.limits[kind][0] - level.counts[kind] for level in self._levels)
+
+    def take(self, kind: Kind, count: int) -> None:
+        """Hold more, beyond connections. Raises BusyError."""
+        self.check(kind, count)
+        self.hold(kind, count)
+
+    def check(self, kind: Kind, count: int = 1) -> None:
+        """Raise BusyError if so many more may not be held."""
+        for level in self._levels:
+            held, (limit, _) = level.counts[kind], level.limits[kind]
+            if held + count > limit:
+                raise self.accounts.refusal(kind, level.what, held, limit)
+
+    def hold(self, kind: Kind, change: int) -> None:
+        """Change what is held beyond connections: over a limit, too."""
+        known = self.accounts.addresses.setdefault(self.what, self)
+        for level in self._levels:
+            level.counts[kind] += change
+            assert level.counts[kind] >= 0, f"{kind.name} given back twice"
+        self.accounts.forget_if_unused(known)
+
+    @property
+    def _levels(self) -> tuple[Level, Level]:
+        """The one object of this address, which may be another if nothing was held, and all."""
+        return self.accounts.addresses.get(self.what, self), self.accounts.total
 
 
 class Account(Level):
@@ -207,9 +253,7 @@ class Account(Level):
 
     __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "remote")
 
-    def __init__(
-        self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, accounts: Accounts, address: Address, limits: list[tuple[int, int]]) -> None:
         super().__init__("one connection", limits)
         self.accounts: Final = accounts
         self._context: Context | None = None
@@ -229,26 +273,20 @@ class Account(Level):
 
     def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
-        accounts = self.accounts
         for level in self.levels:
             count_max, size_bytes_max = level.limits[kind]
             held, size_held = level.counts[kind], level.sizes[kind]
-            if held + count > count_max or size_held + size_bytes > size_bytes_max:
-                accounts.refused[kind.name.lower()] += 1
-                is_count = held + count > count_max
-                unit = "" if is_count else "bytes of "
-                name = accounts.limits[kind].name
-                raise BusyError(
-                    f"{unit}{name} of {level.what}",
-                    held if is_count else size_held,
-                    count_max if is_count else size_bytes_max,
-                )
+            if held + count > count_max:
+                raise self.accounts.refusal(kind, level.what, held, count_max)
+            if size_held + size_bytes > size_bytes_max:
+                what, limit = level.what, size_bytes_max
+                raise self.accounts.refusal(kind, what, size_held, limit, "bytes of ")
         for level in self.levels:
             level.counts[kind] += count
             level.sizes[kind] += size_bytes
         if not self._is_counted:  # Its connection is gone, and a part of it still works.
             self._is_counted = True
-            accounts.count(self, 1)
+            self.accounts.count(self, 1)
 
     def give_back(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Take from what is held."""
@@ -378,33 +416,87 @@ def on_behalf_of(account: Account) -> Iterator[None]:
         _caller.reset(token)
 
 
+DECIDED_MS: Final = 10_000
+"""What was made is there by then, or will never be."""
+LOOK_MS: Final = 1_000
+"""Time between two looks at what one address made."""
+
+
 class Shares:
-    """Durable things by the address that made them: topics, groups, transactions.
+    """Durable things by the address that made them, such as topics and groups.
 
     They outlive connections, so they are held by name, and one that is gone is noticed when its
     maker's share is full. Soft state of the leader.
     """
 
-    def __init__(self, kind: Kind, exists: Callable[[str], bool]) -> None:
-        """`exists` tells whether something that was made is still there."""
-        self._kind, self._exists = kind, exists
-        self._made: dict[str, set[str]] = {}
+    def __init__(
+        self,
+        kind: Kind,
+        held: Callable[[str], int],
+        clock_ms: Callable[[], int],
+        count_max: int = 1,
+    ) -> None:
+        """`held` returns how many things of a name are still there; an address may make
+        `count_max` of one name."""
+        self._kind, self._held, self._clock_ms = kind, held, clock_ms
+        self._count_max: Final = count_max
+        self._made: dict[str, _Made] = {}
+        """By address."""
 
-    def check(self, name: str) -> None:
-        """Note that the running call makes something. Raises BusyError; the node's own work is
-        not limited."""
+    def check(self, name: str, count: int = 1) -> None:
+        """Note that the running call makes things of a name. Raises BusyError; the node's own work
+        is not limited."""
         account = caller()
         if account is None:
             return
-        made = self._made.setdefault(account.address.what, set())
-        limit = account.address.limits[self._kind][0]
-        if len(made) >= limit:
-            made.intersection_update([one for one in made if self._exists(one)])
-        if name not in made and len(made) >= limit:
-            what = f"{LIMITS[self._kind].name} of {account.address.what}"
-            raise BusyError(what, len(made), limit)
-        made.add(name)
+        address, kind, limit = account.address, self._kind, self._count_max
+        made, now_ms = self._made.get(address.what) or _Made(address), self._clock_ms()
+        if limit == 1 and made.of(name):
+            return
+        if made.of(name) + count > limit or address.room(kind) < count:
+            made.look(kind, self._held, now_ms)
+        if address.room(kind) < count:
+            for one in self._made.values():
+                one.look(kind, self._held, now_ms)
+        if made.of(name) + count > limit:
+            raise account.accounts.refusal(
+                kind, f"{address.what} under one name", made.of(name), limit
+            )
+        address.take(kind, count)
+        made.rows[name] = made.of(name) + count, now_ms
+        self._made[address.what] = made
 
     def clear(self) -> None:
         """Forget who made what."""
+        for made in self._made.values():
+            made.address.hold(self._kind, -sum(count for count, _ in made.rows.values()))
         self._made.clear()
+
+
+class _Made:
+    """Things that one address made."""
+
+    __slots__ = ("_looked_ms", "address", "rows")
+
+    def __init__(self, address: Address) -> None:
+        self.address: Final = address
+        self.rows: dict[str, tuple[int, int]] = {}
+        """By name: how many, and when the last one was made."""
+        self._looked_ms = -LOOK_MS
+
+    def of(self, name: str) -> int:
+        return self.rows[name][0] if name in self.rows else 0
+
+    def look(self, kind: Kind, held: Callable[[str], int], now_ms: int) -> None:
+        """Forget what is gone, unless there was a look just now."""
+        if now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        for name, (count, made_ms) in list(self.rows.items()):
+            if now_ms - made_ms >= DECIDED_MS:
+                left = min(count, held(name))
+                self.address.hold(kind, left - count)
+                if left:
+                    self.rows[name] = left, made_ms
+                else:
+                    del self.rows[name]
