@@ -94,8 +94,9 @@ class ClassicClient:
         self._task = asyncio.create_task(self._read())
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(cls, port: int, host: str = "127.0.0.1") -> Self:
+        """Connect from an address of this machine."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0)))
 
     async def _read(self) -> None:
         try:
@@ -250,8 +251,8 @@ class Gateway:
         self.server, self.port = server, port
         self._clients: list[ClassicClient] = []
 
-    async def client(self) -> ClassicClient:
-        client = await ClassicClient.connect(self.port)
+    async def client(self, host: str = "127.0.0.1") -> ClassicClient:
+        client = await ClassicClient.connect(self.port, host)
         self._clients.append(client)
         return client
 
