@@ -26,7 +26,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
-from node.runtime.accounts import Account, Charge, Kind, caller
+from node.runtime.accounts import Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.transactions import OpenTransaction
@@ -50,31 +50,6 @@ _MARK_SIZE_BYTES: Final = 512
 """Size of the record that marks half messages as done and of the command, without the offsets."""
 
 
-class _Begun:
-    """A transaction from the moment that it enters the log until it is decided."""
-
-    __slots__ = ("_account", "_calls", "_charge", "_halves")
-
-    def __init__(self, calls: "TransactionCalls", halves: Halves, account: Account | None) -> None:
-        self._calls, self._halves, self._account = calls, halves, account
-        self._charge: Charge | None = None
-
-    def check(self, _prepared: Prepared) -> None:
-        """Take a place in the table and in the caller's share. Raises as `check` of the calls."""
-        self._calls.check(self._halves)
-        if self._account is not None:
-            self._charge = self._account.charge(Kind.TRANSACTIONS)
-        self._calls.beginning_count += 1
-
-    def on_decided(self, committed: Committed | None) -> None:
-        """Have it known, or give its place back."""
-        self._calls.beginning_count -= 1
-        if committed is not None:
-            self._calls.on_begun(committed.result.record_positions[0], self._charge)
-        elif self._charge is not None:
-            self._charge.release()
-
-
 class TransactionCalls:
     """The calls about transactions. One per broker."""
 
@@ -95,7 +70,7 @@ class TransactionCalls:
         self._ends: Final = TransactionEnds(context, own_appends, unix_ms)
         self.checks: Final = Checks(context, own_appends, self._ends, unix_ms)
         self.check_transactions: Final = self.checks.producers.questions
-        self.beginning_count = 0
+        self._beginning_count = 0
         """Transactions written and not decided: they have their place in the table."""
 
     @property
@@ -159,17 +134,27 @@ class TransactionCalls:
             begun_unix_ms=now_ms,
             check_unix_ms=now_ms + (wanted.check_after_ms or limits.transaction_check_after_ms),
         )
-        begun = _Begun(self, halves, caller())
-        attached_commands = AttachedCommands(
-            self._own_appends.encode([Command(begin_transaction=begin)]),
-            1,
-            _HALF_QUEUES,
-            begun.check,
-            begun.on_decided,
-        )
-        return halves, attached_commands
+        account, charge = caller(), None
 
-    def check(self, halves: Halves) -> None:
+        def check(_prepared: Prepared) -> None:
+            nonlocal charge
+            self._check(halves)
+            charge = account.charge(Kind.TRANSACTIONS) if account is not None else None
+            self._beginning_count += 1
+
+        def on_decided(committed: Committed | None) -> None:
+            self._beginning_count -= 1
+            if committed is not None:
+                position = committed.result.record_positions[0]
+                self._ends.hold(position, charge)
+                self.checks.on_begun(position)
+            elif charge is not None:
+                charge.release()
+
+        commands = self._own_appends.encode([Command(begin_transaction=begin)])
+        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided)
+
+    def _check(self, halves: Halves) -> None:
         """Raise for a transaction that could not be committed, or has no place in the table."""
         topics = self._context.state.topics
         for name, queue_id in halves.queues:
@@ -182,15 +167,10 @@ class TransactionCalls:
                 raise TopicNotWritableError(name, topic.permission)
             if not 0 <= queue_id < topic.queue_count:
                 raise UnknownQueueError(name, queue_id, topic.queue_count)
-        count = self.open_count + self.beginning_count + 1
+        count = self.open_count + self._beginning_count + 1
         limit = self._context.limits.open_transaction_count_max
         if count > limit:
             raise LimitReachedError("open transactions", count, limit)
-
-    def on_begun(self, position: int, charge: Charge | None) -> None:
-        """Note a transaction that is applied, and what is released when it ends."""
-        self._ends.hold(position, charge)
-        self.checks.on_begun(position)
 
     # --- Ending ---
 
