@@ -11,7 +11,7 @@ under way, stays charged to the address until it ends.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
@@ -414,89 +414,3 @@ def on_behalf_of(account: Account) -> Iterator[None]:
         yield
     finally:
         _caller.reset(token)
-
-
-DECIDED_MS: Final = 10_000
-"""What was made is there by then, or will never be."""
-LOOK_MS: Final = 1_000
-"""Time between two looks at what one address made."""
-
-
-class Shares:
-    """Durable things by the address that made them, such as topics and groups.
-
-    They outlive connections, so they are held by name, and one that is gone is noticed when its
-    maker's share is full. Soft state of the leader.
-    """
-
-    def __init__(
-        self,
-        kind: Kind,
-        held: Callable[[str], int],
-        clock_ms: Callable[[], int],
-        count_max: int = 1,
-    ) -> None:
-        """`held` returns how many things of a name are still there; an address may make
-        `count_max` of one name."""
-        self._kind, self._held, self._clock_ms = kind, held, clock_ms
-        self._count_max: Final = count_max
-        self._made: dict[str, _Made] = {}
-        """By address."""
-
-    def check(self, name: str, count: int = 1) -> None:
-        """Note that the running call makes things of a name. Raises BusyError; the node's own work
-        is not limited."""
-        account = caller()
-        if account is None:
-            return
-        address, kind, limit = account.address, self._kind, self._count_max
-        made, now_ms = self._made.get(address.what) or _Made(address), self._clock_ms()
-        if limit == 1 and made.of(name):
-            return
-        if made.of(name) + count > limit or address.room(kind) < count:
-            made.look(kind, self._held, now_ms)
-        if address.room(kind) < count:
-            for one in self._made.values():
-                one.look(kind, self._held, now_ms)
-        if made.of(name) + count > limit:
-            raise account.accounts.refusal(
-                kind, f"{address.what} under one name", made.of(name), limit
-            )
-        address.take(kind, count)
-        made.rows[name] = made.of(name) + count, now_ms
-        self._made[address.what] = made
-
-    def clear(self) -> None:
-        """Forget who made what."""
-        for made in self._made.values():
-            made.address.hold(self._kind, -sum(count for count, _ in made.rows.values()))
-        self._made.clear()
-
-
-class _Made:
-    """Things that one address made."""
-
-    __slots__ = ("_looked_ms", "address", "rows")
-
-    def __init__(self, address: Address) -> None:
-        self.address: Final = address
-        self.rows: dict[str, tuple[int, int]] = {}
-        """By name: how many, and when the last one was made."""
-        self._looked_ms = -LOOK_MS
-
-    def of(self, name: str) -> int:
-        return self.rows[name][0] if name in self.rows else 0
-
-    def look(self, kind: Kind, held: Callable[[str], int], now_ms: int) -> None:
-        """Forget what is gone, unless there was a look just now."""
-        if now_ms - self._looked_ms < LOOK_MS:
-            return
-        self._looked_ms = now_ms
-        for name, (count, made_ms) in list(self.rows.items()):
-            if now_ms - made_ms >= DECIDED_MS:
-                left = min(count, held(name))
-                self.address.hold(kind, left - count)
-                if left:
-                    self.rows[name] = left, made_ms
-                else:
-                    del self.rows[name]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.config.limits import Limits
-from node.runtime.accounts import Account, Address, Kind, Shares, caller
+from node.runtime.accounts import Account, Address, Kind, caller
+from node.runtime.shares import Shares
 from node.state.state import State
 from node.state.tables.incarnations import IncarnationsTable
 from quorumlog.pb.state_pb2 import Command

@@ -7,7 +7,6 @@ import pytest
 
 from node.errors.common import BusyError
 from node.runtime.accounts import (
-    DECIDED_MS,
     LEASE_COUNT,
     Account,
     Accounts,
@@ -15,10 +14,10 @@ from node.runtime.accounts import (
     Kind,
     Lease,
     Limit,
-    Shares,
     caller,
     on_behalf_of,
 )
+from node.runtime.shares import DECIDED_MS, Shares
 from tests.seeds import FRESH
 
 SMALL = {kind: Limit(f"{kind.name.lower()} of a test", 16, 1_600) for kind in Kind}

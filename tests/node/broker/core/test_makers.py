@@ -9,7 +9,8 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors.common import BusyError
-from node.runtime.accounts import DECIDED_MS, LIMITS, Accounts, Kind, Limit, on_behalf_of
+from node.runtime.accounts import LIMITS, Accounts, Kind, Limit, on_behalf_of
+from node.runtime.shares import DECIDED_MS
 from node.state.state import PERMISSION_ALL
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteGroupRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
@@ -132,8 +133,9 @@ async def test_an_address_makes_its_share_and_others_are_served(name: str, tmp_p
         with on_behalf_of(user):
             made["user"] = await make(node, "user")
         assert accounts.held(kind)[0] == 9
-        for one, what in made.items() if end is not None else ():
-            await end(node, one, what)
+        if end is not None:
+            for one, what in made.items():
+                await end(node, one, what)
         node.clock.now_ms += DECIDED_MS
         with on_behalf_of(stranger):
             if end is None:
