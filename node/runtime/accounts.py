@@ -228,7 +228,7 @@ class Address(Level):
         self.hold(kind, count)
 
     def check(self, kind: Kind, count: int = 1) -> None:
-        """Raise BusyError if so many more may not be held."""
+        """Raise BusyError if that many more may not be held."""
         for level in self._levels:
             held, (limit, _) = level.counts[kind], level.limits[kind]
             if held + count > limit:

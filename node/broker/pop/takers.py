@@ -2,8 +2,8 @@
 
 Owns the shares of one queue of a group and of the table; must not know how messages are chosen. A
 message is its taker's until it is out of flight or given to another: that its time is over makes no
-room in the table. So one who pops for hours fills neither the table nor a queue of somebody else's
-group. Soft state: a new leader does not know who has what, and counts what it hands out.
+room in the table. So a caller that pops for hours fills neither the table nor a queue of another
+one's group. Soft state: a new leader does not know who has what, and counts what it hands out.
 """
 
 from collections import Counter
