@@ -26,7 +26,8 @@ class _Takers:
         self.window: Final = window
         """The table forgets a window that is reset, and makes another one."""
         self.by_offset: dict[int, Address] = {}
-        self.counts: Counter[Address] = Counter()
+        self.counts: Counter[str] = Counter()
+        """By address."""
 
 
 class Takers:
@@ -54,7 +55,7 @@ class Takers:
         takers = self._windows.get(key)
         if takers is None or takers.window is not table.windows.get(key):
             return self._part
-        return self._part - takers.counts[account.address]
+        return self._part - takers.counts[account.address.what]
 
     def taken(
         self, account: Account | None, table: PopTable, key: WindowKey, offsets: Iterable[int]
@@ -75,7 +76,7 @@ class Takers:
             taken = dict.fromkeys((one for one in offsets if one in window.items), address)
             self._windows[key] = takers
             takers.by_offset.update(taken)
-            takers.counts[address] += len(taken)
+            takers.counts[address.what] += len(taken)
             address.hold(Kind.DELIVERIES, len(taken))
 
     def settled(self, table: PopTable, key: WindowKey, offsets: Iterable[int]) -> None:
@@ -97,8 +98,8 @@ class Takers:
             address = takers.by_offset.pop(offset, None)
             if address is not None:
                 gone[address] += 1
-        takers.counts -= gone  # Drops those who have nothing left.
         for address, count in gone.items():
+            takers.counts[address.what] -= count
             address.hold(Kind.DELIVERIES, -count)
         if not takers.by_offset:
             self._windows.pop(key, None)
