@@ -86,9 +86,9 @@ class Broker:
     ) -> None:
         """Register as a listener of the driver.
 
-        `clock_ms` is for sessions of group members only; `unix_ms` for times that go into the
-        state."""
-        context = Context(driver, store, machine, identity, limits, receipts)
+        `clock_ms` is for sessions of group members and for looks at what callers made; `unix_ms`
+        for times that go into the state."""
+        context = Context(driver, store, machine, identity, limits, receipts, clock_ms)
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
         self._clock_ms = clock_ms
@@ -125,6 +125,7 @@ class Broker:
         self.config_files: Final = ConfigFiles(context, self.own_appends)
 
         self._leader_works: list[LeaderWork] = [
+            context.makers,
             self.incarnations,
             self.consumed,
             self.transactions.checks,

@@ -140,7 +140,8 @@ class Limits:
     # --- Pop: messages that were handed out and are not acknowledged ---
     pop_window_count_max: int = 4_096
     """Replicated: messages in flight of one queue for one group, messages that wait for their
-    message group included. Above it no new message is handed out: 128 of the largest receives."""
+    message group included. Above it no new message is handed out: 128 of the largest receives. One
+    address may have half of them."""
     pop_in_flight_count_max: int = 131_072
     """Replicated: messages in flight of all groups: 100 bytes each, a checkpoint of 10 MB."""
     pop_attempt_count_max: int = 64

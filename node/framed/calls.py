@@ -191,7 +191,8 @@ class CallConversation:
         if timeout_ms and not 0 < request.timeout_ms < timeout_ms:
             request.timeout_ms = timeout_ms
         try:
-            if request.transaction.producer_group:  # The broker asks whose a transaction is.
+            # The broker asks whose these are.
+            if request.has_delayed or request.transaction.producer_group or request.consumed.group:
                 context = self._connection.account.context
                 future = context.run(shared.append_nowait, request, body)
             else:

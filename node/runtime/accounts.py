@@ -13,7 +13,7 @@ under way, stays charged to the address until it ends.
 import ipaddress
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
@@ -61,6 +61,12 @@ class Kind(IntEnum):
     """Messages that pop handed out and that are not acknowledged. Durable."""
     NAMES = 11
     """Topics and groups that a caller without administration made. Durable."""
+    OFFSETS = 12
+    """Offsets of groups. Durable."""
+    PRODUCERS = 13
+    """Names of producers, which are never forgotten. Durable."""
+    DELAYED = 14
+    """Messages that wait for their time. Durable."""
 
 
 _KINDS: Final = len(Kind)
@@ -101,8 +107,11 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.LOCKS: Limit("locks of queues", 131_072, 128 * MIB),
         Kind.ROWS: Limit("rows in memory", 65_536, 32 * MIB),
         Kind.TRANSACTIONS: Limit("open transactions", 20_000),
-        Kind.DELIVERIES: Limit("messages handed out", 131_072, connection_part=4),
+        Kind.DELIVERIES: Limit("messages handed out", 131_072),
         Kind.NAMES: Limit("topics and groups of clients", 10_000, address_part=10),
+        Kind.OFFSETS: Limit("offsets of groups", 200_000),
+        Kind.PRODUCERS: Limit("names of producers", 10_000, address_part=10),
+        Kind.DELAYED: Limit("delayed messages", 2_000_000),
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""
@@ -150,7 +159,7 @@ class Accounts:
         ]
         self.total: Final = Level("all callers", parts[0])
         self._of_address, self._of_connection = parts[1:]
-        self._addresses: dict[str, _Address] = {}
+        self.addresses: dict[str, Address] = {}
         self._remotes: dict[str, Account] = {}
         self.leases: dict[Lease, None] = {}
         """Those that took something since `settle`."""
@@ -163,7 +172,7 @@ class Accounts:
         """Return a new account of a connection from an IP address, or whatever stands for it. One
         machine has a whole network of IPv6 addresses, so these count as one."""
         what = _network_of(host) if ":" in host else host
-        address = self._addresses.get(what) or _Address(what, self._of_address)
+        address = self.addresses.get(what) or Address(self, what, self._of_address)
         account = Account(self, address, self._of_connection)
         self.count(account, 1)
         return account
@@ -180,7 +189,7 @@ class Accounts:
     @property
     def address_count(self) -> int:
         """Addresses for which something is held, or that are connected."""
-        return len(self._addresses)
+        return len(self.addresses)
 
     def held(self, kind: Kind) -> tuple[int, int]:
         """Return count and bytes that are held of a kind."""
@@ -198,13 +207,20 @@ class Accounts:
 
     def count(self, account: "Account", change: int) -> None:
         """Count an account that is opened (1), or closed and empty (-1)."""
-        address = account.address = self._addresses.setdefault(
-            account.address.what, account.address
-        )
+        address = account.address = self.addresses.setdefault(account.address.what, account.address)
         address.account_count += change
-        if not address.account_count:
-            del self._addresses[address.what]
         account.levels = (account, address, self.total)
+        self.forget_if_unused(address)
+
+    def forget_if_unused(self, address: "Address") -> None:
+        """Forget an address that has no account and holds nothing."""
+        if not address.account_count and address.is_empty:
+            del self.addresses[address.what]
+
+    def refusal(self, kind: Kind, whose: str, held: int, limit: int, unit: str = "") -> BusyError:
+        """Return the error for more of a kind than a limit allows, and count it."""
+        self.refused[kind.name.lower()] += 1
+        return BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
 
 
 def _network_of(host: str) -> str:
@@ -220,14 +236,44 @@ def _network_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
-class _Address(Level):
-    """The sums of one address."""
+class Address(Level):
+    """The sums of one address: those of its connections, and what outlives them."""
 
-    __slots__ = ("account_count",)
+    __slots__ = ("account_count", "accounts")
 
-    def __init__(self, host: str, limits: list[tuple[int, int]]) -> None:
+    def __init__(self, accounts: Accounts, host: str, limits: list[tuple[int, int]]) -> None:
         super().__init__(host, limits)
+        self.accounts: Final = accounts
         self.account_count = 0
+
+    def room(self, kind: Kind) -> int:
+        """Return how many more of a kind may be held."""
+        return min(level.limits[kind][0] - level.counts[kind] for level in self._levels)
+
+    def take(self, kind: Kind, count: int) -> None:
+        """Hold more, beyond connections. Raises BusyError."""
+        self.check(kind, count)
+        self.hold(kind, count)
+
+    def check(self, kind: Kind, count: int = 1) -> None:
+        """Raise BusyError if that many more may not be held."""
+        for level in self._levels:
+            held, (limit, _) = level.counts[kind], level.limits[kind]
+            if held + count > limit:
+                raise self.accounts.refusal(kind, level.what, held, limit)
+
+    def hold(self, kind: Kind, change: int) -> None:
+        """Change what is held beyond connections: over a limit, too."""
+        known = self.accounts.addresses.setdefault(self.what, self)
+        for level in self._levels:
+            level.counts[kind] += change
+            assert level.counts[kind] >= 0, f"{kind.name} given back twice"
+        self.accounts.forget_if_unused(known)
+
+    @property
+    def _levels(self) -> tuple[Level, Level]:
+        """The one object of this address, which may be another if nothing was held, and all."""
+        return self.accounts.addresses.get(self.what, self), self.accounts.total
 
 
 class Account(Level):
@@ -235,9 +281,7 @@ class Account(Level):
 
     __slots__ = ("_context", "_is_counted", "accounts", "address", "is_closed", "levels")
 
-    def __init__(
-        self, accounts: Accounts, address: _Address, limits: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, accounts: Accounts, address: Address, limits: list[tuple[int, int]]) -> None:
         super().__init__("one connection", limits)
         self.accounts: Final = accounts
         self._context: Context | None = None
@@ -253,25 +297,22 @@ class Account(Level):
 
     def take(self, kind: Kind, size_bytes: int, count: int = 1) -> None:
         """Add to what is held, without a charge: the caller keeps the numbers. Raises BusyError."""
-        accounts = self.accounts
         if not self._is_counted:  # Its connection is gone, and a part of it still works.
             self._is_counted = True
-            accounts.count(self, 1)
+            self.accounts.count(self, 1)
         for level in self.levels:
             count_max, size_bytes_max = level.limits[kind]
             held, size_held = level.counts[kind], level.sizes[kind]
-            if held + count > count_max or size_held + size_bytes > size_bytes_max:
-                accounts.refused[kind.name.lower()] += 1
-                is_count = held + count > count_max
-                unit = "" if is_count else "bytes of "
-                name = accounts.limits[kind].name
-                if self.is_closed:
-                    self._forget_if_empty()
-                raise BusyError(
-                    f"{unit}{name} of {level.what}",
-                    held if is_count else size_held,
-                    count_max if is_count else size_bytes_max,
-                )
+            if held + count > count_max:
+                error = self.accounts.refusal(kind, level.what, held, count_max)
+            elif size_held + size_bytes > size_bytes_max:
+                what = level.what
+                error = self.accounts.refusal(kind, what, size_held, size_bytes_max, "bytes of ")
+            else:
+                continue
+            if self.is_closed:
+                self._forget_if_empty()
+            raise error
         for level in self.levels:
             level.counts[kind] += count
             level.sizes[kind] += size_bytes
@@ -409,35 +450,3 @@ def on_behalf_of(account: Account) -> Iterator[None]:
         yield
     finally:
         _caller.reset(token)
-
-
-class Shares:
-    """Durable things by the address that made them: topics, groups, transactions.
-
-    They outlive connections, so they are held by name, and one that is gone is noticed when its
-    maker's share is full. Soft state of the leader.
-    """
-
-    def __init__(self, kind: Kind, exists: Callable[[str], bool]) -> None:
-        """`exists` tells whether something that was made is still there."""
-        self._kind, self._exists = kind, exists
-        self._made: dict[str, set[str]] = {}
-
-    def check(self, name: str) -> None:
-        """Note that the running call makes something. Raises BusyError; the node's own work is
-        not limited."""
-        account = caller()
-        if account is None:
-            return
-        made = self._made.setdefault(account.address.what, set())
-        limit = account.address.limits[self._kind][0]
-        if len(made) >= limit:
-            made.intersection_update([one for one in made if self._exists(one)])
-        if name not in made and len(made) >= limit:
-            what = f"{LIMITS[self._kind].name} of {account.address.what}"
-            raise BusyError(what, len(made), limit)
-        made.add(name)
-
-    def clear(self) -> None:
-        """Forget who made what."""
-        self._made.clear()

@@ -45,14 +45,15 @@ class Commands:
         """Commands submitted and not yet decided."""
         self.commands_total = self.entries_total = 0
 
-    async def submit(self, command: Command) -> Index:
+    async def submit(self, command: Command, *, is_administration: bool = False) -> Index:
         """Submit a command cluster-wide; return the index of its entry once it is applied.
 
+        What it makes counts for the address of the caller, unless it `is_administration`.
         Raises the error with which the state refuses it (nothing was changed then), NotLeaderError,
         NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
         outcome AppendTimeoutError, OutcomeUnknownError.
         """
-        return await self.decided(self.submit_nowait(command))
+        return await self.decided(self.submit_nowait(command, is_administration=is_administration))
 
     async def decided(self, future: "asyncio.Future[Index]") -> Index:
         """Wait for the future of `submit_nowait`. A caller that gives up does not withdraw it."""
@@ -62,7 +63,9 @@ class Commands:
             asyncio.shield(future), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
         )
 
-    def submit_nowait(self, command: Command) -> "asyncio.Future[Index]":
+    def submit_nowait(
+        self, command: Command, *, is_administration: bool = False
+    ) -> "asyncio.Future[Index]":
         """As `submit`, without a coroutine: commands enter the log in the order of the calls.
 
         The caller that waits for the future limits the time.
@@ -76,6 +79,8 @@ class Commands:
         entry_limit = self._entry_size_bytes_max
         if len(record) > entry_limit:
             raise LimitExceededError("command", len(record), entry_limit)
+        if not is_administration:
+            context.makers.check(command)
         loop = asyncio.get_running_loop()
         if not self._pending:
             loop.call_soon(self._write)

@@ -53,6 +53,7 @@ class Incarnations:
     async def _write(self, name: str) -> ClaimProducerResponse:
         """Claim the next number: from reading the last one to the log no other task runs."""
         self._check_room(name)
+        self._context.makers.check_producer(name)
         number = self._last(name) + 1
         command = Command(claim_producer=Command.ClaimProducer(name=name, number=number))
         table = self._coming

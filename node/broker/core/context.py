@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
 from node.config.limits import Limits
 from node.errors.common import (
@@ -66,6 +67,7 @@ class Context:
         identity: BrokerIdentity,
         limits: Limits,
         receipts: ReceiptRules,
+        clock_ms: Callable[[], int],
     ) -> None:
         self.receipts: Final = receipts
         self.driver: Final = driver
@@ -77,6 +79,8 @@ class Context:
         """Offsets that commands under way will change; every way into the log notes them."""
         self.turn: Final = Turn()
         """Shares the event loop out among the calls that walk much."""
+        self.makers: Final = Makers(lambda: self.state, limits, clock_ms)
+        """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         store.origin = self.origin
         self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore

@@ -25,6 +25,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError, DelayTooLongError
+from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, QueueKey, held_counts
 from node.state.state import PERMISSION_WRITE
@@ -80,12 +81,19 @@ class DelayAdmission:
             incarnation=request.incarnation if request.HasField("incarnation") else None,
         )
 
+        makers, account = self._context.makers, caller()
+        take_back: Callable[[], None]
+
         def check(_prepared: Prepared) -> None:
+            nonlocal take_back
             self._check(batch, delayed_count)
+            take_back = makers.hold_delayed(account, filter(None, due_unix_ms), self._unix_ms())
             self._under_way_count += delayed_count
 
-        def on_decided(_committed: Committed | None) -> None:
+        def on_decided(committed: Committed | None) -> None:
             self._under_way_count -= delayed_count
+            if committed is None:
+                take_back()
 
         def describe(response: AppendResponse, committed: Committed) -> None:
             count = len(due_unix_ms)

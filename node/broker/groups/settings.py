@@ -46,7 +46,7 @@ class GroupSettingsCalls:
         for topic in request.settings.forbidden_topics.topics:
             check_topic(topic.encode())
         put = Command.PutGroup(group=request.group, settings=request.settings)
-        await self._commands.submit(Command(put_group=put))
+        await self._commands.submit(Command(put_group=put), is_administration=True)
         return to_pb(settings_of(self._context, request.group))
 
 

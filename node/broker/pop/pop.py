@@ -93,6 +93,7 @@ class Pop:
         self._shared.under_way = UnderWay()
         self._shared.deadlines.forget_all()
         self._shared.held.forget_all()
+        self._shared.takers.forget_all()
         self._shared.lines.wake_all()
 
     # --- Times that are over ---
@@ -150,6 +151,7 @@ class Pop:
             return  # The next leader does it.
         finally:
             under_way.dying -= dying
+            shared.takers.settled(shared.table, key, [offset for _, offset in dying])
             if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)
             shared.offer(key)

@@ -26,6 +26,7 @@ from node.errors.common import (
     UnknownQueueError,
 )
 from node.errors.pop import PopConflictError
+from node.runtime.accounts import Account, Kind, caller
 from node.state.state import PERMISSION_READ
 from node.state.tables.pop import NO_OFFSET, WindowKey
 from quorumlog.pb.pop_pb2 import PopHide, PopTake, ReceiveRequest, ReceiveResponse
@@ -52,6 +53,7 @@ class _Receive(NamedTuple):
     attempt_id: str
     starts_at_end: bool
     is_one_of_each: bool
+    account: Account | None
 
 
 class _Taken(NamedTuple):
@@ -79,7 +81,8 @@ class Receives:
         """Take messages; with `wait_ms` wait until there is one.
 
         Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError,
-        QueueHeldError when no other queue was asked for, and the errors of `Commands.submit`; after
+        QueueHeldError when no other queue was asked for, BusyError when the caller's address has
+        its share of messages in flight, and the errors of `Commands.submit`; after
         one with an unknown outcome the messages may be in flight until their time is over, unless
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
         its messages are given back.
@@ -114,6 +117,8 @@ class Receives:
                 hint = None
                 continue
             self._check_held(receive, queue_ids)
+            if receive.account is not None and any(choice.is_full for choice in choices):
+                receive.account.address.check(Kind.DELIVERIES)
             # A call without a wait still waits for a take under way, which may leave something.
             left_s = (busy_deadline if is_busy else deadline) - loop.time()
             if left_s <= 0:
@@ -158,6 +163,7 @@ class Receives:
             request.start == ReceiveRequest.START_END,
             # A consumer of an orderly group handles an answer in its order.
             request.is_fifo and request.is_one_of_each and not is_orderly,
+            caller(),
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:
@@ -195,6 +201,10 @@ class Receives:
         left_effort = EFFORT_MAX
         room_count = limits.pop_in_flight_count_max - shared.table.in_flight_count
         room_count -= self._reserved_count
+        account, takers = receive.account, shared.takers
+        if account is not None:
+            own_count = takers.room(account, shared.table, wish.now_unix_ms)
+            room_count = min(room_count, own_count)
         choices, is_busy = [], False
         offsets = state.groups.get(receive.group, {}).get(receive.topic, {})
         for queue_id in queue_ids:
@@ -212,7 +222,10 @@ class Receives:
             if shared.under_way.has_window(key):
                 is_busy = True  # The end of that take offers the queue.
                 continue
-            choice = self._chosen(key, wish, left_count, left_bytes, room_count, left_effort)
+            room = room_count
+            if account is not None:
+                room = min(room, takers.room_of(account, shared.table, key))
+            choice = self._chosen(key, wish, left_count, left_bytes, room, left_effort)
             if choice is None:
                 continue
             choices.append(choice)
@@ -301,9 +314,9 @@ class Receives:
         committed = shared.commands.submit_nowait(Command(pop_take=take))
         keys, under_way = [choice.key for choice in choices], shared.under_way
         under_way.begin_windows(keys)
-        self._reserved_count += new_count
+        self._reserve(receive.account, new_count)
         work = asyncio.get_running_loop().create_task(
-            self._commit(take, committed, keys, new_count, under_way)
+            self._commit(receive.account, take, committed, keys, new_count, under_way)
         )
         timeout_ms = self._context.limits.append_timeout_ms
         try:
@@ -322,8 +335,15 @@ class Receives:
         taken = [_Taken(key, given._replace(generation=take.generation)) for key, given in taken]
         return self._answer(receive, taken, take.visible_unix_ms, choices)
 
+    def _reserve(self, account: Account | None, count: int) -> None:
+        """Keep room for new messages of takes under way, or give it back."""
+        self._reserved_count += count
+        if account is not None:
+            account.address.hold(Kind.DELIVERIES, count)
+
     async def _commit(
         self,
+        account: Account | None,
         take: PopTake,
         committed: "asyncio.Future[Index]",
         keys: list[WindowKey],
@@ -333,9 +353,14 @@ class Receives:
         shared = self._shared
         try:
             await committed  # Without a time limit: the take is under way.
+            if under_way is shared.under_way:
+                for queue in take.queues:
+                    key = (take.group, take.topic, queue.queue_id)
+                    given = (*queue.again_offsets, *queue.offsets, *queue.waiting_offsets)
+                    shared.takers.taken(account, shared.table, key, given)
         finally:
             under_way.end_windows(keys)
-            self._reserved_count -= new_count
+            self._reserve(account, -new_count)
             for key in keys:
                 shared.offer(key)
                 if key in shared.table.windows:

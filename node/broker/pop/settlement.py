@@ -125,6 +125,7 @@ class Settlement:
             finally:
                 under_way.end_windows([key])
                 under_way.dying.discard(dying)
+                shared.takers.settled(shared.table, key, [handle.offset])
                 shared.offer(key)
 
         timeout_ms = self._context.limits.append_timeout_ms
@@ -192,7 +193,11 @@ class Settlement:
         def on_decided(_decided: "asyncio.Future[Index]") -> None:
             noted.close()
             now_ms = shared.unix_ms()
-            for key in {key for key, _ in messages}:
+            offsets: dict[WindowKey, list[int]] = {}
+            for key, offset in messages:
+                offsets.setdefault(key, []).append(offset)
+            for key, of_key in offsets.items():
+                shared.takers.settled(shared.table, key, of_key)
                 shared.offer(key)
                 window = shared.table.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:

@@ -12,6 +12,7 @@ from node.broker.core.context import Context
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
 from node.broker.pop.take import MessageChooser
+from node.broker.pop.takers import Takers
 from node.broker.pop.under_way import UnderWay
 from node.broker.pop.waiting_receives import WaitingReceives
 from node.errors.common import NodeError
@@ -44,6 +45,7 @@ class PopShared:
         self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
         self.deadlines: Final = Deadlines(unix_ms, on_due)
         self.held: Final = HeldQueues(context, self.lines)
+        self.takers: Final = Takers(context.limits.pop_window_count_max)
         self.under_way = UnderWay()
         """Replaced with each term."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,4 +89,5 @@ class PopShared:
         except EXPECTED:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:
+            self.takers.settled(self.table, key, settle.offsets)
             self.offer(key)

@@ -16,7 +16,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader, settings_of
-from node.broker.records.delayed import level_delay_ms, scheduled
+from node.broker.records.delayed import held, level_delay_ms, scheduled
 from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
 from node.errors.common import (
     BadRequestError,
@@ -26,8 +26,9 @@ from node.errors.common import (
 )
 from node.errors.delay import DelayedFullError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
+from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
-from node.state.held import NUMBERS, held_counts
+from node.state.held import held_counts
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
 from quorumlog.pb import common_pb2
@@ -95,6 +96,7 @@ class Retry:
             count_max = min(count_max, request.attempt_count_max - 1)
         now_unix_ms = self._unix_ms()
         records, queues, size_bytes = [], set(), 0
+        due_unix_ms = []
         for message in messages:
             record = self._record(group, message)
             is_dead = message.is_dead or times_of(record) >= count_max
@@ -103,6 +105,7 @@ class Retry:
             else:
                 moved = given_back(record, group, is_dead=False)
                 moved = _held(moved, message, settings, times_of(record), now_unix_ms)
+                due_unix_ms.append(held(moved).due_unix_ms)
                 limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
                 if len(moved) > limit:
                     raise LimitExceededError("message to be tried again", len(moved), limit)
@@ -122,7 +125,9 @@ class Retry:
             sequence=request.sequence,
             cluster_id=request.cluster_id,
         )
-        attached_commands = self._attached_commands(request, commands, frozenset(queues))
+        attached_commands = self._attached_commands(
+            request, commands, frozenset(queues), due_unix_ms
+        )
         return self._answer(await self._produce.append(append, attached_commands))
 
     async def take_copy(
@@ -131,7 +136,7 @@ class Retry:
         """Append a message of the group's retry topic that a consumer copied itself, held for the
         delay of a level, or make it a dead letter. Its properties say which topic it is of, in the
         consumer's word: not one of the system. Errors as `retry_later`."""
-        context, topic = self._context, origin_topic(record)
+        context, topic, due_unix_ms = self._context, origin_topic(record), list[int]()
         if is_reserved(topic):
             raise ReservedTopicError(topic)
         context.check_name("group", group)
@@ -139,7 +144,8 @@ class Retry:
         if is_dead:
             moved = dead_letter(record, group)
         elif level > 0:
-            moved = scheduled(record, self._unix_ms() + level_delay_ms(level), level=level)
+            due_unix_ms.append(self._unix_ms() + level_delay_ms(level))
+            moved = scheduled(record, due_unix_ms[0], level=level)
         else:
             moved = record
         limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
@@ -148,7 +154,9 @@ class Retry:
         request = RetryLaterRequest(group=group, messages=[RetryMessage()])
         await self._make_room(request)
         queues = frozenset({_queue_of(moved)})
-        attached_commands = self._attached_commands(request, self._topics_of(group), queues)
+        attached_commands = self._attached_commands(
+            request, self._topics_of(group), queues, due_unix_ms
+        )
         append = AppendRequest(records=moved, record_count=1)
         return await self._produce.append(append, attached_commands)
 
@@ -170,17 +178,24 @@ class Retry:
         request: RetryLaterRequest,
         commands: list[Command],
         queues: frozenset[QueueKey],
+        due_unix_ms: Sequence[int],
     ) -> AttachedCommands:
-        """Return the commands of an entry, attached so that its offsets are noted meanwhile."""
+        """Return the commands of an entry, attached so that its offsets are noted meanwhile, and
+        the messages that are held until due times."""
         stored = {(row.topic, row.queue_id) for row in request.offsets}
-        under_way = ExitStack()
+        under_way, makers, account = ExitStack(), self._context.makers, caller()
+        take_back: Callable[[], None]
 
         def enter(_prepared: Prepared) -> None:
-            self._check_held(sum(key in NUMBERS for key in queues) and len(request.messages))
+            nonlocal take_back
+            self._check_held(len(due_unix_ms))
+            take_back = makers.hold_delayed(account, due_unix_ms, self._unix_ms())
             under_way.enter_context(self._context.moves.offsets_of(request.group, stored))
 
-        def leave(_committed: Committed | None) -> None:
+        def leave(committed: Committed | None) -> None:
             under_way.close()
+            if committed is None:
+                take_back()
 
         encoded = self._own_appends.encode(commands)
         return AttachedCommands(encoded, len(commands), queues, enter, leave, moves_stored=True)

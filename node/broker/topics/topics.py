@@ -80,7 +80,7 @@ class Topics:
             must_be_new=request.must_be_new,
             message_type=request.message_type,
         )
-        await self._commands.submit(context.create_command(put))
+        await self._commands.submit(context.create_command(put), is_administration=True)
         message_type = request.message_type or (old.message_type if old else MIXED)
         return _info(name, TopicSettings(queue_count, permission, message_type))
 

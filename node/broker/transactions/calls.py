@@ -26,6 +26,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.runtime.accounts import Kind, caller
 from node.state.appends import Committed, Prepared
 from node.state.state import PERMISSION_WRITE
 from node.state.tables.transactions import OpenTransaction
@@ -133,17 +134,28 @@ class TransactionCalls:
             begun_unix_ms=now_ms,
             check_unix_ms=now_ms + (wanted.check_after_ms or limits.transaction_check_after_ms),
         )
-        attached_commands = AttachedCommands(
-            self._own_appends.encode([Command(begin_transaction=begin)]),
-            1,
-            _HALF_QUEUES,
-            partial(self._check, halves),
-            self._on_decided,
-        )
-        return halves, attached_commands
+        account, charge = caller(), None
 
-    def _check(self, halves: Halves, _prepared: Prepared) -> None:
-        """Raise for a transaction that could not be committed; else take a place in the table."""
+        def check(_prepared: Prepared) -> None:
+            nonlocal charge
+            self._check(halves)
+            charge = account.charge(Kind.TRANSACTIONS) if account is not None else None
+            self._beginning_count += 1
+
+        def on_decided(committed: Committed | None) -> None:
+            self._beginning_count -= 1
+            if committed is not None:
+                position = committed.result.record_positions[0]
+                self._ends.hold(position, charge)
+                self.checks.on_begun(position)
+            elif charge is not None:
+                charge.release()
+
+        commands = self._own_appends.encode([Command(begin_transaction=begin)])
+        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided)
+
+    def _check(self, halves: Halves) -> None:
+        """Raise for a transaction that could not be committed, or has no place in the table."""
         topics = self._context.state.topics
         for name, queue_id in halves.queues:
             topic = topics.get(name)
@@ -159,12 +171,6 @@ class TransactionCalls:
         limit = self._context.limits.open_transaction_count_max
         if count > limit:
             raise LimitReachedError("open transactions", count, limit)
-        self._beginning_count += 1
-
-    def _on_decided(self, committed: Committed | None) -> None:
-        self._beginning_count -= 1
-        if committed is not None:
-            self.checks.on_begun(committed.result.record_positions[0])
 
     # --- Ending ---
 

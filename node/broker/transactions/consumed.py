@@ -86,6 +86,7 @@ class OffsetsUnderWay:
             if request.has_delayed:
                 raise BadRequestError("consumed", "no delayed messages in the batch", "some")
             self._look(request.consumed)
+            self._check_share(request.consumed)
         except Refused as error:
             return self._produce.refuse(error)
         entry = _Entry(self, request.consumed)
@@ -97,6 +98,7 @@ class OffsetsUnderWay:
         """Store offsets alone, under the same condition. Errors as `append`."""
         self._context.check_cluster(request.cluster_id)
         self._look(request.consumed)
+        self._check_share(request.consumed)
         task = asyncio.get_running_loop().create_task(self._write(request.consumed))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -134,6 +136,10 @@ class OffsetsUnderWay:
             if row.offset < max(0, row.expected):
                 expected = f"{max(0, row.expected)} or more"
                 raise BadRequestError("offset", expected, str(row.offset))
+
+    def _check_share(self, consumed: ConsumedOffsets) -> None:
+        queues = [(row.topic, row.queue_id) for row in consumed.offsets]
+        self._context.makers.check_offsets(consumed.group, queues)
 
     def enter(self, consumed: ConsumedOffsets, entry: _Entry) -> _Coming:
         """Compare with the offsets stored and under way, and note these as under way.

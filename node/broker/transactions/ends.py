@@ -22,6 +22,7 @@ from node.broker.records.half import (
 )
 from node.errors.common import AppendTimeoutError, UnknownTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
+from node.runtime.accounts import Charge
 from node.state.tables.transactions import OpenTransaction, TransactionsTable
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
@@ -50,6 +51,8 @@ class TransactionEnds:
         self._unix_ms = unix_ms
         self._running_ends: dict[int, asyncio.Task[None]] = {}
         """Transactions of this term whose last entry is written and not decided."""
+        self._charges: dict[int, Charge] = {}
+        """What the open transactions hold of their callers' shares, by position."""
         self.given_up_total = 0
 
     @property
@@ -60,6 +63,20 @@ class TransactionEnds:
     def forget(self) -> None:
         """Forget all: this node leads no longer; the next leader's log decides."""
         self._running_ends.clear()
+        for position in list(self._charges):
+            self._release(position)
+
+    def hold(self, position: int, charge: Charge | None) -> None:
+        """Hold a charge until the transaction at a position ends."""
+        if charge is not None:
+            self._charges[position] = charge
+            if position not in self.table.open:
+                self._release(position)
+
+    def _release(self, position: int) -> None:
+        charge = self._charges.pop(position, None)
+        if charge is not None:
+            charge.release()
 
     async def end(
         self,
@@ -132,6 +149,7 @@ class TransactionEnds:
     async def _write_end(self, known: OpenTransaction, outcome: Outcome, records: bytes) -> None:
         end = Command.EndTransaction(position=known.position, outcome=outcome)
         await self._own_appends.write(records, [Command(end_transaction=end)])
+        self._release(known.position)
 
     def half_messages(self, known: OpenTransaction) -> bytes:
         """Return the half messages of an open transaction.

@@ -8,15 +8,16 @@ import pytest
 from node.errors.common import BusyError
 from node.runtime.accounts import (
     LEASE_COUNT,
+    Account,
     Accounts,
     Charge,
     Kind,
     Lease,
     Limit,
-    Shares,
     caller,
     on_behalf_of,
 )
+from node.runtime.shares import DECIDED_MS, Shares
 from tests.seeds import FRESH
 
 SMALL = {kind: Limit(f"{kind.name.lower()} of a test", 16, 1_600) for kind in Kind}
@@ -189,11 +190,12 @@ async def test_calls_know_their_caller_and_the_work_of_the_node_has_none() -> No
 
 
 def test_durable_things_are_held_by_name_until_they_are_gone() -> None:
-    accounts, there = Accounts(SMALL), set[str]()
-    shares = Shares(Kind.NAMES, there.__contains__)
+    accounts, there, opened, now_ms = Accounts(SMALL), set[str](), list[Account](), 0
+    shares = Shares(Kind.NAMES, there.__contains__, lambda: now_ms)
 
     def made(host: str, name: str) -> None:
-        with on_behalf_of(accounts.open(host)):
+        opened.append(accounts.open(host))
+        with on_behalf_of(opened[-1]):
             shares.check(name)
         there.add(name)
 
@@ -205,7 +207,18 @@ def test_durable_things_are_held_by_name_until_they_are_gone() -> None:
     made("10.0.0.2", "other")
     shares.check("own")
     there.discard("g5")
+    with pytest.raises(BusyError, match="8 held"):  # It may not be there yet.
+        made("10.0.0.1", "more")
+    now_ms += DECIDED_MS
     made("10.0.0.1", "more")
+    with pytest.raises(BusyError, match=r"of 10\.0\.0\.1"):
+        made("10.0.0.1", "more of it")
+    assert accounts.held(Kind.NAMES)[0] == 9
+    for account in opened:
+        account.close()
+    assert accounts.address_count == 2
+    shares.clear()
+    assert accounts.address_count == 0
 
 
 def test_a_network_of_ipv6_counts_as_one_address() -> None:

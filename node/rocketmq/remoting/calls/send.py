@@ -34,6 +34,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
+from node.runtime.accounts import Account, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
@@ -132,7 +133,8 @@ class Sends:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def hold() -> None:
-            task = asyncio.create_task(self.send(request))
+            with on_behalf_of(request.account):
+                task = asyncio.create_task(self.send(request))
             self._held.add(task)
             task.add_done_callback(self._held.discard)
             task.add_done_callback(partial(_settle, answered, task.result, None))
@@ -175,6 +177,7 @@ class Sends:
             return await self._send_copy(request, topic)
         if self._is_to_be_made(topic):
             self._check_topic(topic)
+            self._context.makers.check_topic(topic)
             asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
             count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._shared.names.count
             await self._broker.topics.create_topic(
@@ -269,7 +272,13 @@ class Sends:
             group = group or ext.get(names["producerGroup"])
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         pending = Pending(
-            self._receipt(append, common, encoder, is_usual=not is_batch and stored.is_usual),
+            self._receipt(
+                request.account,
+                append,
+                common,
+                encoder,
+                is_usual=not is_batch and stored.is_usual,
+            ),
             shown if shown >= 0 else self._shown(queue_id),
             key or stored.first_key,
             encoder.sizes,
@@ -280,7 +289,13 @@ class Sends:
         return pending
 
     def _receipt(
-        self, append: AppendRequest, common: CommonFields, encoder: RecordEncoder, *, is_usual: bool
+        self,
+        account: Account,
+        append: AppendRequest,
+        common: CommonFields,
+        encoder: RecordEncoder,
+        *,
+        is_usual: bool,
     ) -> "asyncio.Future[AppendResponse]":
         """Append the records of a send: one of the usual form with others that wait."""
         records = encoder.records()
@@ -288,7 +303,10 @@ class Sends:
         if is_usual and not append.HasField("transaction") and len(records) <= size_bytes_max:
             return self._singles.append(common.topic, common.queue_id, records)
         self._singles.flush()  # Sends enter the log in the order in which they came.
-        return self._broker.append_nowait(append, records)
+        if not append.HasField("transaction") and not append.has_delayed:
+            return self._broker.append_nowait(append, records)
+        with on_behalf_of(account):  # The broker asks whose they are.
+            return self._broker.append_nowait(append, records)
 
     def _before(self, keys: UniqueKeys, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from node.errors.common import NodeError
+from node.runtime.accounts import Accounts, Kind, on_behalf_of
 from store.record.message import Message
 from tests.node.broker.pop.pop_calls import (
     GROUP,
@@ -99,6 +100,10 @@ class Walk:
         self.model = Model(is_fifo=seed % 2 == 0)
         self.number = 0
         self.hides = 0
+        self.accounts = Accounts()
+        self.callers = [self.accounts.open(host) for host in ("10.0.0.1", "10.0.0.2")]
+        self.has_known_takers = True
+        """A new leader does not know them."""
 
     # --- Steps. Each of them ends with an answer, or with an error and an open outcome ---
 
@@ -115,9 +120,10 @@ class Walk:
     async def receive(self) -> None:
         count, asked_ms = self.random.randint(1, 5), self.node.clock.now_ms
         try:
-            found = await receive(
-                self.node, count, invisible_ms=INVISIBLE_MS, is_fifo=self.model.is_fifo
-            )
+            with on_behalf_of(self.random.choice(self.callers)):
+                found = await receive(
+                    self.node, count, invisible_ms=INVISIBLE_MS, is_fifo=self.model.is_fifo
+                )
         except NodeError:
             return
         for one in found:
@@ -186,6 +192,7 @@ class Walk:
         """Lose the leader while steps are under way; the next one keeps some of what they wrote."""
         driver = self.node.driver
         driver.is_holding = True
+        self.has_known_takers = False
         tasks = [asyncio.create_task(self.step()) for _ in range(self.random.randint(1, 4))]
         for _ in range(self.random.randint(0, 6)):
             await asyncio.sleep(0)
@@ -223,6 +230,8 @@ class Walk:
             assert window.items, "an empty window"
             assert list(window.items) == sorted(window.items)
             assert offset_of(self.node, queue_id) == window.floor
+        if self.has_known_takers:
+            assert self.accounts.held(Kind.DELIVERIES)[0] >= part(self.node).in_flight_count
 
     async def finish(self) -> None:
         """Everything is done in the end: acknowledged, or among the dead letters, and not both."""
@@ -236,6 +245,7 @@ class Walk:
             if not part(self.node).windows and self.is_read():
                 break
         assert not part(self.node).windows, "something stays in flight for ever"
+        assert self.accounts.held(Kind.DELIVERIES)[0] == 0
         dead = [m.body.decode() for m in stored(self.node, f"%DLQ%{GROUP}", 0)]
         assert len(set(dead)) == len(dead), "dead twice"
         everything = {

@@ -221,6 +221,7 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         assert (await asked).code == 0
         assert [*follower.remoting.forwarder._channels.values()] == [channel]
         assert follower.calls.accounts.held(Kind.FORWARDED) == (0, 0)
+        leader.calls.accounts.settle()
         assert not leader.calls.accounts._remotes
 
 
@@ -264,6 +265,7 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
         assert [(await sent).code for sent in sends] == [0] * 3
         await other.close()
         assert accounts.held(Kind.FORWARDED) == (0, 0)
+        leader.calls.accounts.settle()
         assert not leader.calls.accounts._remotes
 
 

@@ -74,7 +74,7 @@ def sizes(gateway: Gateway) -> tuple[int, ...]:
     accounts = gateway.calls.accounts
     accounts.settle()
     held = (sum(accounts.total.counts), sum(accounts.total.sizes), accounts.address_count)
-    return (*map(len, tables), clients.count, locks.count, broker.parked.reader_count, *held)
+    return (*map(len, tables), clients.count, locks.count, broker.parked.readers.used, *held)
 
 
 @pytest.mark.parametrize(("kind", "hold"), HOLDS.values(), ids=HOLDS)

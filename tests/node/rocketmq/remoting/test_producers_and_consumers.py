@@ -149,7 +149,7 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_pat
         assert (await client.pull(0, 0, ext=retry)).code == 19
         assert (await client.pull(0, 7, ext=retry | {"consumerGroup": "others"})).code == 17
         waiting = asyncio.create_task(client.pull(0, 0, wait_ms=60_000, ext=retry))
-        await eventually(lambda: gateway.node.broker.parked.reader_count == 1, "the pull")
+        await eventually(lambda: gateway.node.broker.parked.readers.used == 1, "the pull")
         assert [*gateway.node.broker.context.state.topics] == ["orders"]
         copy = send_fields(retry["topic"], 0, "g0.n1", RETRY_TOPIC="orders")
         assert (await client.ask(SEND, copy, b"again")).code == 0
