@@ -27,7 +27,8 @@ class JsonLimitError(ValueError):
 def read_bounded_json(data: bytes, size_bytes_max: int) -> Any:
     """Return the value of a JSON text of a stranger, which is measured before it is read.
 
-    Raises JsonLimitError with the name of the limit, and ValueError as `read_json` does."""
+    All texts in it are UTF-8: half of a surrogate pair is a question mark. Raises JsonLimitError
+    with the name of the limit, and ValueError as `read_json` does."""
     if len(data) > size_bytes_max:
         raise JsonLimitError(f"{len(data)} bytes of JSON, the limit is {size_bytes_max}")
     inner_count = data.count(b"[") + data.count(b"{")
@@ -37,7 +38,7 @@ def read_bounded_json(data: bytes, size_bytes_max: int) -> Any:
     try:
         value = orjson.loads(data)
     except ValueError:  # Also half of a surrogate pair, which orjson refuses and Java sends.
-        return read_json(data)
+        return orjson.loads(dump_json(read_json(data)))
     if inner_count > DEPTH_MAX:
         _check_depth(value)
     return value

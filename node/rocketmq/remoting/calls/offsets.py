@@ -13,7 +13,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
@@ -39,7 +39,7 @@ class OffsetCalls:
 
             async def here() -> Answer:
                 ext = request.command.ext
-                queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=INT32_MAX))
+                queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
                 return await run(request, text_of(ext, "topic"), queue_id)
 
             return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
@@ -54,7 +54,7 @@ class OffsetCalls:
         async def checked(request: Request) -> Answer:
             ext, names = request.command.ext, self._shared.names
             queue_id = names.queue(
-                self._shared.number_of(request), int_of(ext, "queueId", hi=INT32_MAX)
+                self._shared.number_of(request), int_of(ext, "queueId", hi=QUEUE_ID_MAX)
             )
             group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
             if self._shared.resets.is_pending(group, topic, queue_id):
@@ -94,7 +94,7 @@ class OffsetCalls:
         asked = OffsetByTimeRequest(
             topic=topic,
             queue_id=queue_id,
-            unix_ms=max(0, unix_ms) + is_upper,
+            unix_ms=min(max(0, unix_ms) + is_upper, INT64_MAX),
             consistency=CONSISTENCY_LEADER,
         )
         offset = (await self._broker.queries.offset_by_time(asked)).offset

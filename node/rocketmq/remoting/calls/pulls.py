@@ -17,7 +17,7 @@ from node.rocketmq.remoting.clients import Subscription
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.rocketmq.remoting.protocol.marks import FORWARDED
 from quorumlog.pb import log_pb2
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, CONSISTENCY_LOCAL
@@ -89,7 +89,7 @@ class Pulls:
         """Return the answer that sends a consumer where a person moved its group; None: it was
         not moved."""
         ext, shared = request.command.ext, self._shared
-        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=INT32_MAX))
+        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         topic = text_of(ext, "topic")
         offset = shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
         if offset is None:
@@ -110,7 +110,7 @@ class Pulls:
     async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
         ext = request.command.ext
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
-        shown = int_of(ext, "queueId", hi=INT32_MAX)
+        shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
         queue_id = self._shared.names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
         subscription = self._subscription(request, group, topic, flags)

@@ -16,6 +16,8 @@ VALUE_LENGTH_MAX: Final = 32_767
 """Characters of a text that is no name: a key of a message, a value."""
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+QUEUE_ID_MAX: Final = INT32_MAX // 16 - 1
+"""Largest queue id that a broker name may show: with 16 names that of the group is an int32."""
 
 
 def text_of(
@@ -25,27 +27,14 @@ def text_of(
     *,
     length_max: int = TEXT_LENGTH_MAX,
 ) -> str:
-    """Return a text. Raises RefusedError if it is missing and has no default, is too long, or is no
-    text."""
+    """Return a text. Raises RefusedError if it is missing and has no default, or is too long."""
     value = ext.get(name, default)
     if value is None:
         raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
     if len(value) > length_max:
         text = f"ext field {name} has {len(value)} characters, the limit is {length_max}"
         raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-    if not value.isascii() and not _is_text(value):
-        rule = f"ext field {name} holds half of a surrogate pair, which is no character"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, rule)
     return value
-
-
-def _is_text(value: str) -> bool:
-    """Whether UTF-8 can hold a text: JSON can name halves of characters."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def int_of(
