@@ -80,7 +80,7 @@ async def test_large_documents_are_refused_by_the_name_of_the_limit(
 
 
 def test_texts_that_java_writes_are_read() -> None:
-    assert document_of(b'{"a":"\\ud800"}') == {"a": "\ud800"}
+    assert document_of(b'{"a":"\\ud800"}') == {"a": "?"}
     for bad in (b'{"a":NaN}', b'{"a":1e999}', b"[1]", b'{"a":', b"\xff"):
         with pytest.raises(RefusedError):
             document_of(bad)
