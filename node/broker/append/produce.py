@@ -33,7 +33,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.producers import ProducerFencedError
-from node.runtime.places import Places
+from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from node.state.state import PERMISSION_WRITE, State
@@ -189,8 +189,8 @@ class Produce:
         self._sequences: Sequences[_Append] = Sequences(context)
         self._receipts = AppendReceipts(context)
         limits = context.limits
-        self._places = Places("waiting appends", limits.parked_append_count_max)
-        self._bytes = Places("bytes of waiting appends", limits.parked_append_size_bytes_max)
+        self._room = Room("waiting appends", limits.parked_append_count_max)
+        self._bytes = Room("bytes of waiting appends", limits.parked_append_size_bytes_max)
         self._parked: OrderedDict[_Append, None] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -353,17 +353,17 @@ class Produce:
 
     def _park(self, append: _Append) -> None:
         """Park a batch behind those that wait for room already. Raises BusyError."""
-        append.host = self._places.take()
+        append.host = self._room.take()
         try:
             self._bytes.take(append.size_bytes)
         except BusyError:
-            self._places.give_back(append.host)
+            self._room.give_back(append.host)
             raise
         self._parked[append] = None
 
     def _unpark(self, append: _Append) -> None:
         del self._parked[append]
-        self._places.give_back(append.host)
+        self._room.give_back(append.host)
         self._bytes.give_back(append.host, append.size_bytes)
 
     def _resume(self) -> None:

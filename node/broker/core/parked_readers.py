@@ -10,7 +10,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from node.broker.core.context import Context
-from node.runtime.places import Places
+from node.runtime.room import Room
 from raft.messages import Index
 
 QueueKey = tuple[bytes, int]
@@ -29,10 +29,10 @@ class ParkedReaders:
         self._was_ready = False
         self.on_grown: Callable[[Set[QueueKey]], None] = _ignore
         """Called with the queues that grew, for other parts."""
-        self.readers: Final = Places("waiting readers", context.limits.pull_waiters_max)
+        self.readers: Final = Room("waiting readers", context.limits.pull_waiters_max)
         """Parked pulls and tails."""
-        self.reads: Final = Places("waiting reads", context.limits.read_waiters_max)
-        """Reads that wait for an index or a confirmation; `Freshness` takes the places."""
+        self.reads: Final = Room("waiting reads", context.limits.read_waiters_max)
+        """Reads that wait for an index or a confirmation; `Freshness` takes the room."""
         self.woken_total = 0
 
     def has_any(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from node.broker.core.parked_readers import QueueKey
-from node.runtime.places import Places
+from node.runtime.room import Room
 
 ANY_QUEUE: Final = -1
 
@@ -23,20 +23,20 @@ class WaitingReceives:
     """All receives that wait. Belongs to the loop's thread."""
 
     def __init__(self, count_max: int) -> None:
-        self._places = Places("waiting receives", count_max)
+        self._room = Room("waiting receives", count_max)
         self._by_topic: dict[bytes, dict[str, _GroupReceives]] = {}
 
     @property
     def count(self) -> int:
         """Receives that wait."""
-        return self._places.used
+        return self._room.used
 
     async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
         """Wait until a queue may have something; return its id, or None: look at all.
 
         The caller must not yield to the loop between its last look and this call. Raises BusyError.
         """
-        host = self._places.take()
+        host = self._room.take()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int | None] = loop.create_future()
         name = topic.encode()
@@ -54,7 +54,7 @@ class WaitingReceives:
             raise
         finally:
             timer.cancel()
-            self._places.give_back(host)
+            self._room.give_back(host)
             self._leave(name, group, queue_id, future)
 
     def _leave(

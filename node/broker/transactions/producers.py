@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
-from node.runtime.places import Places
+from node.runtime.room import Room
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
 
 SHARES: Final = 8
@@ -55,14 +55,14 @@ class Producers:
         self._context: Final = context
         self._on_come = on_come
         self._by_group: dict[str, list[WaitingProducer]] = {}
-        self._places = Places("waiting producers", context.limits.transaction_producer_count_max)
+        self._room = Room("waiting producers", context.limits.transaction_producer_count_max)
         self.size_bytes = 0
         """Size of all questions that no producer has taken yet."""
 
     @property
     def count(self) -> int:
         """Connected producers."""
-        return self._places.used
+        return self._room.used
 
     def is_there(self, group: str) -> bool:
         """Whether any producer of a group is connected."""
@@ -112,7 +112,7 @@ class Producers:
         context.check_name("producer_group", request.producer_group)
         context.check_leads()
         limit, group = context.limits.transaction_question_count_max, request.producer_group
-        waiting = WaitingProducer(group, self._places.take(), limit)
+        waiting = WaitingProducer(group, self._room.take(), limit)
         self._by_group.setdefault(group, []).append(waiting)
         try:
             yield TransactionCheck()
@@ -135,7 +135,7 @@ class Producers:
         there = self._by_group.get(waiting.group, [])
         if waiting in there:
             there.remove(waiting)
-            self._places.give_back(waiting.host)
+            self._room.give_back(waiting.host)
             if not there:
                 del self._by_group[waiting.group]
 
@@ -144,5 +144,5 @@ class Producers:
         gone, self._by_group = self._by_group, {}
         for there in gone.values():
             for waiting in there:
-                self._places.give_back(waiting.host)
+                self._room.give_back(waiting.host)
                 waiting.questions.put_nowait(None)

@@ -42,7 +42,7 @@ from node.nameserver.replica.last_seen import LastSeen
 from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
 from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX, NameServerStatus
 from node.runtime.clock import unix_ms
-from node.runtime.places import Places
+from node.runtime.room import Room
 from store.errors import LimitExceededError
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
@@ -132,7 +132,7 @@ class NameServer:
         self._thread: threading.Thread | None = None
         self._must_stop = threading.Event()
         self._failure: Exception | None = None
-        self._places = Places("commands of the name server", IN_FLIGHT_COUNT_MAX)
+        self._room = Room("commands of the name server", IN_FLIGHT_COUNT_MAX)
 
     async def start(self) -> None:
         """Read the files, bind the port, and start the thread.
@@ -246,7 +246,7 @@ class NameServer:
         replica, failure = self._replica, self._failure
         size_bytes = self.look(lambda directory: directory.size_bytes)
         size_bytes_max = self._machine.directory.limits.state_size_bytes_max
-        counts = (self._places.used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
+        counts = (self._room.used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
         if replica is None:
             state = "failed" if failure is not None else "stopped"
             return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
@@ -286,7 +286,7 @@ class NameServer:
             raise LimitExceededError(what, len(encoded), COMMAND_SIZE_BYTES_MAX)
         until_s = min(deadline_s, time.monotonic() + ATTEMPT_SECONDS)
         waiting = _Waiting(asyncio.get_running_loop(), until_s)
-        host = self._places.take()
+        host = self._room.take()
         try:
             replica.submit(encoded, waiting)
             async with asyncio.timeout(until_s - time.monotonic()):
@@ -294,7 +294,7 @@ class NameServer:
         except TimeoutError:
             return None, FAIL_REASON.UNKNOWN_OUTCOME
         finally:
-            self._places.give_back(host)
+            self._room.give_back(host)
 
     def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
         """Make the replica, tick it and close it; the function of the thread."""

@@ -20,6 +20,9 @@ from node.services.bounds.look_timer import LookTimer
 
 LARGE_SIZE_BYTES: Final = 64 * 1024
 """Size that a client takes at once with the default window; smaller responses are not counted."""
+COPY_COUNT: Final = 2
+"""What waits costs its size twice: gRPC copies a response, and the caller's bytes stay until it is
+written."""
 UNREAD_COUNT_MAX: Final = 1_024
 """Responses of any size that have waited for UNREAD_MS: above it the watch cuts connections, those
 of the busiest address first."""
@@ -66,6 +69,7 @@ class ResponseWatch:
         if size_bytes < LARGE_SIZE_BYTES:
             size_bytes = 0
         else:
+            size_bytes *= COPY_COUNT
             self._hold(caller.account, size_bytes)
         response = Response(caller, size_bytes, self._timer.now_s())
         self._waiting[response] = None

@@ -23,7 +23,6 @@ from tests.node.framed.clients import APPEND, AsyncFramedClient, request
 from tests.patience import eventually
 from tests.store.records import batch
 
-
 LASTING = {Kind.MEMBERS, *(kind for kind in Kind if kind >= Kind.TRANSACTIONS)}
 """What outlives connections: members until their sessions end, and durable things."""
 

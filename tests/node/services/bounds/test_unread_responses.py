@@ -23,6 +23,7 @@ from node.services.bounds.connection_cut import Traffic, address_of, cut_connect
 from node.services.bounds.half_sent import HalfSent
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import (
+    COPY_COUNT,
     LARGE_SIZE_BYTES,
     RESPONSE_MS_MAX,
     STUCK_MS,
@@ -126,7 +127,7 @@ def watch(clock: list[float], cuts: Cuts, peers: Callers) -> Iterator[ResponseWa
     loop.close()
 
 
-PART = LIMITS[Kind.ANSWERS].size_bytes_max // 8
+PART = LIMITS[Kind.ANSWERS].size_bytes_max // 8 // COPY_COUNT
 
 
 def test_the_busiest_address_gives_way(
@@ -145,12 +146,12 @@ def test_the_busiest_address_gives_way(
     clock[0] += STUCK_MS / 1000
     last = watch.begin(peers("ipv4:3.3.3.3:1"), 3 * PART)
     assert cuts == ["ipv4:2.2.2.2:7"]
-    assert peers.held(Kind.ANSWERS) == 8 * PART
+    assert peers.held(Kind.ANSWERS) == 8 * COPY_COUNT * PART
     watch.end(last)
     watch.end(last)
-    assert peers.held(Kind.ANSWERS) == 5 * PART
+    assert peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
     watch.begin(peers("ipv4:1.1.1.1:1"), LARGE_SIZE_BYTES - 1)
-    assert peers.held(Kind.ANSWERS) == 5 * PART
+    assert peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
 
 
 def test_a_response_is_cut_after_its_time(
@@ -161,7 +162,7 @@ def test_a_response_is_cut_after_its_time(
     watch.begin(peers("ipv4:1.1.1.1:2"), PART)
     clock[0] += RESPONSE_MS_MAX / 1000 - 1
     watch.look()
-    assert (cuts, peers.held(Kind.ANSWERS)) == (["ipv4:1.1.1.1:1"], PART)
+    assert (cuts, peers.held(Kind.ANSWERS)) == (["ipv4:1.1.1.1:1"], COPY_COUNT * PART)
     assert watch.cut_count == 1
 
 

@@ -1,4 +1,4 @@
-"""Places: a table of fixed size, of which the callers of one address may use half.
+"""The room of a table of fixed size, of which the callers of one address may use half.
 
 Owns who uses how much, by address. For what is limited beside the accounts: waiting readers, reads
 and receives, and bytes of waiting appends. For one event loop, without I/O.
@@ -13,8 +13,8 @@ from node.runtime.accounts import caller
 ADDRESS_PART: Final = 2
 
 
-class Places:
-    """The places of one table. The node's own work has all of them."""
+class Room:
+    """The room of one table. The node's own work may use all of it."""
 
     __slots__ = ("_by_host", "_what", "limit", "used")
 
@@ -25,7 +25,7 @@ class Places:
         self._by_host: Counter[str] = Counter()
 
     def take(self, count: int = 1) -> str:
-        """Take places for the running call; return what `give_back` needs. Raises BusyError."""
+        """Take room for the running call; return what `give_back` needs. Raises BusyError."""
         if self.used + count > self.limit:
             raise BusyError(self._what, self.used, self.limit)
         account = caller()
@@ -41,7 +41,7 @@ class Places:
         return host
 
     def give_back(self, host: str, count: int = 1) -> None:
-        """Give places back."""
+        """Give room back."""
         self.used -= count
         if host:
             self._by_host[host] -= count
