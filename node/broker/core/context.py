@@ -79,6 +79,7 @@ class Context:
         """Offsets that commands under way will change; every way into the log notes them."""
         self.turn: Final = Turn()
         """Shares the event loop out among the calls that walk much."""
+        self.clock_ms: Final = clock_ms
         self.makers: Final = Makers(lambda: self.state, limits, clock_ms)
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False

@@ -2,10 +2,11 @@
 
 Owns sessions and generations; must not know offsets or the log. Members are not replicated: they
 send heartbeats, and a new leader knows them all after one round of these. Until then it names no
-member of a group that exists, so that the first one to call does not take all queues. The clock is
-handed in; sessions end when a call looks at them, so nothing here needs a timer.
+member of a group that exists, so that the first one to call does not take all queues. A session is
+over when a call looks at it; a timer gives back what members hold that no call looks at.
 """
 
+import asyncio
 from typing import Final
 
 from node.broker.core.context import Context
@@ -53,7 +54,8 @@ class Members:
         self._groups: dict[str, _Group] = {}
         self._term = -1
         self._term_began_ms = 0
-        self._changes = self._swept_ms = 0
+        self._changes = 0
+        self._timer: asyncio.TimerHandle | None = None
         self.total_count = 0
         """Members of all groups, those with an ended session that is not yet noticed included."""
 
@@ -70,11 +72,12 @@ class Members:
         found = self._group(group, now_ms) or _Group(self._next_generation())
         member = found.members.get(client_id)
         if member is None:
-            charge = self._room(group, found, topics, now_ms)
+            charge = self._room(group, found, topics)
             self._groups[group] = found
             found.members[client_id] = _Member(now_ms, topics, is_broadcasting, charge)
             self.total_count += 1
             found.generation = self._next_generation()
+            self._sweep_later()
         else:
             member.seen_ms = now_ms
             if member.topics != topics or member.is_broadcasting != is_broadcasting:
@@ -132,6 +135,9 @@ class Members:
     def end(self) -> None:
         """Forget everything: this node leads no longer."""
         self._term = -1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for name, group in list(self._groups.items()):
             self._remove(name, group, list(group.members))
 
@@ -167,17 +173,25 @@ class Members:
         if not group.members:
             del self._groups[name]
 
-    def _room(self, name: str, group: _Group, topics: frozenset[str], now_ms: int) -> Charge | None:
+    def _room(self, name: str, group: _Group, topics: frozenset[str]) -> Charge | None:
         """Charge the caller for a new member; None: it is the node's own work."""
         count, limit = len(group.members) + 1, self._context.limits.group_member_count_max
         if count > limit:
             raise LimitReachedError(f"members of group {name!r}", count, limit)
-        if now_ms - self._swept_ms >= self._context.limits.session_ms:
-            self._swept_ms = now_ms
-            self.groups(now_ms)  # Drops members with an ended session, of all groups.
         account = caller()
         size_bytes = _size_bytes(topics, frozenset())
         return None if account is None else account.charge(Kind.MEMBERS, size_bytes)
+
+    def _sweep_later(self) -> None:
+        if self._timer is None:
+            seconds = self._context.limits.session_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        """Forget the members whose session is over."""
+        self._timer = None
+        if self.groups(self._context.clock_ms()):
+            self._sweep_later()
 
     def _next_generation(self) -> int:
         """Return a number that grows through all terms: members see a change of the leader."""
