@@ -376,8 +376,7 @@ class CallConversation:
     def on_closed(self) -> None:
         """Give up all calls: their caller has gone. Batches under way stay under way."""
         under_way, self._under_way = self._under_way, {}
-        for future in under_way.values():
-            future.cancel()
+        self._connection.give_up(under_way.values())
 
 
 def _undecodable(kind: type[Message], header: bytes) -> BadRequestError:

@@ -7,9 +7,9 @@ task belongs to a connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from node.framed.frames import FramedParser, FrameFault
 from node.framed.limits import FramedLimits
@@ -71,6 +71,7 @@ class FramedConnectionOwner(Protocol):
     def has_room(self, connection: "FramedConnection", size_bytes: int) -> bool: ...
     def has_turn(self, connection: "FramedConnection") -> bool: ...
     def spend(self, seconds: float) -> None: ...
+    def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None: ...
 
 
 class FramedConnection(asyncio.BufferedProtocol):
@@ -331,6 +332,10 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # --- The end ---
 
+    def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None:
+        """Cancel calls, soon: thousands at once would hold the loop."""
+        self._owner.give_up(calls)
+
     def close(self) -> None:
         """Close after the answers that were given, for which the client has a little time."""
         if self.is_ended:
@@ -395,7 +400,9 @@ class FramedConnection(asyncio.BufferedProtocol):
             # TLS may hand on what it had already.
             self._parser.keep(nbytes)
             self._owner.on_half(self, self._parser.rest_size_bytes, began=False)
-        elif nbytes < LARGE_READ_SIZE_BYTES:
+        elif nbytes < LARGE_READ_SIZE_BYTES and (
+            not self._parser.rest or self._parser.rest_size_bytes + nbytes < LARGE_READ_SIZE_BYTES
+        ):
             self._hand_on(nbytes)
         else:
             self._hand_on_in_turn(nbytes)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnection
 from node.framed.frames import FrameFault, Reason
@@ -19,6 +19,8 @@ from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.turn import SLICE_S
 from node.services.bounds.look_timer import LookTimer
 
+_CANCEL_COUNT: Final = 64
+"""Calls cancelled in one turn of the loop: some ms."""
 _LOOK_MS: Final = 1_000
 _IDLE_LOOKS: Final = 20
 """Looks at idle connections within the time that one may be idle."""
@@ -58,6 +60,8 @@ class FramedConnections:
         self._spent_s = 0.0
         """Time that large frames have taken in this turn."""
         self._is_calling = False
+        self._gone: deque[asyncio.Future[Any]] = deque()
+        """Calls to be cancelled."""
         self.dropped_count = 0
         """Answers that were dropped for want of room."""
         self.closed: Final[Counter[str]] = Counter({str(reason): 0 for reason in Reason})
@@ -207,6 +211,18 @@ class FramedConnections:
         while self._turns and self._spent_s < SLICE_S:
             self._turns.popleft().go_on()
         self._is_calling = False
+
+    def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None:
+        """Cancel calls of a client that has gone, some in each turn of the loop."""
+        if not self._gone:
+            self._loop.call_soon(self._cancel_some)
+        self._gone += calls
+
+    def _cancel_some(self) -> None:
+        for _ in range(min(_CANCEL_COUNT, len(self._gone))):
+            self._gone.popleft().cancel()
+        if self._gone:
+            self._loop.call_soon(self._cancel_some)
 
     # --- Time ---
 

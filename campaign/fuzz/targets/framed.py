@@ -5,7 +5,7 @@ answer within the turn.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, Final, cast
 
@@ -76,6 +76,10 @@ class _Connection:
 
     async def writable(self) -> None:
         pass
+
+    def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None:
+        for call in calls:
+            call.cancel()
 
     def hold(self, _why: int) -> None: ...
     def release(self, _why: int) -> None: ...

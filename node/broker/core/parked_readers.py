@@ -6,14 +6,34 @@ role; its cost follows the queues that grew and not the readers that wait.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import Final
 
 from node.broker.core.context import Context
+from node.runtime.accounts import caller
 from node.runtime.room import Room
 from raft.messages import Index
 
 QueueKey = tuple[bytes, int]
+CROWD_COUNT: Final = 16
+"""Readers of one address at one queue that all look at each message."""
+_REST_S: Final = 0.001
+"""Rest for each reader above it: a crowd makes at most 1,000 useless looks a second."""
+
+
+class Crowd:
+    """The readers of one address that wait for one queue."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def rest_s(self) -> float:
+        """Time that one of them rests after a look at messages of which it wants none."""
+        return max(0, self.count - CROWD_COUNT) * _REST_S
 
 
 class ParkedReaders:
@@ -33,11 +53,26 @@ class ParkedReaders:
         """Parked pulls and tails."""
         self.reads: Final = Room("waiting reads", context.limits.read_waiters_max)
         """Reads that wait for an index or a confirmation; `Freshness` takes the room."""
+        self._crowds: dict[tuple[QueueKey, str], Crowd] = {}
         self.woken_total = 0
 
     def has_any(self) -> bool:
         """Whether a reader waits for something that will be applied here."""
         return bool(self._by_queue or self._by_index or self.reads.used)
+
+    @contextmanager
+    def crowd(self, key: QueueKey) -> Iterator[Crowd]:
+        """Count the running call among the readers of its address that wait for a queue."""
+        account = caller()
+        who = key, "" if account is None else account.address.what
+        crowd = self._crowds.setdefault(who, Crowd())
+        crowd.count += 1
+        try:
+            yield crowd
+        finally:
+            crowd.count -= 1
+            if not crowd.count:
+                del self._crowds[who]
 
     async def for_growth(self, key: QueueKey, timeout_s: float) -> None:
         """Wait until a queue grows, this node begins or stops leading, or the time is over.

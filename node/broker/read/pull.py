@@ -207,20 +207,24 @@ class Pulls:
     async def _read_later(self, reader: _Reader, offset: int, wait_ms: int) -> PullResult:
         """Wait until there is something at or behind an offset, at most `wait_ms`."""
         loop, key = asyncio.get_running_loop(), (reader.topic.encode(), reader.queue_id)
-        deadline = loop.time() + wait_ms / 1000
-        while True:
-            left_s = deadline - loop.time()
-            if left_s > 0:
-                await self._parked.for_growth(key, left_s)
-            if reader.sql is not None:  # An append wakes all readers of a queue.
-                await self._context.turn.next()
-            self._freshness.check(reader.consistency)
-            result = self._read(reader, offset)
-            is_nothing = self._is_nothing(reader, result) or self._is_beyond(result)
-            if not is_nothing or deadline <= loop.time():
-                return result
-            if result.status is PullStatus.NO_MATCHED_MESSAGE:
-                offset = result.next_offset
+        deadline, rest_s = loop.time() + wait_ms / 1000, 0.0
+        with self._parked.crowd(key) as crowd:
+            while True:
+                left_s = deadline - loop.time()
+                if rest_s:
+                    await asyncio.sleep(max(0.0, min(rest_s, left_s)))
+                elif left_s > 0:
+                    await self._parked.for_growth(key, left_s)
+                if reader.sql is not None or crowd.rest_s:
+                    await self._context.turn.next()  # An append wakes all readers of a queue.
+                self._freshness.check(reader.consistency)
+                result = self._read(reader, offset)
+                is_nothing = self._is_nothing(reader, result) or self._is_beyond(result)
+                if not is_nothing or deadline <= loop.time():
+                    return result
+                rest_s = 0.0
+                if result.status is PullStatus.NO_MATCHED_MESSAGE:
+                    offset, rest_s = result.next_offset, crowd.rest_s
 
     def _pulled(self, result: PullResult) -> PulledRecords:
         context = self._context

@@ -386,8 +386,7 @@ class RemotingConnection:
         for future in waiting.values():
             if not future.done():
                 future.set_exception(ConnectionError("the client has gone"))
-        for task in list(self._tasks):
-            task.cancel()
+        self.connection.give_up(self._tasks)
 
 
 def _release(charges: list[Charge]) -> None:
