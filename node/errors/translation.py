@@ -49,6 +49,9 @@ _PB_OUTCOME: Final = {
     Outcome.UNKNOWN.value: common_pb2.OUTCOME_UNKNOWN,
 }
 
+TEXT_LENGTH_MAX: Final = 2_048
+"""Characters of the text of an error. gRPC's trailers have 8 KiB by default."""
+
 
 class Failure(NamedTuple):
     """An error of any layer in the form that a client gets."""
@@ -97,7 +100,7 @@ def describe(error: BaseException) -> Failure:
         case NodeError():
             return Failure(
                 error.code,
-                str(error),
+                _cut(error),
                 error.retryable,
                 error.outcome,
                 error.status,
@@ -110,7 +113,7 @@ def describe(error: BaseException) -> Failure:
             retry_after_ms = RETRY_BUSY_MS if error.retryable else 0
             return Failure(
                 error.code,
-                str(error),
+                _cut(error),
                 error.retryable,
                 error.outcome,
                 status_of(type(error)),
@@ -119,9 +122,15 @@ def describe(error: BaseException) -> Failure:
             )
         case RaftError():
             outcome, status = Outcome(error.outcome.value), status_of(type(error))
-            return Failure(error.code, str(error), error.retryable, outcome, status)
-    text = f"{type(error).__name__}: {error}; this is a defect of the node, see its log"
+            return Failure(error.code, _cut(error), error.retryable, outcome, status)
+    text = f"{type(error).__name__}: {_cut(error)}; this is a defect of the node, see its log"
     return Failure("node.internal", text, False, Outcome.UNKNOWN, "INTERNAL")
+
+
+def _cut(error: BaseException) -> str:
+    """Return the text of an error, without what is too much in a name that a caller sent."""
+    text = str(error)
+    return text if len(text) <= TEXT_LENGTH_MAX else f"{text[: TEXT_LENGTH_MAX - 3]}..."
 
 
 def to_pb(error: BaseException) -> common_pb2.Error:

@@ -39,6 +39,7 @@ from node.framed.header import (
 from node.framed.limits import FramedLimits
 from node.framed.methods import NO_BODY, Answer, FramedMethod, methods_of, read_late
 from node.runtime.accounts import Accounts, Kind, Lease
+from node.runtime.message_bounds import SMALL_SIZE_BYTES, bounded_message
 from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullResponse, TailRequest
 from raft.messages import NO_TERM
@@ -180,10 +181,15 @@ class CallConversation:
     ) -> None:
         shared = self._shared
         try:
-            request = _parse_append(header[HEADER_SIZE_BYTES:])
-        except DecodeError:
+            if header[SMALL_SIZE_BYTES:]:
+                request = bounded_message(AppendRequest, header[HEADER_SIZE_BYTES:])
+            else:
+                request = _parse_append(header[HEADER_SIZE_BYTES:])
+        except (BadRequestError, DecodeError) as error:
             self._let_go(size_bytes)
-            self._fail_at_once(_APPEND, opaque, _undecodable(AppendRequest, header))
+            is_limit = isinstance(error, BadRequestError)
+            refusal = error if is_limit else _undecodable(AppendRequest, header)
+            self._fail_at_once(_APPEND, opaque, refusal)
             return
         if request.records:
             self._let_go(size_bytes)
@@ -266,7 +272,7 @@ class CallConversation:
                 raise BadRequestError("body", "none with this method", f"{len(body)} bytes")
             kind: Any = TailRequest if method is None else method.request
             try:
-                request = kind.FromString(header[HEADER_SIZE_BYTES:])
+                request = bounded_message(kind, header[HEADER_SIZE_BYTES:])
             except DecodeError:
                 raise _undecodable(kind, header) from None
         except NodeError as error:

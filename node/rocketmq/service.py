@@ -34,6 +34,7 @@ from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
 from node.services.calls import ServedCalls, ServicerContext, refuse
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -320,7 +321,7 @@ class RocketMq:
 
 def _parse(kind: type[Any], data: bytes) -> Any:
     try:
-        return kind.FromString(data)
+        return bounded_message(kind, data)
     except DecodeError as error:
         text = f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}"
         raise CallRefusedError(Code.BAD_REQUEST, text) from error

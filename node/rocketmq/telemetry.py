@@ -10,8 +10,10 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from node.errors.common import BadRequestError
 from node.rocketmq.clients import COMMAND_COUNT_MAX, GatewayClient, GatewayClients
 from node.rocketmq.protocol.statuses import OK, status_of
+from node.runtime.message_bounds import bounded_message
 from node.services.calls import cancel_all
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import TelemetryCommand
@@ -77,8 +79,8 @@ class Telemetry:
             async for data in requests:
                 self._clients.seen(client_id)
                 try:
-                    command = TelemetryCommand.FromString(data)
-                except DecodeError:
+                    command = bounded_message(TelemetryCommand, data)
+                except (BadRequestError, DecodeError):
                     continue  # Of a newer version: nothing in it can be for this node.
                 if command.WhichOneof("command") != "settings":
                     continue  # Reports that only an asker needs; nothing here asks.

@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from node.errors.common import BadRequestError
 from node.errors.translation import ERROR_TRAILER, describe, to_pb
+from node.runtime.message_bounds import bounded_message
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
 DETAILS_LENGTH_MAX: Final = 1_024
@@ -157,12 +158,11 @@ _Parser = Callable[[bytes], Message]
 
 
 def _parser(kind: type[Message]) -> _Parser:
-    from_string = kind.FromString
     name = kind.DESCRIPTOR.name
 
     def parse(data: bytes) -> Message:
         try:
-            return from_string(data)
+            return bounded_message(kind, data)
         except DecodeError as error:
             raise BadRequestError("request", f"a {name}", f"{len(data)} other bytes") from error
 
