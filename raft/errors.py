@@ -1,13 +1,14 @@
 """Typed errors of the consensus layer. Each tells the known outcome of the caller's request.
 
 Only a refused call raises; a later loss of leadership is reported through the waiter, never by
-raising. All errors pickle: the positional values go to `super().__init__`, the text is built in
-`__str__`."""
+raising. All errors pickle. A class is a dataclass, which `RaftError` makes of it: its fields are
+the values of the constructor, and `text` has their names."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 from raft.messages import Index, NodeId, Term
 
@@ -20,12 +21,23 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
+@dataclass_transform(eq_default=False)
 class RaftError(Exception):
-    """Root of all errors raised by `raft`."""
+    """Root of all errors raised by `raft`; `text` is what `str` fills with the fields."""
 
     code: ClassVar[str] = "raft.error"
     retryable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+    text: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())  # Also values given by name, and defaults.
+
+    def __str__(self) -> str:
+        return self.text.format_map(vars(self))
 
 
 class NotLeaderError(RaftError):
@@ -33,10 +45,7 @@ class NotLeaderError(RaftError):
     later)."""
 
     code, retryable = "raft.not_leader", True
-
-    def __init__(self, leader_hint: NodeId) -> None:
-        super().__init__(leader_hint)
-        self.leader_hint = leader_hint
+    leader_hint: NodeId
 
     def __str__(self) -> str:
         where = f"node {self.leader_hint} does" if self.leader_hint else "no leader is known"
@@ -47,40 +56,31 @@ class TransferringError(RaftError):
     """Leadership is being handed to `target`; nothing was appended. Retry there after a moment."""
 
     code, retryable = "raft.transferring", True
+    text = "leadership is moving to node {target}; retry there"
 
     def __init__(self, target: NodeId) -> None:
         super().__init__(target)
         self.target = target
         self.leader_hint = target
 
-    def __str__(self) -> str:
-        return f"leadership is moving to node {self.target}; retry there"
-
 
 class BusyError(RaftError):
     """A bounded queue is full; nothing was queued or appended. Retry after a pause."""
 
     code, retryable = "raft.busy", True
-
-    def __init__(self, what: str, held: int, limit: int) -> None:
-        super().__init__(what, held, limit)
-        self.what, self.held, self.limit = what, held, limit
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.held} held, limit {self.limit}; retry after a pause"
+    text = "{what}: {held} held, limit {limit}; retry after a pause"
+    what: str
+    held: int
+    limit: int
 
 
 class ChangeRefusedError(RaftError):
     """A membership change was refused before it entered the log; see `reason`."""
 
     code, retryable = "raft.change_refused", True
-
-    def __init__(self, node: NodeId, reason: str) -> None:
-        super().__init__(node, reason)
-        self.node, self.reason = node, reason
-
-    def __str__(self) -> str:
-        return f"change of node {self.node} refused: {self.reason}"
+    text = "change of node {node} refused: {reason}"
+    node: NodeId
+    reason: str
 
 
 class ChangeInvalidError(ChangeRefusedError):
@@ -93,10 +93,8 @@ class TransferRefusedError(RaftError):
     """The hand-over was not started; the leader keeps leading."""
 
     code, retryable = "raft.transfer_refused", True
-
-    def __init__(self, target: NodeId, reason: str) -> None:
-        super().__init__(target, reason)
-        self.target, self.reason = target, reason
+    target: NodeId
+    reason: str
 
     def __str__(self) -> str:
         to = f" to node {self.target}" if self.target else ""
@@ -113,13 +111,8 @@ class RecoveryRefusedError(RaftError):
     """An operator asked to accept loss on a node that has nothing to accept."""
 
     code = "raft.recovery_refused"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"recovery refused: {self.reason}"
+    text = "recovery refused: {reason}"
+    reason: str
 
 
 class PeerProtocolError(RaftError):
@@ -127,13 +120,9 @@ class PeerProtocolError(RaftError):
     state changed."""
 
     code = "raft.peer_protocol"
-
-    def __init__(self, peer: NodeId, detail: str) -> None:
-        super().__init__(peer, detail)
-        self.peer, self.detail = peer, detail
-
-    def __str__(self) -> str:
-        return f"node {self.peer} broke the protocol: {self.detail}; drop the connection"
+    text = "node {peer} broke the protocol: {detail}; drop the connection"
+    peer: NodeId
+    detail: str
 
 
 class TermJumpError(PeerProtocolError):
@@ -158,11 +147,8 @@ class ForeignChainError(PeerProtocolError):
     repeated append finds the same difference."""
 
     code = "raft.foreign_chain"
-
-    def __init__(self, peer: NodeId, detail: str, index: Index, content: object) -> None:
-        super().__init__(peer, detail)
-        self.args = (peer, detail, index, content)
-        self.index, self.content = index, content
+    index: Index
+    content: object
 
 
 class HardStateNotSavedError(RaftError):
@@ -173,25 +159,14 @@ class HardStateNotSavedError(RaftError):
     """
 
     code, retryable = "raft.hard_state_not_saved", True
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"term and vote not saved ({self.detail}); free disk space"
+    text = "term and vote not saved ({detail}); free disk space"
+    detail: str
 
 
 class CompactionRefusedError(RaftError):
     """The log may not be cut at `index`: no durable snapshot covers it."""
 
     code = "raft.compaction_refused"
-
-    def __init__(self, index: Index, limit: Index) -> None:
-        super().__init__(index, limit)
-        self.index, self.limit = index, limit
-
-    def __str__(self) -> str:
-        return (
-            f"cannot cut the log through {self.index}: allowed through {self.limit}; snapshot first"
-        )
+    text = "cannot cut the log through {index}: allowed through {limit}; snapshot first"
+    index: Index
+    limit: Index

@@ -1,12 +1,13 @@
 """Common errors of the node itself, with their meaning for the caller.
 
 Owns the names, codes and texts; must not know which code raises them or how they travel
-(`node.errors.translation` translates them for clients). As in `store.errors` the positional values
-go to `super().__init__` and `__str__` builds the text, so all errors pickle; a leader hint that is
-added later travels in the instance's dictionary.
+(`node.errors.translation` translates them for clients). As in `store.errors` a class is a
+dataclass, whose fields are the values of the constructor, and pickles; a leader hint that is added
+later travels in the instance's dictionary.
 """
 
-from typing import ClassVar, Final, Self
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self, dataclass_transform
 
 from raft.messages import NO_NODE, Index, NodeId, Term
 from store.errors import Outcome
@@ -16,12 +17,13 @@ RETRY_BUSY_MS: Final = 50
 RETRY_ELECTION_MS: Final = 200  # A part of an election time-out: no node leads at the moment.
 
 
+@dataclass_transform(eq_default=False)
 class NodeError(Exception):
     """Root of all errors raised by `node`.
 
     `code` is stable text for machines, `retryable` says whether the same call may succeed later,
     `outcome` what is known about the effect, `retry_after_ms` after which time to retry (0: at
-    once).
+    once), `text` is what `str` fills with the fields, and with `leader`: who leads.
     """
 
     code: ClassVar[str] = "node.error"
@@ -29,6 +31,7 @@ class NodeError(Exception):
     outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
     status: ClassVar[str] = "INTERNAL"
     """Name of the gRPC status."""
+    text: ClassVar[str] = ""
 
     retry_after_ms: int = 0
     leader_id: NodeId = NO_NODE
@@ -37,6 +40,15 @@ class NodeError(Exception):
     """host:port of the leader's client service; empty: unknown."""
     faulty_records: tuple[int, ...] = ()
     """Records of a refused batch with this fault, by number from 0, if that was found out."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())  # Also values given by name, and defaults.
+
+    def __str__(self) -> str:
+        return self.text.format(leader=self._leader_text(), **vars(self))
 
     def with_leader(self, node: NodeId, address: str) -> Self:
         """Add the leader and its address; return the error itself."""
@@ -58,14 +70,12 @@ class NotLeaderError(NodeError):
     """Only the leader answers this call, and this node does not lead. The call had no effect."""
 
     code, retryable, status = "node.not_leader", True, "UNAVAILABLE"
+    text = "this node does not lead, {leader}; ask there"
 
     def __init__(self, leader_id: NodeId = NO_NODE, leader_address: str = "") -> None:
         super().__init__(leader_id, leader_address)
         self.leader_id, self.leader_address = leader_id, leader_address
         self.retry_after_ms = 0 if leader_id != NO_NODE else RETRY_ELECTION_MS
-
-    def __str__(self) -> str:
-        return f"this node does not lead, {self._leader_text()}; ask there"
 
 
 class NotReadyError(NodeError):
@@ -74,10 +84,7 @@ class NotReadyError(NodeError):
 
     code, retryable, status = "node.not_ready", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, term: Term) -> None:
-        super().__init__(term)
-        self.term = term
+    term: Term
 
     def __str__(self) -> str:
         if not self.term:
@@ -90,13 +97,11 @@ class TransferringError(NodeError):
 
     code, retryable, status = "node.transferring", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
+    text = "leadership is moving to node {target}; try again there in a moment"
 
     def __init__(self, target: NodeId) -> None:
         super().__init__(target)
         self.target = self.leader_id = target
-
-    def __str__(self) -> str:
-        return f"leadership is moving to node {self.target}; try again there in a moment"
 
 
 class DrainingError(NodeError):
@@ -104,9 +109,7 @@ class DrainingError(NodeError):
 
     code, retryable, status = "node.draining", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
-
-    def __str__(self) -> str:
-        return f"this node is draining, {self._leader_text()}; ask another node"
+    text = "this node is draining, {leader}; ask another node"
 
 
 class ShuttingDownError(NodeError):
@@ -114,41 +117,31 @@ class ShuttingDownError(NodeError):
 
     code, retryable, status = "node.shutting_down", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
-
-    def __str__(self) -> str:
-        return f"this node is shutting down, {self._leader_text()}; ask another node"
+    text = "this node is shutting down, {leader}; ask another node"
 
 
 class WrongClusterError(NodeError):
     """The call names another cluster. The call had no effect."""
 
     code, status = "node.wrong_cluster", "FAILED_PRECONDITION"
-
-    def __init__(self, asked: str, own: str) -> None:
-        super().__init__(asked, own)
-        self.asked, self.own = asked, own
-
-    def __str__(self) -> str:
-        return (
-            f"this node belongs to cluster {self.own!r} and not to {self.asked!r}; "
-            f"check the address or the cluster id"
-        )
+    text = (
+        "this node belongs to cluster {own!r} and not to {asked!r}; check the address or the "
+        "cluster id"
+    )
+    asked: str
+    own: str
 
 
 class WrongModeError(NodeError):
     """The call belongs to the other replication mode. The call had no effect."""
 
     code, status = "node.wrong_mode", "FAILED_PRECONDITION"
-
-    def __init__(self, call: str, replication: str) -> None:
-        super().__init__(call, replication)
-        self.call, self.replication = call, replication
-
-    def __str__(self) -> str:
-        return (
-            f"{self.call} has no meaning with replication = {self.replication}; "
-            f"see docs/operations.md for what does the same"
-        )
+    text = (
+        "{call} has no meaning with replication = {replication}; see docs/operations.md for what "
+        "does the same"
+    )
+    call: str
+    replication: str
 
 
 # --- Limits ---
@@ -159,29 +152,23 @@ class BusyError(NodeError):
 
     code, retryable, status = "node.busy", True, "RESOURCE_EXHAUSTED"
     retry_after_ms = RETRY_BUSY_MS
-
-    def __init__(self, what: str, held: int, limit: int) -> None:
-        super().__init__(what, held, limit)
-        self.what, self.held, self.limit = what, held, limit
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.held} held, the limit is {self.limit}; slow down and try again"
+    text = "{what}: {held} held, the limit is {limit}; slow down and try again"
+    what: str
+    held: int
+    limit: int
 
 
 class LimitReachedError(NodeError):
     """The cluster holds the maximum of something. The state is unchanged."""
 
     code, status = "node.limit_reached", "RESOURCE_EXHAUSTED"
-
-    def __init__(self, what: str, count: int, limit: int) -> None:
-        super().__init__(what, count, limit)
-        self.what, self.count, self.limit = what, count, limit
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what}: {self.count} would be more than the limit of {self.limit}; "
-            f"delete what is not used, nothing was changed"
-        )
+    text = (
+        "{what}: {count} would be more than the limit of {limit}; delete what is not used, nothing "
+        "was changed"
+    )
+    what: str
+    count: int
+    limit: int
 
 
 # --- Outcomes of appends and reads ---
@@ -195,16 +182,11 @@ class AppendTimeoutError(NodeError):
 
     code, retryable, status = "node.timeout", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN
-
-    def __init__(self, timeout_ms: int) -> None:
-        super().__init__(timeout_ms)
-        self.timeout_ms = timeout_ms
-
-    def __str__(self) -> str:
-        return (
-            f"not committed within {self.timeout_ms} ms, it may still be; "
-            f"send it again with the same producer id and sequence"
-        )
+    text = (
+        "not committed within {timeout_ms} ms, it may still be; send it again with the same "
+        "producer id and sequence"
+    )
+    timeout_ms: int
 
 
 class OutcomeUnknownError(NodeError):
@@ -216,10 +198,8 @@ class OutcomeUnknownError(NodeError):
     code, retryable, status = "node.outcome_unknown", True, "UNAVAILABLE"
     outcome = Outcome.UNKNOWN
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, index: Index, term: Term) -> None:
-        super().__init__(index, term)
-        self.index, self.term = index, term
+    index: Index
+    term: Term
 
     def __str__(self) -> str:
         entry = f"entry {self.index}" if self.index >= 0 else "an entry"
@@ -233,16 +213,12 @@ class NotAppliedError(NodeError):
     """Another leader's entry replaced this one, so it was never committed. Send it again."""
 
     code, retryable, status = "node.not_applied", True, "ABORTED"
-
-    def __init__(self, index: Index, term: Term) -> None:
-        super().__init__(index, term)
-        self.index, self.term = index, term
-
-    def __str__(self) -> str:
-        return (
-            f"entry {self.index} of term {self.term} was replaced by a newer leader's, nothing was "
-            f"appended; send it again"
-        )
+    text = (
+        "entry {index} of term {term} was replaced by a newer leader's, nothing was appended; send "
+        "it again"
+    )
+    index: Index
+    term: Term
 
 
 class ReadFailedError(NodeError):
@@ -250,13 +226,8 @@ class ReadFailedError(NodeError):
 
     code, retryable, status = "node.read_failed", True, "UNAVAILABLE"
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, leader_id: NodeId = NO_NODE) -> None:
-        super().__init__(leader_id)
-        self.leader_id = leader_id
-
-    def __str__(self) -> str:
-        return f"this node stopped leading during the read, {self._leader_text()}; ask there"
+    text = "this node stopped leading during the read, {leader}; ask there"
+    leader_id: NodeId = NO_NODE
 
 
 class ReadTimeoutError(NodeError):
@@ -264,13 +235,9 @@ class ReadTimeoutError(NodeError):
 
     code, retryable, status = "node.read_timeout", True, "DEADLINE_EXCEEDED"
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, what: str, timeout_ms: int) -> None:
-        super().__init__(what, timeout_ms)
-        self.what, self.timeout_ms = what, timeout_ms
-
-    def __str__(self) -> str:
-        return f"{self.what} within {self.timeout_ms} ms; ask again or ask another node"
+    text = "{what} within {timeout_ms} ms; ask again or ask another node"
+    what: str
+    timeout_ms: int
 
 
 # --- Idempotent producers ---
@@ -283,16 +250,13 @@ class OutOfSequenceError(NodeError):
     """
 
     code, retryable, status = "node.out_of_sequence", True, "FAILED_PRECONDITION"
-
-    def __init__(self, producer_id: int, expected: int, sequence: int) -> None:
-        super().__init__(producer_id, expected, sequence)
-        self.producer_id, self.expected, self.sequence = producer_id, expected, sequence
-
-    def __str__(self) -> str:
-        return (
-            f"producer {self.producer_id:016x} sent sequence {self.sequence}, expected is "
-            f"{self.expected}; send again in order from there"
-        )
+    text = (
+        "producer {producer_id:016x} sent sequence {sequence}, expected is {expected}; send again "
+        "in order from there"
+    )
+    producer_id: int
+    expected: int
+    sequence: int
 
 
 class UnknownProducerError(NodeError):
@@ -302,16 +266,12 @@ class UnknownProducerError(NodeError):
     """
 
     code, status = "node.unknown_producer", "FAILED_PRECONDITION"
-
-    def __init__(self, producer_id: int, sequence: int) -> None:
-        super().__init__(producer_id, sequence)
-        self.producer_id, self.sequence = producer_id, sequence
-
-    def __str__(self) -> str:
-        return (
-            f"producer {self.producer_id:016x} is not known here, but sent sequence "
-            f"{self.sequence}; begin again with a new producer id"
-        )
+    text = (
+        "producer {producer_id:016x} is not known here, but sent sequence {sequence}; begin again "
+        "with a new producer id"
+    )
+    producer_id: int
+    sequence: int
 
 
 class DuplicateExpiredError(NodeError):
@@ -319,16 +279,13 @@ class DuplicateExpiredError(NodeError):
 
     code, status = "node.duplicate_expired", "ALREADY_EXISTS"
     outcome = Outcome.APPLIED
-
-    def __init__(self, producer_id: int, sequence: int, first_kept: int) -> None:
-        super().__init__(producer_id, sequence, first_kept)
-        self.producer_id, self.sequence, self.first_kept = producer_id, sequence, first_kept
-
-    def __str__(self) -> str:
-        return (
-            f"sequence {self.sequence} of producer {self.producer_id:016x} was appended before, "
-            f"receipts are kept from {self.first_kept} on; count it as sent"
-        )
+    text = (
+        "sequence {sequence} of producer {producer_id:016x} was appended before, receipts are kept "
+        "from {first_kept} on; count it as sent"
+    )
+    producer_id: int
+    sequence: int
+    first_kept: int
 
 
 # --- Topics, queues, groups, messages ---
@@ -338,84 +295,58 @@ class UnknownTopicError(NodeError):
     """The node that was asked has no such topic."""
 
     code, status = "node.unknown_topic", "NOT_FOUND"
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} does not exist; run 'qlog topic create {self.topic}'"
+    text = "topic {topic!r} does not exist; run 'qlog topic create {topic}'"
+    topic: str
 
 
 class TopicExistsError(NodeError):
     """The topic to be created exists already. The state is unchanged."""
 
     code, status = "node.topic_exists", "ALREADY_EXISTS"
-
-    def __init__(self, topic: str, queue_count: int) -> None:
-        super().__init__(topic, queue_count)
-        self.topic, self.queue_count = topic, queue_count
-
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} exists with {self.queue_count} queues; use it, or take another "
-            f"name"
-        )
+    text = "topic {topic!r} exists with {queue_count} queues; use it, or take another name"
+    topic: str
+    queue_count: int
 
 
 class ReservedTopicError(NodeError):
     """System topics belong to the cluster; clients may at most read them, and groups only some."""
 
     code, status = "node.reserved_topic", "PERMISSION_DENIED"
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} belongs to the cluster; take another name"
+    text = "topic {topic!r} belongs to the cluster; take another name"
+    topic: str
 
 
 class TopicNotWritableError(NodeError):
     """The topic's permission forbids appends. The log is unchanged."""
 
     code, status = "node.topic_not_writable", "PERMISSION_DENIED"
-
-    def __init__(self, topic: str, permission: int) -> None:
-        super().__init__(topic, permission)
-        self.topic, self.permission = topic, permission
-
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} has permission {self.permission}, which forbids writing; "
-            f"run 'qlog topic create {self.topic} --permission rw --exist-ok' to change it"
-        )
+    text = (
+        "topic {topic!r} has permission {permission}, which forbids writing; run 'qlog topic "
+        "create {topic} --permission rw --exist-ok' to change it"
+    )
+    topic: str
+    permission: int
 
 
 class TopicNotReadableError(NodeError):
     """The topic's permission forbids reading."""
 
     code, status = "node.topic_not_readable", "PERMISSION_DENIED"
-
-    def __init__(self, topic: str, permission: int) -> None:
-        super().__init__(topic, permission)
-        self.topic, self.permission = topic, permission
-
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic!r} has permission {self.permission}, which forbids reading; "
-            f"run 'qlog topic create {self.topic} --permission rw --exist-ok' to change it"
-        )
+    text = (
+        "topic {topic!r} has permission {permission}, which forbids reading; run 'qlog topic "
+        "create {topic} --permission rw --exist-ok' to change it"
+    )
+    topic: str
+    permission: int
 
 
 class UnknownQueueError(NodeError):
     """The topic has no such queue."""
 
     code, status = "node.unknown_queue", "NOT_FOUND"
-
-    def __init__(self, topic: str, queue_id: int, queue_count: int) -> None:
-        super().__init__(topic, queue_id, queue_count)
-        self.topic, self.queue_id, self.queue_count = topic, queue_id, queue_count
+    topic: str
+    queue_id: int
+    queue_count: int
 
     def __str__(self) -> str:
         return (
@@ -428,39 +359,25 @@ class UnknownGroupError(NodeError):
     """No offset was ever committed for this group, and the group has no member."""
 
     code, status = "node.unknown_group", "NOT_FOUND"
-
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
-
-    def __str__(self) -> str:
-        return f"group {self.group!r} does not exist; its first commit creates it"
+    text = "group {group!r} does not exist; its first commit creates it"
+    group: str
 
 
 class GroupNotEmptyError(NodeError):
     """The group has members that are alive. The state is unchanged."""
 
     code, status = "node.group_not_empty", "FAILED_PRECONDITION"
-
-    def __init__(self, group: str, member_count: int) -> None:
-        super().__init__(group, member_count)
-        self.group, self.member_count = group, member_count
-
-    def __str__(self) -> str:
-        return f"group {self.group!r} has {self.member_count} members; stop them first"
+    text = "group {group!r} has {member_count} members; stop them first"
+    group: str
+    member_count: int
 
 
 class MessageNotFoundError(NodeError):
     """No committed message has this id; it may have expired."""
 
     code, status = "node.message_not_found", "NOT_FOUND"
-
-    def __init__(self, message_id: str) -> None:
-        super().__init__(message_id)
-        self.message_id = message_id
-
-    def __str__(self) -> str:
-        return f"no message has the id {self.message_id!r}; it may have expired, check the id"
+    text = "no message has the id {message_id!r}; it may have expired, check the id"
+    message_id: str
 
 
 # --- Bad input ---
@@ -470,16 +387,11 @@ class UnknownCommandError(NodeError):
     """The log holds a command that this version does not know. The node must stop."""
 
     code = "node.unknown_command"
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
-
-    def __str__(self) -> str:
-        return (
-            f"the command at log position {self.position} is of a newer version; "
-            f"upgrade this node, then start it again"
-        )
+    text = (
+        "the command at log position {position} is of a newer version; upgrade this node, then "
+        "start it again"
+    )
+    position: int
 
 
 class StateDivergedError(NodeError):
@@ -488,23 +400,15 @@ class StateDivergedError(NodeError):
 
     code, retryable, status = "node.state_diverged", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the state of this node is not that of a majority ({self.reason}); ask another one"
+    text = "the state of this node is not that of a majority ({reason}); ask another one"
+    reason: str
 
 
 class BadRequestError(NodeError):
     """A field of the request is wrong. The call had no effect."""
 
     code, status = "node.bad_request", "INVALID_ARGUMENT"
-
-    def __init__(self, field: str, expected: str, value: str) -> None:
-        super().__init__(field, expected, value)
-        self.field, self.expected, self.value = field, expected, value
-
-    def __str__(self) -> str:
-        return f"{self.field} is {self.value}, expected {self.expected}; correct the request"
+    text = "{field} is {value}, expected {expected}; correct the request"
+    field: str
+    expected: str
+    value: str

@@ -11,64 +11,49 @@ class GroupDisabledError(NodeError):
     """The group's settings forbid consuming, or this way of it. The call had no effect."""
 
     code, status = "node.group_disabled", "PERMISSION_DENIED"
-
-    def __init__(self, group: str, what: str) -> None:
-        super().__init__(group, what)
-        self.group, self.what = group, what
-
-    def __str__(self) -> str:
-        return (
-            f"the settings of group {self.group!r} forbid {self.what}; "
-            f"run 'qlog group set {self.group}' to change them"
-        )
+    text = (
+        "the settings of group {group!r} forbid {what}; run 'qlog group set {group}' to change them"
+    )
+    group: str
+    what: str
 
 
 class TopicForbiddenError(NodeError):
     """The group's settings forbid reading this topic. The call had no effect."""
 
     code, status = "node.topic_forbidden", "PERMISSION_DENIED"
-
-    def __init__(self, group: str, topic: str) -> None:
-        super().__init__(group, topic)
-        self.group, self.topic = group, topic
-
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} may not read topic {self.topic!r}; "
-            f"run 'qlog group set {self.group} --allow {self.topic}' to change that"
-        )
+    text = (
+        "group {group!r} may not read topic {topic!r}; run 'qlog group set {group} --allow "
+        "{topic}' to change that"
+    )
+    group: str
+    topic: str
 
 
 class GroupOrderlyError(NodeError):
     """The group is orderly: a message is retried in its place, and no other one overtakes it."""
 
     code, status = "node.group_orderly", "FAILED_PRECONDITION"
-
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
-
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} is orderly, its messages do not go to a retry topic; read the "
-            f"message again, or run 'qlog group set {self.group} --no-orderly'"
-        )
+    text = (
+        "group {group!r} is orderly, its messages do not go to a retry topic; read the message "
+        "again, or run 'qlog group set {group} --no-orderly'"
+    )
+    group: str
 
 
 class MessageExpiredError(NodeError):
     """The queue has no message at this offset: the message has expired, or is still to come."""
 
     code, status = "node.no_such_offset", "NOT_FOUND"
-
-    def __init__(self, topic: str, queue_id: int, offset: int, lo: int, hi: int) -> None:
-        super().__init__(topic, queue_id, offset, lo, hi)
-        self.topic, self.queue_id, self.offset, self.lo, self.hi = topic, queue_id, offset, lo, hi
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topic}/{self.queue_id} has no message at offset {self.offset}, it holds "
-            f"[{self.lo}, {self.hi}); name one that is there"
-        )
+    text = (
+        "{topic}/{queue_id} has no message at offset {offset}, it holds [{lo}, {hi}); name one "
+        "that is there"
+    )
+    topic: str
+    queue_id: int
+    offset: int
+    lo: int
+    hi: int
 
 
 class AlreadyResentError(NodeError):
@@ -76,26 +61,17 @@ class AlreadyResentError(NodeError):
 
     code, status = "node.already_resent", "ALREADY_EXISTS"
     outcome = Outcome.APPLIED
-
-    def __init__(self, group: str, offset: int) -> None:
-        super().__init__(group, offset)
-        self.group, self.offset = group, offset
-
-    def __str__(self) -> str:
-        return (
-            f"dead letter {self.offset} of group {self.group!r} was sent again already; "
-            f"count it as sent"
-        )
+    text = "dead letter {offset} of group {group!r} was sent again already; count it as sent"
+    group: str
+    offset: int
 
 
 class BadFilterError(NodeError):
     """A filter is not an expression of the SQL92 subset, or is too large. No message was read."""
 
     code, status = "node.bad_filter", "INVALID_ARGUMENT"
-
-    def __init__(self, what: str, at: int) -> None:
-        super().__init__(what, at)
-        self.what, self.at = what, at
+    what: str
+    at: int
 
     def __str__(self) -> str:
         return f"filter, character {self.at + 1}: {self.what}; docs/client.md has the language"

@@ -31,22 +31,15 @@ class StateMissingError(NodeError):
 
     code, retryable, status = "ha.state_missing", True, "UNAVAILABLE"
     retry_after_ms = RETRY_ELECTION_MS
-
-    def __str__(self) -> str:
-        return "this node has no copy of the replicated state yet; ask another one meanwhile"
+    text = "this node has no copy of the replicated state yet; ask another one meanwhile"
 
 
 class PromotionRefusedError(NodeError):
     """This node cannot begin to become master now. The state is unchanged."""
 
     code, status = "ha.promotion_refused", "FAILED_PRECONDITION"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.reason}; nothing changed"
+    text = "{reason}; nothing changed"
+    reason: str
 
 
 class PromotionTimeoutError(NodeError):
@@ -55,29 +48,19 @@ class PromotionTimeoutError(NodeError):
 
     code, retryable, status = "ha.promotion_timeout", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN
-
-    def __init__(self, bound_count: int, needed: int, timeout_ms: int) -> None:
-        super().__init__(bound_count, needed, timeout_ms)
-        self.bound_count, self.needed, self.timeout_ms = bound_count, needed, timeout_ms
-
-    def __str__(self) -> str:
-        return (
-            f"after {self.timeout_ms} ms {self.bound_count} of the {self.needed} replicas that a "
-            f"fence needs are bound; start more of them, or promote another node"
-        )
+    text = (
+        "after {timeout_ms} ms {bound_count} of the {needed} replicas that a fence needs are "
+        "bound; start more of them, or promote another node"
+    )
+    bound_count: int
+    needed: int
+    timeout_ms: int
 
 
 class PromotionLostError(NodeError):
     """Another replica was promoted meanwhile, with a higher epoch."""
 
     code, retryable, status = "ha.promotion_lost", True, "ABORTED"
-
-    def __init__(self, number: int, master_id: NodeId) -> None:
-        super().__init__(number, master_id)
-        self.number, self.master_id = number, master_id
-
-    def __str__(self) -> str:
-        return (
-            f"this node is bound to epoch {self.number} of node {self.master_id} by now; "
-            f"see 'qlog ha status'"
-        )
+    text = "this node is bound to epoch {number} of node {master_id} by now; see 'qlog ha status'"
+    number: int
+    master_id: NodeId

@@ -9,13 +9,8 @@ class ChangeTimeoutError(NodeError):
 
     code, retryable, status = "node.change_timeout", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN
-
-    def __init__(self, timeout_ms: int) -> None:
-        super().__init__(timeout_ms)
-        self.timeout_ms = timeout_ms
-
-    def __str__(self) -> str:
-        return (
-            f"not committed within {self.timeout_ms} ms, it may still be; "
-            f"run 'qlog cluster members' to see, then try again"
-        )
+    text = (
+        "not committed within {timeout_ms} ms, it may still be; run 'qlog cluster members' to see, "
+        "then try again"
+    )
+    timeout_ms: int

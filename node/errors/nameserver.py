@@ -12,45 +12,32 @@ class NameServerSettingsError(NodeError):
     """The settings are refused; the name server does not start."""
 
     code, status = "nameserver.settings", "INVALID_ARGUMENT"
-
-    def __init__(self, setting: str, value: str, remedy: str) -> None:
-        super().__init__(setting, value, remedy)
-        self.setting, self.value, self.remedy = setting, value, remedy
-
-    def __str__(self) -> str:
-        return f"name server: {self.setting} is {self.value}; {self.remedy}"
+    text = "name server: {setting} is {value}; {remedy}"
+    setting: str
+    value: str
+    remedy: str
 
 
 class PysyncobjVersionError(NodeError):
     """The installed version of PySyncObj is not the one whose faults were studied."""
 
     code, status = "nameserver.library_version", "FAILED_PRECONDITION"
-
-    def __init__(self, wanted: str, version: str) -> None:
-        super().__init__(wanted, version)
-        self.wanted, self.version = wanted, version
-
-    def __str__(self) -> str:
-        return (
-            f"PySyncObj {self.version} is installed, {self.wanted} is needed; install that version"
-        )
+    text = "PySyncObj {version} is installed, {wanted} is needed; install that version"
+    wanted: str
+    version: str
 
 
 class FilesDamagedError(NodeError):
     """The replica's files are damaged or incomplete: a vote may be lost, so it does not start."""
 
     code, status = "nameserver.files_damaged", "DATA_LOSS"
-
-    def __init__(self, path: str, damage: str) -> None:
-        super().__init__(path, damage)
-        self.path, self.damage = path, damage
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.damage}; stop this node, move the directory away and start again: "
-            f"the other replicas fill a new one, as long as a majority beside it has its files; "
-            f"docs/operations.md has the way when fewer have"
-        )
+    text = (
+        "{path}: {damage}; stop this node, move the directory away and start again: the other "
+        "replicas fill a new one, as long as a majority beside it has its files; "
+        "docs/operations.md has the way when fewer have"
+    )
+    path: str
+    damage: str
 
 
 class TwoHistoriesError(FilesDamagedError):
@@ -58,17 +45,15 @@ class TwoHistoriesError(FilesDamagedError):
     cut, and this replica takes no further part."""
 
     code = "nameserver.two_histories"
+    text = (
+        "{path}: a leader contradicts entry {index}, and {committed_index} is committed here; keep "
+        "this directory, stop all replicas and choose whose history stays (operations.md, 'A "
+        "replica of the name server without memory')"
+    )
 
     def __init__(self, path: str, index: int, committed_index: int) -> None:
         NodeError.__init__(self, path, index, committed_index)
         self.path, self.index, self.committed_index = path, index, committed_index
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: a leader contradicts entry {self.index}, and {self.committed_index} is "
-            f"committed here; keep this directory, stop all replicas and choose whose history "
-            f"stays (operations.md, 'A replica of the name server without memory')"
-        )
 
 
 class ReplicaFailedError(NodeError):
@@ -76,13 +61,8 @@ class ReplicaFailedError(NodeError):
 
     code, status = "nameserver.failed", "UNAVAILABLE"
     outcome = Outcome.UNKNOWN
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
-    def __str__(self) -> str:
-        return f"this replica of the name server has stopped ({self.cause}); ask another node"
+    text = "this replica of the name server has stopped ({cause}); ask another node"
+    cause: str
 
 
 class NameServerOffError(NodeError):
@@ -90,12 +70,10 @@ class NameServerOffError(NodeError):
     node."""
 
     code, status = "nameserver.off", "FAILED_PRECONDITION"
-
-    def __str__(self) -> str:
-        return (
-            "this node has no replica of the name server; ask another node, or set "
-            "nameserver_listen and restart it"
-        )
+    text = (
+        "this node has no replica of the name server; ask another node, or set nameserver_listen "
+        "and restart it"
+    )
 
 
 class UnprovenReportError(NodeError):
@@ -103,68 +81,46 @@ class UnprovenReportError(NodeError):
     its proof is too old or was used before. The directory is unchanged."""
 
     code, status = "nameserver.unproven", "PERMISSION_DENIED"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"a report {self.problem}; give all nodes of the cluster, and name servers that run "
-            f"alone, the same secret_file and cluster_id"
-        )
+    text = (
+        "a report {problem}; give all nodes of the cluster, and name servers that run alone, the "
+        "same secret_file and cluster_id"
+    )
+    problem: str
 
 
 class NotVouchedError(NodeError):
     """This process has no reason to believe a report about a broker. The directory is unchanged."""
 
     code, status = "nameserver.not_vouched", "PERMISSION_DENIED"
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
-        self.problem, self.remedy = problem, remedy
-
-    def __str__(self) -> str:
-        return f"a report {self.problem}; {self.remedy}"
+    text = "a report {problem}; {remedy}"
+    problem: str
+    remedy: str
 
 
 class DirectoryRefusedError(NodeError):
     """The directory refused a change because of a limit or an invalid value, and is unchanged."""
 
     code, status = "nameserver.refused", "FAILED_PRECONDITION"
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
-
-    def __str__(self) -> str:
-        return f"the name server refused it ({self.reason}): {self.detail}; correct the request"
+    text = "the name server refused it ({reason}): {detail}; correct the request"
+    reason: str
+    detail: str
 
 
 class ValueChangedError(NodeError):
     """The value is not the expected one, so it was not changed. Read it again, then decide."""
 
     code, status = "nameserver.changed", "ABORTED"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-    def __str__(self) -> str:
-        return f"{self.key} has another value by now; read it and decide again"
+    text = "{key} has another value by now; read it and decide again"
+    key: str
 
 
 class ValueNotFoundError(NodeError):
     """The namespace has no such key."""
 
     code, status = "nameserver.value_not_found", "NOT_FOUND"
-
-    def __init__(self, namespace: str, key: str) -> None:
-        super().__init__(namespace, key)
-        self.namespace, self.key = namespace, key
-
-    def __str__(self) -> str:
-        return f"namespace {self.namespace} has no key {self.key}; list what it has"
+    text = "namespace {namespace} has no key {key}; list what it has"
+    namespace: str
+    key: str
 
 
 class NoQuorumError(NodeError):
@@ -173,16 +129,10 @@ class NoQuorumError(NodeError):
 
     code, retryable, status = "nameserver.no_quorum", True, "UNAVAILABLE"
     retry_after_ms = 500
-
-    def __init__(self, timeout_ms: int) -> None:
-        super().__init__(timeout_ms)
-        self.timeout_ms = timeout_ms
-
-    def __str__(self) -> str:
-        return (
-            f"the name server had no leader for {self.timeout_ms} ms; start its other replicas, "
-            f"or try again"
-        )
+    text = (
+        "the name server had no leader for {timeout_ms} ms; start its other replicas, or try again"
+    )
+    timeout_ms: int
 
 
 class ChangeUnknownError(NodeError):
@@ -190,13 +140,9 @@ class ChangeUnknownError(NodeError):
 
     code, retryable, status = "nameserver.outcome_unknown", True, "DEADLINE_EXCEEDED"
     outcome = Outcome.UNKNOWN
-
-    def __init__(self, key: str, timeout_ms: int) -> None:
-        super().__init__(key, timeout_ms)
-        self.key, self.timeout_ms = key, timeout_ms
-
-    def __str__(self) -> str:
-        return (
-            f"command {self.key} was sent and not confirmed within {self.timeout_ms} ms; the same "
-            f"command with the same id may be sent again"
-        )
+    text = (
+        "command {key} was sent and not confirmed within {timeout_ms} ms; the same command with "
+        "the same id may be sent again"
+    )
+    key: str
+    timeout_ms: int

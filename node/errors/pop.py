@@ -11,13 +11,9 @@ class StaleHandleError(NodeError):
     dead, or the group's offset was set. The handle will never be valid again."""
 
     code, status = "node.stale_handle", "FAILED_PRECONDITION"
-
-    def __init__(self, handle: str, reason: str) -> None:
-        super().__init__(handle, reason)
-        self.handle, self.reason = handle, reason
-
-    def __str__(self) -> str:
-        return f"receipt handle {self.handle!r} is not valid: {self.reason}; receive again"
+    text = "receipt handle {handle!r} is not valid: {reason}; receive again"
+    handle: str
+    reason: str
 
 
 class QueueHeldError(NodeError):
@@ -26,14 +22,10 @@ class QueueHeldError(NodeError):
 
     code, retryable, status = "node.queue_held", True, "DATA_LOSS"
     retry_after_ms = 1_000
-
-    def __init__(self, topic: str, queue_id: int, reason: str) -> None:
-        super().__init__(topic, queue_id, reason)
-        self.topic, self.queue_id, self.reason = topic, queue_id, reason
-
-    def __str__(self) -> str:
-        queue = f"queue {self.queue_id} of {self.topic!r}"
-        return f"{queue} hands nothing out at the moment: {self.reason}; try again"
+    text = "queue {queue_id} of {topic!r} hands nothing out at the moment: {reason}; try again"
+    topic: str
+    queue_id: int
+    reason: str
 
 
 class PopConflictError(NodeError):
@@ -42,11 +34,9 @@ class PopConflictError(NodeError):
 
     code, retryable, status = "node.pop_conflict", True, "ABORTED"
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, group: str, topic: str, queue_id: int) -> None:
-        super().__init__(group, topic, queue_id)
-        self.group, self.topic, self.queue_id = group, topic, queue_id
-
-    def __str__(self) -> str:
-        queue = f"queue {self.queue_id} of {self.topic!r}"
-        return f"what group {self.group!r} has of {queue} has changed meanwhile; try again"
+    text = (
+        "what group {group!r} has of queue {queue_id} of {topic!r} has changed meanwhile; try again"
+    )
+    group: str
+    topic: str
+    queue_id: int

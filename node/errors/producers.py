@@ -14,13 +14,10 @@ class ProducerFencedError(NodeError):
     """
 
     code, status = "node.producer_fenced", "FAILED_PRECONDITION"
-
-    def __init__(self, name: str, number: int, last: int) -> None:
-        super().__init__(name, number, last)
-        self.name, self.number, self.last = name, number, last
-
-    def __str__(self) -> str:
-        return (
-            f"incarnation {self.number} of producer {self.name!r} is not the last one, which is "
-            f"{self.last}; end this process, or use another name"
-        )
+    text = (
+        "incarnation {number} of producer {name!r} is not the last one, which is {last}; end this "
+        "process, or use another name"
+    )
+    name: str
+    number: int
+    last: int

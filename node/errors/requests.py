@@ -13,15 +13,9 @@ class RequestSlowError(NodeError):
 
     code, retryable, status = "node.request_slow", True, "DEADLINE_EXCEEDED"
     retry_after_ms = RETRY_SOON_MS
-
-    def __init__(self, waited_ms: int, reason: str) -> None:
-        super().__init__(waited_ms, reason)
-        self.waited_ms, self.reason = waited_ms, reason
-
-    def __str__(self) -> str:
-        return (
-            f"the request had not arrived after {self.waited_ms} ms: {self.reason}; send it again"
-        )
+    text = "the request had not arrived after {waited_ms} ms: {reason}; send it again"
+    waited_ms: int
+    reason: str
 
 
 class StreamSilentError(NodeError):
@@ -29,13 +23,9 @@ class StreamSilentError(NodeError):
     Earlier requests are answered; a new stream goes on where this one ends."""
 
     code, retryable, status = "node.stream_silent", True, "UNAVAILABLE"
-
-    def __init__(self, silent_ms: int, reason: str) -> None:
-        super().__init__(silent_ms, reason)
-        self.silent_ms, self.reason = silent_ms, reason
-
-    def __str__(self) -> str:
-        return f"nothing came for {self.silent_ms} ms: {self.reason}; open the stream again"
+    text = "nothing came for {silent_ms} ms: {reason}; open the stream again"
+    silent_ms: int
+    reason: str
 
 
 class ResponsesWaitError(NodeError):
@@ -45,17 +35,13 @@ class ResponsesWaitError(NodeError):
     code, retryable, status = "node.responses_wait", True, "RESOURCE_EXHAUSTED"
     outcome = Outcome.UNKNOWN
     retry_after_ms = RETRY_BUSY_MS
-
-    def __init__(self, waiting_size_bytes: int, size_bytes: int, limit: int) -> None:
-        super().__init__(waiting_size_bytes, size_bytes, limit)
-        self.waiting_size_bytes, self.size_bytes = waiting_size_bytes, size_bytes
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return (
-            f"a response of {self.size_bytes} bytes was dropped: {self.waiting_size_bytes} bytes "
-            f"wait that clients have not taken, the limit is {self.limit}; ask again"
-        )
+    text = (
+        "a response of {size_bytes} bytes was dropped: {waiting_size_bytes} bytes wait that "
+        "clients have not taken, the limit is {limit}; ask again"
+    )
+    waiting_size_bytes: int
+    size_bytes: int
+    limit: int
 
 
 class RocketMqOffError(NodeError):
@@ -63,12 +49,10 @@ class RocketMqOffError(NodeError):
     certificates of clients. The call had no effect."""
 
     code, status = "node.rocketmq_off", "UNIMPLEMENTED"
-
-    def __str__(self) -> str:
-        return (
-            "RocketMQ's protocols are off at this port; beyond loopback they need "
-            "rocketmq_keys_file, tls_client_auth or rocketmq = on in the settings of the node"
-        )
+    text = (
+        "RocketMQ's protocols are off at this port; beyond loopback they need rocketmq_keys_file, "
+        "tls_client_auth or rocketmq = on in the settings of the node"
+    )
 
 
 class UnimplementedError(NodeError):
@@ -76,10 +60,5 @@ class UnimplementedError(NodeError):
     effect; the same call over gRPC may exist."""
 
     code, status = "node.unimplemented", "UNIMPLEMENTED"
-
-    def __init__(self, method: int) -> None:
-        super().__init__(method)
-        self.method = method
-
-    def __str__(self) -> str:
-        return f"this node has no framed method {self.method}; use gRPC for it, or a newer node"
+    text = "this node has no framed method {method}; use gRPC for it, or a newer node"
+    method: int

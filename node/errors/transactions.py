@@ -10,49 +10,36 @@ class UnknownTransactionError(NodeError):
     """No such transaction was begun here, or it ended too long ago for its outcome to be known."""
 
     code, status = "node.unknown_transaction", "NOT_FOUND"
-
-    def __init__(self, transaction_id: int) -> None:
-        super().__init__(transaction_id)
-        self.transaction_id = transaction_id
-
-    def __str__(self) -> str:
-        return (
-            f"no transaction {self.transaction_id} is open, and none that ended lately has this "
-            f"id; use the position of the receipt of its half messages"
-        )
+    text = (
+        "no transaction {transaction_id} is open, and none that ended lately has this id; use the "
+        "position of the receipt of its half messages"
+    )
+    transaction_id: int
 
 
 class TransactionTooLargeError(NodeError):
     """A transaction has more messages than its limit. No message was stored."""
 
     code, status = "node.limit_exceeded", "INVALID_ARGUMENT"
-
-    def __init__(self, record_count: int, limit: int) -> None:
-        super().__init__(record_count, limit)
-        self.record_count, self.limit = record_count, limit
-
-    def __str__(self) -> str:
-        return (
-            f"the transaction has {self.record_count} messages or more, the limit is {self.limit}, "
-            f"since all of them become visible at one moment; put less into one message each, or "
-            f"use several transactions; nothing was stored"
-        )
+    text = (
+        "the transaction has {record_count} messages or more, the limit is {limit}, since all of "
+        "them become visible at one moment; put less into one message each, or use several "
+        "transactions; nothing was stored"
+    )
+    record_count: int
+    limit: int
 
 
 class TransactionEndedError(NodeError):
     """The transaction ended before with another outcome than asked for. The state is unchanged."""
 
     code, status = "node.transaction_ended", "FAILED_PRECONDITION"
-
-    def __init__(self, transaction_id: int, outcome: str) -> None:
-        super().__init__(transaction_id, outcome)
-        self.transaction_id, self.ended_as = transaction_id, outcome
-
-    def __str__(self) -> str:
-        return (
-            f"transaction {self.transaction_id} was {self.ended_as} before; nothing was changed, "
-            f"begin a new one if its messages are still wanted"
-        )
+    text = (
+        "transaction {transaction_id} was {ended_as} before; nothing was changed, begin a new one "
+        "if its messages are still wanted"
+    )
+    transaction_id: int
+    ended_as: str
 
 
 class OffsetConflictError(NodeError):
@@ -63,11 +50,11 @@ class OffsetConflictError(NodeError):
     """
 
     code, status = "node.conflict", "ABORTED"
-
-    def __init__(self, group: str, topic: str, queue_id: int, expected: int, offset: int) -> None:
-        super().__init__(group, topic, queue_id, expected, offset)
-        self.group, self.topic, self.queue_id = group, topic, queue_id
-        self.expected, self.offset = expected, offset
+    group: str
+    topic: str
+    queue_id: int
+    expected: int
+    offset: int
 
     def __str__(self) -> str:
         return (

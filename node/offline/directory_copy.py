@@ -32,16 +32,12 @@ class StrangeFileError(NodeError):
     left at the destination."""
 
     code, status = "node.strange_file", "FAILED_PRECONDITION"
-
-    def __init__(self, path: str, kind: str) -> None:
-        super().__init__(path, kind)
-        self.path, self.kind = path, kind
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} is {self.kind}, and only files and directories are copied; put the file "
-            f"itself in its place (cp -L follows links), or take it away if it is none of ours"
-        )
+    text = (
+        "{path} is {kind}, and only files and directories are copied; put the file itself in its "
+        "place (cp -L follows links), or take it away if it is none of ours"
+    )
+    path: str
+    kind: str
 
 
 def files_below(source: Path, belongs: Callable[[str], bool]) -> Iterator[tuple[str, list[str]]]:

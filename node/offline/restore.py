@@ -66,13 +66,10 @@ class RestoreError(NodeError):
     """A backup was not restored. The backup is unchanged, and the new directory does not exist."""
 
     code, status = "node.restore_refused", "FAILED_PRECONDITION"
-
-    def __init__(self, what: str, why: str, do: str) -> None:
-        super().__init__(what, why, do)
-        self.what, self.why, self.do = what, why, do
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}; {self.do}"
+    text = "{what}: {why}; {do}"
+    what: str
+    why: str
+    do: str
 
 
 class Restored(NamedTuple):

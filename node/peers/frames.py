@@ -99,13 +99,8 @@ class FrameError(NodeError):
     """Bytes that are no frame of this link. The link drops the connection."""
 
     code = "node.bad_frame"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.detail}; is this a peer of the same version?"
+    text = "{detail}; is this a peer of the same version?"
+    detail: str
 
 
 def encode_head(kind: FrameKind, header: bytes, payload_size_bytes: int = 0) -> bytes:

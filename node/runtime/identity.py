@@ -12,17 +12,14 @@ class IdentityMismatchError(NodeError):
     """The directory belongs to another node or another cluster. The directory is unchanged."""
 
     code, status = "node.identity_mismatch", "FAILED_PRECONDITION"
-
-    def __init__(self, directory: str, what: str, configured: str, recorded: str) -> None:
-        super().__init__(directory, what, configured, recorded)
-        self.directory, self.what = directory, what
-        self.configured, self.recorded = configured, recorded
-
-    def __str__(self) -> str:
-        return (
-            f"{self.directory} belongs to {self.what} {self.recorded!r}, this node is configured "
-            f"as {self.configured!r}; correct the configuration, or use an empty directory"
-        )
+    text = (
+        "{directory} belongs to {what} {recorded!r}, this node is configured as {configured!r}; "
+        "correct the configuration, or use an empty directory"
+    )
+    directory: str
+    what: str
+    configured: str
+    recorded: str
 
 
 def check_identity(

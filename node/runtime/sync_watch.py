@@ -31,10 +31,8 @@ class SyncHangsError(NodeError):
     """
 
     code, outcome = "node.sync_hangs", Outcome.UNKNOWN
-
-    def __init__(self, path: str, running_ms: int) -> None:
-        super().__init__(path, running_ms)
-        self.path, self.running_ms = path, running_ms
+    path: str
+    running_ms: int
 
     def __str__(self) -> str:
         return (

@@ -41,11 +41,10 @@ class CheckpointDamagedError(CorruptionError):
     """A file of the checkpoint is missing, or differs from what was written: damage of the disk. An
     undamaged file that this version cannot read raises a plain CorruptionError."""
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.field} is {self.actual}, expected {self.expected}; only another "
-            f"node has this state: replace this one, or restore a backup of another one"
-        )
+    text = (
+        "{path}: {field} is {actual}, expected {expected}; only another node has this state: "
+        "replace this one, or restore a backup of another one"
+    )
 
 
 class _Written(NamedTuple):

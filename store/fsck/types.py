@@ -166,11 +166,9 @@ class LossRefusedError(StoreError):
     """A repair would drop records once acknowledged, and that was not accepted. No byte changed."""
 
     code = "store.loss_refused"
-
-    def __init__(self, lo_position: int, hi_position: int, record_count: int) -> None:
-        super().__init__(lo_position, hi_position, record_count)
-        self.lo_position, self.hi_position = lo_position, hi_position
-        self.record_count = record_count
+    lo_position: int
+    hi_position: int
+    record_count: int
 
     def __str__(self) -> str:
         size_bytes = self.hi_position - self.lo_position
@@ -184,13 +182,9 @@ class StalePlanError(StoreError):
     """A repair plan was made for other bytes than those in the file. No byte changed."""
 
     code = "store.stale_plan"
-
-    def __init__(self, path: str, position: int) -> None:
-        super().__init__(path, position)
-        self.path, self.position = path, position
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} has changed since the plan was made, at position {self.position}; "
-            f"verify again and make a new plan"
-        )
+    text = (
+        "{path} has changed since the plan was made, at position {position}; verify again and make "
+        "a new plan"
+    )
+    path: str
+    position: int

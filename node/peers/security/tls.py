@@ -21,13 +21,9 @@ class TlsFileError(NodeError):
 
     code = "node.tls_file"
     status = "FAILED_PRECONDITION"
-
-    def __init__(self, paths: str, reason: str) -> None:
-        super().__init__(paths, reason)
-        self.paths, self.reason = paths, reason
-
-    def __str__(self) -> str:
-        return f"{self.paths}: {self.reason}; check that the PEM files exist and belong together"
+    text = "{paths}: {reason}; check that the PEM files exist and belong together"
+    paths: str
+    reason: str
 
 
 class TlsFiles(NamedTuple):

@@ -48,14 +48,11 @@ class FetchError(NodeError):
     """A peer did not give the requested entries. Ask another one, or the same one later."""
 
     code, retryable, status = "node.fetch_failed", True, "UNAVAILABLE"
-
-    def __init__(self, node: NodeId, reason: str, commit_index: Index = NO_INDEX) -> None:
-        """`commit_index`: the last entry that the peer has committed, if that is too early."""
-        super().__init__(node, reason, commit_index)
-        self.node, self.reason, self.commit_index = node, reason, commit_index
-
-    def __str__(self) -> str:
-        return f"node {self.node}: {self.reason}; ask another replica, or this one later"
+    text = "node {node}: {reason}; ask another replica, or this one later"
+    node: NodeId
+    reason: str
+    commit_index: Index = NO_INDEX
+    """The last entry that the peer has committed, if that is too early."""
 
 
 class Fetched(NamedTuple):

@@ -18,13 +18,8 @@ class HaProtocolError(HaError):
     """A peer's message is impossible. Nothing was changed; the link is closed."""
 
     code = "ha.protocol"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.detail}; the link is closed, the peer will dial again"
+    text = "{detail}; the link is closed, the peer will dial again"
+    detail: str
 
 
 class EpochJumpError(HaProtocolError):

@@ -5,8 +5,9 @@ Types only; must not know their users.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, dataclass_transform
 
 from store.errors import Outcome
 
@@ -19,22 +20,30 @@ EPOCH_NOTABLE: Final = 1 << 15
 """From here on an operator is warned: a promotion each hour would take four years."""
 
 
+@dataclass_transform(eq_default=False)
 class HaError(Exception):
-    """Root of all errors of master-slave mode; the attributes mean what they do in `store`."""
+    """Root of all errors of master-slave mode; its attributes mean what they do in `store`."""
 
     code: ClassVar[str] = "ha.error"
     retryable: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = Outcome.NOT_APPLIED
+    text: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())  # Also values given by name, and defaults.
+
+    def __str__(self) -> str:
+        return self.text.format_map(vars(self))
 
 
 class MachineNotMasterError(HaError):
     """This replica is no serving master. Nothing was appended."""
 
     code, retryable = "ha.not_master", True
-
-    def __init__(self, master_id: int) -> None:
-        super().__init__(master_id)
-        self.master_id = master_id
+    master_id: int
 
     def __str__(self) -> str:
         known = f"replica {self.master_id} may be it" if self.master_id >= 0 else "none is known"
@@ -45,26 +54,17 @@ class HaBusyError(HaError):
     """Too many appends wait for copies. Nothing was appended; try again after a pause."""
 
     code, retryable = "ha.busy", True
-
-    def __init__(self, held: int, limit: int) -> None:
-        super().__init__(held, limit)
-        self.held, self.limit = held, limit
-
-    def __str__(self) -> str:
-        return f"{self.held} appends wait for copies, the limit is {self.limit}; slow down"
+    text = "{held} appends wait for copies, the limit is {limit}; slow down"
+    held: int
+    limit: int
 
 
 class PromotionError(HaError):
     """A promotion was refused before it began. Nothing changed."""
 
     code = "ha.promotion_refused"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.reason}; nothing changed"
+    text = "{reason}; nothing changed"
+    reason: str
 
 
 class EpochStart(NamedTuple):
@@ -140,17 +140,12 @@ class BindingRefusedError(HaError):
     """The replica's binding forbids this one. Nothing changed."""
 
     code = "ha.binding_refused"
-
-    def __init__(self, asked: HaBinding, bound: HaBinding) -> None:
-        super().__init__(asked, bound)
-        self.asked, self.bound = asked, bound
-
-    def __str__(self) -> str:
-        return (
-            f"epoch {self.asked.number} of master {self.asked.master_id} is refused: this replica "
-            f"is bound to epoch {self.bound.number} of master {self.bound.master_id}; "
-            f"promote with a higher number"
-        )
+    text = (
+        "epoch {asked.number} of master {asked.master_id} is refused: this replica is bound to "
+        "epoch {bound.number} of master {bound.master_id}; promote with a higher number"
+    )
+    asked: HaBinding
+    bound: HaBinding
 
 
 class ReplicaState(NamedTuple):

@@ -61,13 +61,8 @@ class HaFrameError(HaError):
     """The peer sent bytes that are no frame. Nothing was changed; close the link."""
 
     code = "ha.frame"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.detail}; the link is closed, check what speaks at the other end"
+    text = "{detail}; the link is closed, check what speaks at the other end"
+    detail: str
 
 
 class HaChecksumError(HaFrameError):

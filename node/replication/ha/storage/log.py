@@ -47,16 +47,11 @@ class ImageNeededError(HaError):
     """The empty log cannot begin at these bytes without an image of the sender. Nothing changed."""
 
     code, status = "ha.image_needed", "FAILED_PRECONDITION"
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
-
-    def __str__(self) -> str:
-        return (
-            f"the log is empty and its first bytes would be those at {self.position}; an image of "
-            f"the master's state is fetched first"
-        )
+    text = (
+        "the log is empty and its first bytes would be those at {position}; an image of the "
+        "master's state is fetched first"
+    )
+    position: int
 
 
 class HaLog:

@@ -24,10 +24,7 @@ class LossFileError(HaError):
     """The file of losses is not in the form of this version. Move it away; no record is in it."""
 
     code = "ha.loss_file"
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+    detail: str
 
     def __str__(self) -> str:
         return f"{LOSS_FILE}: {self.detail}; move it away, only reports are in it"

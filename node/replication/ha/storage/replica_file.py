@@ -17,17 +17,13 @@ class GroupChangedError(HaError):
     """The group was founded with other replicas or another number of copies. Nothing changed."""
 
     code, status = "ha.group_changed", "FAILED_PRECONDITION"
-
-    def __init__(self, what: str, configured: str, recorded: str) -> None:
-        super().__init__(what, configured, recorded)
-        self.what, self.configured, self.recorded = what, configured, recorded
-
-    def __str__(self) -> str:
-        return (
-            f"the group was founded with {self.what} {self.recorded}, configured are "
-            f"{self.configured}; put the old value back: changing it takes a fenced step, which is "
-            f"not offered"
-        )
+    text = (
+        "the group was founded with {what} {recorded}, configured are {configured}; put the old "
+        "value back: changing it takes a fenced step, which is not offered"
+    )
+    what: str
+    configured: str
+    recorded: str
 
 
 def open_replica_file(

@@ -31,13 +31,8 @@ class SnapshotFormatError(NodeError):
     """Bytes that claim to be a snapshot are not one. Nothing was changed."""
 
     code, status = "node.snapshot_format", "DATA_LOSS"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"a received snapshot is refused: {self.problem}; fetch it again"
+    text = "a received snapshot is refused: {problem}; fetch it again"
+    problem: str
 
 
 class Snapshot(NamedTuple):
