@@ -19,7 +19,6 @@ from node.monitoring import metrics
 from node.monitoring.health import Phase
 from node.monitoring.metric import Source
 from node.node import Node
-from node.offline.term_seal import epoch_warnings, refuse_epoch_end, refuse_if_sealed
 from node.peers.security.tls import TlsFiles, client_context, server_context
 from node.replication.contract import ReplicaStatus
 from node.replication.foundation import FoundingVerdict
@@ -36,6 +35,7 @@ from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
 from node.replication.maintenance import Maintenance
 from node.replication.replication import Replication
+from node.replication.term_end import epoch_warnings, refuse_epoch_end
 from node.runtime.on_thread import on_thread
 from raft.messages import NO_INDEX, Index
 from raft.transitions import Role
@@ -89,7 +89,6 @@ class HaAssembly:
     async def _open_store(self) -> None:
         """Open the log and the newest checkpoint that fits it."""
         node, settings = self.node, self.settings
-        refuse_if_sealed(settings.directory)
 
         def open_log() -> HaLog:
             return HaLog.open(

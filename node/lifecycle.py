@@ -22,13 +22,13 @@ from node.config.start_advice import mode_of, told
 from node.errors.common import NodeError
 from node.ha_node import build_ha
 from node.node import Node
-from node.offline.term_seal import SealedError, TermEndError
 from node.peers.security.tls import TlsFileError
 from node.raft_node import build_raft
 from node.replication.ha.core.types import HaError
 from node.replication.ha.storage.losses import LossFileError
 from node.replication.ha.storage.replica_file import GroupChangedError
 from node.replication.raft.storage.snapshot import SnapshotFormatError
+from node.replication.term_end import TermEndError
 from node.runtime.fail_stop import (
     EXIT_BAD_CONFIG,
     EXIT_BAD_DATA,
@@ -89,9 +89,7 @@ def exit_code_of(error: Exception) -> int:
             return EXIT_BAD_CONFIG
         case CorruptionError() | LayoutError() | DerivedFileError() | SnapshotNeededError():
             return EXIT_BAD_DATA
-        case IdentityMismatchError() | SnapshotFormatError() | LossFileError():
-            return EXIT_BAD_DATA
-        case SealedError() | TermEndError():
+        case IdentityMismatchError() | SnapshotFormatError() | LossFileError() | TermEndError():
             return EXIT_BAD_DATA
     return EXIT_TRY_LATER
 

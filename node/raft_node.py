@@ -18,7 +18,6 @@ from node.monitoring import metrics
 from node.monitoring.health import Phase
 from node.monitoring.metric import Source
 from node.node import Node
-from node.offline.term_seal import refuse_if_sealed, refuse_term_end, term_warnings
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
@@ -46,6 +45,7 @@ from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.watches import DriverWatch, FetchWatch, FoundingWatch
 from node.replication.replication import Replication
+from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
 from node.state.checkpoint_files import CheckpointFiles
 from node.state.held import needed_position
@@ -115,7 +115,6 @@ class RaftAssembly:
     async def _open_store(self) -> None:
         """Open the log, repair it if it is damaged, and open the newest checkpoint."""
         node, settings = self.node, self.settings
-        refuse_if_sealed(settings.directory)
 
         def open_log() -> LedgerLog:
             return LedgerLog.open(

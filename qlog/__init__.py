@@ -115,10 +115,6 @@ COMMANDS = {
         "qlog.server.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
     ),
     "store": LazyCommand("qlog.server.store:store", "Look into a store directory, offline."),
-    "term": LazyCommand(
-        "qlog.server.term:term",
-        "Lower an absurd term on the stopped nodes of a group, all of them together.",
-    ),
     "top": LazyCommand("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
     "topic": LazyCommand("qlog.cluster.topic:topic", "Create, list, describe and delete topics."),
     "transaction": LazyCommand(

@@ -145,15 +145,6 @@ def learned(known: Known, statement: ToldLife) -> Known:
     )
 
 
-def lowered(known: Known, term: Term) -> Known:
-    """Return the memory of a node whose whole group was lowered to `term` while stopped.
-
-    A log then holds no entry of that term or a later one, so an ack in such a term is no mark."""
-    if known.acked_term >= term:
-        known = known._replace(acked_term=NO_TERM, acked=NO_INDEX)
-    return known._replace(term=min(known.term, term))
-
-
 def merged(known: Known, other: Known) -> Known:
     """Return the union of two memories of one node. One of an older incarnation is ignored."""
     if (known.incarnation, known.life) < (other.incarnation, other.life):

@@ -21,7 +21,6 @@ from node.config.limits import Limits
 from node.config.settings import Settings
 from node.errors.common import NodeError
 from node.offline.directory_copy import copy_directory, files_below
-from node.offline.term_seal import SEAL_FILE
 from node.replication.lives_file import FILE_NAMES as LIVES_FILES
 from node.replication.raft.opening import open_state
 from node.replication.raft.storage.hard_state import NodeFile, NodeRecord
@@ -55,7 +54,6 @@ _LEFT_OUT: Final = frozenset(
         BOOT_ID_NAME,
         NODE_FILE,
         DAMAGE_MARKER,
-        SEAL_FILE,
         "nameserver",
         *LIVES_FILES,
     }

@@ -7,14 +7,14 @@ this node, so a damaged file does not prevent a start: it is set aside, and lear
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from node.peers.lives_codec import KNOWN_LIVES_MAX
-from raft.lives import APART_MAX, PAST_MAX, Known, lowered
-from raft.messages import NO_INDEX, Index, NodeId, Term
+from raft.lives import APART_MAX, PAST_MAX, Known
+from raft.messages import NO_INDEX, Index, NodeId
 from store.errors import CorruptionError, LayoutError
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json, MetaFile
@@ -86,20 +86,6 @@ class LivesFile:
                 self._fs.rename(path, path + ".damaged")
         self._meta = MetaFile(self._fs, self._directory, NAME)
         self._meta.load(must_exist=False)
-
-
-def lower_terms(
-    fs: FileSystem, directory: str, cluster_id: str, node_id: NodeId, term: Term
-) -> None:
-    """Make a stopped node forget terms above `term` in which it saw the others, since those give
-    them up, too: otherwise it would take each of them for an old copy. Durable on return. Raises as
-    LivesFile."""
-    file = LivesFile(fs, directory)
-    found = file.load(cluster_id, node_id)
-    known = {node: lowered(one, term) for node, one in found.known.items()}
-    apart = {node: tuple(lowered(one, term) for one in ones) for node, ones in found.apart.items()}
-    if (known, apart) != (found.known, found.apart):
-        file.save(replace(found, known=known, apart=apart))
 
 
 _FIELDS: Final = Known._fields

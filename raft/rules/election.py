@@ -66,8 +66,8 @@ def is_entitled(state: RaftState) -> bool:
 
 
 def _is_at_end(state: RaftState) -> bool:
-    """Whether there is no term left to campaign for. Only an operator can help then: all nodes are
-    stopped and lowered together (`qlog term`)."""
+    """Whether there is no term left to campaign for. Only an operator can help then, with a
+    new cluster (`qlog store restore`)."""
     return state.term + 1 >= TERM_END
 
 

@@ -1,4 +1,4 @@
-"""Targets of files and states that travel: snapshots, images, tables, meta files, statements.
+"""Targets of files and states that travel: snapshots, images, tables, meta files.
 
 A disk may return any bytes. Most mutations of a file with a checksum end with a corrected checksum,
 so that the input reaches the code behind the check.
@@ -18,7 +18,6 @@ from campaign.fuzz.target import KIB, FuzzTarget, claim
 from node.config.limits import Limits
 from node.errors.nameserver import FilesDamagedError
 from node.nameserver.replica.dump import Dump, read_dump, write_dump
-from node.offline.term_statement import Statement, TermChangeRefusedError
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import (
@@ -307,16 +306,6 @@ def _meta_examples(random: Random) -> list[bytes]:
     return [len(parts[0]).to_bytes(2, "big") + b"".join(parts)]
 
 
-def _statement(data: bytes) -> None:
-    found = Statement.from_json("file", data)
-    claim(Statement.from_json("file", found.to_json().encode()) == found, "reads otherwise")
-
-
-def _statement_examples(random: Random) -> list[bytes]:
-    made = Statement("s", "raft", "c", "g", 1, random.getrandbits(30), 2, 9, 4, (1, 2, 3))
-    return [made.to_json().encode()]
-
-
 def _dump(data: bytes) -> None:
     _directory().write_raw("dump", data)
     found = read_dump(_FS, os.path.join(_directory().path, "dump"))
@@ -442,15 +431,6 @@ TARGETS: Final = (
         ("store.files.meta_file",),
         _meta_examples,
         (CorruptionError, LayoutError),
-    ),
-    FuzzTarget(
-        "file-term-statement",
-        "a statement of terms is refused by name, or reads the same after it is written again",
-        _statement,
-        ("node.offline.term_statement",),
-        _statement_examples,
-        (TermChangeRefusedError,),
-        mutated=mutated_json,
     ),
     FuzzTarget(
         "file-ns-dump",

@@ -90,8 +90,6 @@ OUR_NAMES: Final = frozenset(
         "nameserver",
         "node.json",
         "damage-found",
-        "term-seal",
-        "term-seal.tmp",
     }
 )
 _DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")

@@ -11,8 +11,8 @@ import structlog
 
 from node.lifecycle import exit_code_of, is_ours
 from node.monitoring.health import Health, Phase
-from node.offline.term_seal import SealedError, TermEndError
 from node.peers.security.tls import TlsFileError
+from node.replication.term_end import TermEndError
 from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_TRY_LATER
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.logs import form
@@ -108,8 +108,7 @@ def test_lines_show_texts_of_clients_as_escapes(lines: io.StringIO) -> None:
         (CorruptionError("f", 1, "crc", "1", "2"), EXIT_BAD_DATA),
         (LayoutError("d", "x", "y"), EXIT_BAD_DATA),
         (IdentityMismatchError("d", "node", "1", "2"), EXIT_BAD_DATA),
-        (SealedError("d"), EXIT_BAD_DATA),
-        (TermEndError("d", "term", 1 << 63), EXIT_BAD_DATA),
+        (TermEndError("d", "term", 1 << 63, "do"), EXIT_BAD_DATA),
         (LockedError("d", "process 1"), EXIT_TRY_LATER),
         (StoreFullError("d", 2, 1), EXIT_TRY_LATER),
         (PortTakenError("listen", "a:1", "in use"), EXIT_TRY_LATER),

@@ -1,6 +1,7 @@
 """A backup of one node becomes the first node of a new cluster, whole or not at all."""
 
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from node.config.settings import Settings
 from node.errors.common import NodeError
 from node.offline.directory_copy import StrangeFileError
 from node.offline.restore import WORK_SUFFIX, RestoreError, restore
-from node.offline.term_seal import read_seal, seal
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
@@ -113,14 +113,17 @@ def test_a_restored_node_leads_under_a_new_name_and_number(backup: Path, tmp_pat
 
 
 @pytest.mark.long
-def test_a_forged_term_and_a_seal_stay_behind(backup: Path, tmp_path: Path) -> None:
-    """The other way back from a term at the end of its range, and from one that is just absurd."""
+def test_a_node_at_the_end_of_all_terms_names_the_restore_which_leaves_it_behind(
+    backup: Path, tmp_path: Path
+) -> None:
     node_file = NodeFile(FileSystem(), str(backup))
     hard_state = node_file.load_any().hard_state
     node_file.save_hard_state(hard_state._replace(term=(1 << 63) - 1, vote=1))
-    seal(FileSystem(), backup)
+    refused = run_to_end(backup, None, **SMALL)
+    assert refused.returncode == 65
+    assert "node.term_end" in refused.stderr
+    assert "qlog store restore" in refused.stderr
     found = restore(backup, settings_for(tmp_path / "data"))
-    assert read_seal(tmp_path / "data") is None
     node = restored_node(tmp_path / "data")
     with node, node.client() as client:
         assert found.last_term < client.status().term < found.last_term + 10
@@ -364,6 +367,7 @@ def test_bad_backups_and_targets_are_refused(
     with pytest.raises((NodeError, StoreError)) as caught:
         restore(backup, settings_for(target, **flags))
     assert words in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert tree(tmp_path) == before
 
 

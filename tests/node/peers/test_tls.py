@@ -14,7 +14,6 @@ import pytest
 
 from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
 from node.peers.handshake import CloseCode
-from node.peers.security.certificates import earliest_end_unix_s
 from node.peers.security.tls import (
     TlsFileError,
     TlsFiles,
@@ -199,10 +198,14 @@ def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, ye
         assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
 
 
-def test_a_malformed_certificate_has_no_end() -> None:
-    for content in ("", "AAAA", "MAA=", "MIID"):
+def test_a_malformed_certificate_has_no_end(files: TlsFiles, tmp_path: Path) -> None:
+    odd, good = tmp_path / "odd.pem", ends_unix_s(files._replace(ca=None))
+    for content in ("", "AAAA", "MAA=", "MIID", "\u00e9"):
         pem = f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
-        assert earliest_end_unix_s(pem) is None
+        odd.write_text(pem)
+        assert ends_unix_s(TlsFiles(odd, files.key)) == {}
+        odd.write_text(pem + files.certificate.read_text())
+        assert ends_unix_s(TlsFiles(odd, files.key)) == good
 
 
 @pytest.mark.parametrize("name", ["certificate", "key", "ca"])

@@ -42,8 +42,8 @@ def check_promotion(s: HaState, number: int) -> None:
         raise PromotionError(f"replica {s.me} has a new disk and does not count yet")
     if number >= EPOCH_END:
         raise PromotionError(
-            f"epoch {number} is the end of all epochs; stop all nodes of the group and lower them "
-            f"together with 'qlog term'"
+            f"epoch {number} is the end of all epochs, which was forged: a new cluster is the way "
+            f"back (docs/operations.md)"
         )
     if number <= s.bound.number:
         raise PromotionError(f"epoch {number} is not above {s.bound.number}, which is bound")

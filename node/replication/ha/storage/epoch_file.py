@@ -115,10 +115,9 @@ class BindingFile:
         if self._state is not None:
             check_binding(self._state.bound, state.bound)
         if state != self._state:
-            self.lower(state)
+            self._write(state)
 
-    def lower(self, state: ReplicaState) -> None:
-        """Replace the state without that check, for a group that is stopped as a whole."""
+    def _write(self, state: ReplicaState) -> None:
         payload = state.bound._asdict() | {
             "standing": state.standing.value,
             "incarnation": state.incarnation,
@@ -130,10 +129,10 @@ class BindingFile:
 
     def begin(self, life: int) -> None:
         """Note the number of a new life; durable on return, if there is a state. Raises as
-        `lower`."""
+        `MetaFile.save`."""
         self.life = life
         if self._state is not None:
-            self.lower(self._state)
+            self._write(self._state)
 
 
 def _int(fields: dict[str, Json], name: str) -> int:

@@ -296,20 +296,13 @@ class HaLog:
         self._binding.save(state)
         self.replica, self.is_new = state, False
 
-    def lower_binding(self, bound: HaBinding) -> None:
-        """Go back to an older epoch, in a group that is stopped as a whole
-        (node.offline.term_change). Durable on return; errors as MetaFile.save."""
-        state = self.replica._replace(bound=bound)
-        self._binding.lower(state)
-        self.replica = state
-
     @property
     def life(self) -> int:
         """Number of the newest life of this disk."""
         return self._binding.life
 
     def begin_life(self, life: int) -> None:
-        """Note the number of a new life. Raises as `lower_binding`."""
+        """Note the number of a new life. Raises as MetaFile.save."""
         self._binding.begin(life)
 
     def save_epochs(self, epochs: Epochs) -> None:
