@@ -8,7 +8,7 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -68,6 +68,8 @@ class GatewayClients:
         """Those that were silent for longest first, as in the next table."""
         self._by_host: dict[str, OrderedDict[str, GatewayClient]] = {}
         """The same by the address that pays. Invariant: no inner table is empty."""
+        self._by_topic: dict[str, dict[GatewayClient, None]] = {}
+        """Those that send to a topic. Invariant: no inner table is empty."""
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
@@ -89,9 +91,22 @@ class GatewayClients:
 
     def sends_to(self, client: GatewayClient, topics: frozenset[str]) -> None:
         """Note the topics that a producer sends to. Raises BusyError."""
-        if client.charge is not None and self._clients.get(client.client_id) is client:
+        if self._clients.get(client.client_id) is not client:
+            return
+        if client.charge is not None:
             client.charge.resize(_size_bytes(client.client_id, topics))
+        self._forget_topics(client)
         client.topics = topics
+        for topic in topics:
+            self._by_topic.setdefault(topic, {})[client] = None
+
+    def _forget_topics(self, client: GatewayClient) -> None:
+        for topic in client.topics:
+            same = self._by_topic[topic]
+            del same[client]
+            if not same:
+                del self._by_topic[topic]
+        client.topics = frozenset()
 
     def left(self, client_id: str) -> None:
         """Forget a client that announced its end."""
@@ -102,6 +117,7 @@ class GatewayClients:
         del same[client_id]
         if not same:
             del self._by_host[client.host]
+        self._forget_topics(client)
         if client.charge is not None:
             client.charge.release()
 
@@ -134,8 +150,8 @@ class GatewayClients:
 
     def producers_of(self, topic: str) -> Iterator[GatewayClient]:
         """Yield the producers of a topic that can be asked something."""
-        for client in self._clients.values():
-            if topic in client.topics and client.commands is not None:
+        for client in self._by_topic.get(topic, ()):
+            if client.commands is not None:
                 yield client
 
     def ask(self, topic: str, question: pb.TelemetryCommand) -> bool:
@@ -173,13 +189,12 @@ class GatewayClients:
         client.question_size_bytes += size_bytes
         self.question_size_bytes += size_bytes
 
-    def producer_topics(self) -> set[str]:
-        """Return the topics of all producers that can be asked something."""
-        found: set[str] = set()
-        for client in self._clients.values():
-            if client.commands is not None:
-                found |= client.topics
-        return found
+    def producer_topics(self, existing: Iterable[str]) -> dict[str, str]:
+        """Return the topics of all producers that can be asked something, of those that exist, and
+        the address of one of its producers for each."""
+        named = self._by_topic.keys() & existing
+        found = ((topic, next(self.producers_of(topic), None)) for topic in named)
+        return {topic: client.host for topic, client in found if client is not None}
 
     @property
     def stream_count(self) -> int:

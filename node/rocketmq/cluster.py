@@ -5,7 +5,7 @@ from the name server. The view is advice: a node that leads no longer forwards t
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from node.broker.broker import OtherGroups
@@ -156,6 +156,17 @@ class GatewayCluster:
             text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
+
+    def groups_of(self, topics: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield each of these topics with each group that has it: the group first."""
+        shown = [topic for topic in topics if topic not in INTERNAL_TOPICS]
+        for topic in shown:
+            if topic in self._context.state.topics:
+                yield self.own_group, topic
+        for other in self._other_groups(tuple(shown)):
+            for row in other.topics:
+                if row.topic in topics:
+                    yield other.group, row.topic
 
     def _own_places(self) -> Iterator[GroupNode]:
         """Yield this node and those of its group that it is connected to."""

@@ -7,7 +7,7 @@ each node that their routes name, and some keep one to their access point alone 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
 from typing import Final, NamedTuple
 
 import structlog
@@ -29,7 +29,8 @@ from store.record.message import decode_message
 LOOK_S: Final = 1.0
 """Interval of looks at the connected producers."""
 TOPIC_COUNT_MAX: Final = 1_024
-"""Topics, of all groups, whose producers are asked. Others wait until there is room."""
+"""Topics, of all groups, whose producers are asked; half of them for producers of one address.
+Others wait until there is room."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _CHECKER: Final = "rocketmq"
 
@@ -128,12 +129,14 @@ class EndCalls:
             self._timer = None
         if self._clients.stream_count:
             self.watch()
-        # Sorted, since clients may name any topics and subscriptions are few.
-        wanted = {
-            (group, name): leader
-            for name in sorted(self._clients.producer_topics())
-            for group, leader in self._leaders(name)
-        }
+        hosts = self._clients.producer_topics(self._cluster.topic_names())
+        wanted: dict[tuple[str, str], Leader] = {}
+        of_host: Counter[str] = Counter()
+        for group, topic in sorted(self._cluster.groups_of(hosts)):
+            leader = self._cluster.leader_of(group)
+            if leader is not None and of_host[hosts[topic]] < TOPIC_COUNT_MAX // 2:
+                of_host[hosts[topic]] += 1
+                wanted[group, topic] = leader
         for key, check in list(self._checks.items()):
             if wanted.get(key) != check.leader:
                 self._drop(key)
@@ -142,17 +145,6 @@ class EndCalls:
                 task = asyncio.create_task(self._check(key, leader))
                 self._checks[key] = _Check(task, leader)
                 task.add_done_callback(_tell)
-
-    def _leaders(self, topic: str) -> Iterator[tuple[str, Leader]]:
-        """Yield each group that has a topic, and its leader."""
-        try:
-            groups = [share.group for share in self._cluster.shares(topic)]
-        except CallRefusedError:
-            return  # There is no such topic.
-        for group in groups:
-            leader = self._cluster.leader_of(group)
-            if leader is not None:
-                yield group, leader
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._checks.pop(key).task.cancel()

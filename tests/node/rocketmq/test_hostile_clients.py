@@ -383,7 +383,8 @@ async def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Pat
     async with gateway_at(tmp_path) as gateway:
         end_calls, client = gateway.rocketmq.end_calls, gateway.rocketmq.clients.seen("c")
         client.commands = asyncio.Queue()
-        client.topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
+        topics = frozenset({"orders", *(f"none{n}" for n in range(1_024))})
+        gateway.rocketmq.clients.sends_to(client, topics)
         end_calls.end()
         end_calls.begin()
         own = gateway.node.broker.context.identity.group
@@ -410,7 +411,7 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         )
         client = clients.seen("c")
         client.commands = asyncio.Queue()
-        client.topics = frozenset({"orders"})
+        clients.sends_to(client, frozenset({"orders"}))
         clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
         asked: list[int] = []
 
