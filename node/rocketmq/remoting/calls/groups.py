@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
@@ -106,12 +107,7 @@ class GroupCalls:
         return Answer()
 
     async def members(self, request: Request) -> Answer:
-        """Return the members of a consumer group, as the leader knows them."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._members(request), is_repeatable=True
-        )
-
-    async def _members(self, request: Request) -> Answer:
+        """Return the members of a consumer group."""
         group = text_of(request.command.ext, "consumerGroup")
         known = self.clients.consumers.get(group)
         if known is None:
@@ -125,7 +121,7 @@ class GroupCalls:
         if type(row) is dict:
             found = _subscription(row)
             if found.is_sql:
-                self._shared.check_sql(found.expression)
+                SqlFilter(found.expression)
         return Answer()
 
     def _group(self, name: str) -> str:

@@ -60,21 +60,9 @@ class LockCalls:
         return len(self._locks)
 
     async def lock(self, request: Request) -> Answer:
-        """Lock the queues of a list that are free, or the caller's already; return these."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._lock(request), is_repeatable=True
-        )
-
-    async def unlock(self, request: Request) -> Answer:
-        """Release the caller's locks of a list of queues."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._unlock(request), is_repeatable=True
-        )
-
-    async def _lock(self, request: Request) -> Answer:
-        """Lock what the caller may. A list over a limit gets the locks within it, or none, and the
-        remark says why: consumers take a refusal for an error of the broker, and ask again for
-        what they did not get."""
+        """Lock the queues of a list that are free, or the caller's already; return these. A list
+        over a limit gets the locks within it, or none, and the remark says why: consumers take a
+        refusal for an error of the broker, and ask again for what they did not get."""
         self.expire()
         account, locked, remark = request.account, list[dict[str, Any]](), None
         try:
@@ -95,7 +83,8 @@ class LockCalls:
             remark = str(error)
         return Answer(body=json_body({"lockOKMQSet": locked}), remark=remark)
 
-    async def _unlock(self, request: Request) -> Answer:
+    async def unlock(self, request: Request) -> Answer:
+        """Release the caller's locks of a list of queues."""
         account, document = request.account, list_of(request.command.body)
         group, client_id = self._holder(document)
         for key, _ in self._rows(group, rows_of(document, "mqSet")):

@@ -7,6 +7,7 @@ end: a replica that lags would send the consumer back.
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from node.broker import Broker
@@ -78,12 +79,8 @@ class Pulls:
             answer = None  # This replica may not answer now; the leader may.
         if answer is not None and not self._is_beyond(answer):
             return answer
-        return await self._shared.forwarder.answer(
-            request,
-            number,
-            lambda: self._read(request, number, is_leader=True),
-            is_repeatable=True,
-        )
+        read = partial(self._read, number=number, is_leader=True)
+        return await self._shared.ask_leader(request, read)
 
     def _moved(self, request: Request, number: int) -> Answer | None:
         """Return the answer that sends a consumer where a person moved its group; None: it was

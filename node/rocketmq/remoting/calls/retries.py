@@ -28,12 +28,6 @@ class RetryCalls:
 
     async def send_back(self, request: Request) -> Answer:
         """Have a message delivered again after a pause, or make it a dead letter."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._send_back(request), is_repeatable=False
-        )
-
-    async def _send_back(self, request: Request) -> Answer:
         ext = request.command.ext
         group = text_of(ext, "group")
         level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)

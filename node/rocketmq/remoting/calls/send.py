@@ -149,13 +149,8 @@ class Sends:
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request,
-            number,
-            lambda: self._send_here(request),
-            is_repeatable=self._is_repeatable(request),
-        )
+        is_repeatable = self._is_repeatable(request)
+        return await self._shared.ask_leader(request, self._send_here, is_repeatable=is_repeatable)
 
     def _is_repeatable(self, request: Request) -> bool:
         """Whether a send that is carried out twice is stored once."""

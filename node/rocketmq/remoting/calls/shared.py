@@ -8,18 +8,18 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import structlog
 
 from node.broker.core.context import NAME_CHARACTERS, Context
-from node.broker.read.sql_filter import SqlFilter
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
-from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
-from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
@@ -50,6 +50,22 @@ class Shared:
         ids = sorted({*context.identity.addresses, *context.state.members})
         own = context.driver.node_id
         self._own_number = (ids.index(own) if own in ids else 0) % self.names.count
+
+    # --- The leader ---
+
+    def at_leader(self, run: Handler, *, is_repeatable: bool = True) -> Handler:
+        """Make the handler of a request that the leader answers, as `run` does there."""
+        return partial(self.ask_leader, run=run, is_repeatable=is_repeatable)
+
+    async def ask_leader(
+        self, request: Request, run: Handler, *, is_repeatable: bool = True
+    ) -> Answer:
+        """Have the leader answer, as `run` does there. See `Forwarder.answer`."""
+        return await self.forwarder.answer(
+            request, self.number_of(request), partial(run, request), is_repeatable=is_repeatable
+        )
+
+    # --- Broker names ---
 
     def number_of(self, request: Request) -> int:
         """Return the number of the broker name that a request means. Raises RefusedError."""
@@ -142,7 +158,3 @@ class Shared:
             and NAME_CHARACTERS.issuperset(group)
             and self.context.state.topic(topic) is None
         )
-
-    def check_sql(self, text: str) -> None:
-        """Raise BadFilterError unless a text is a filter that this node can evaluate."""
-        SqlFilter(text)

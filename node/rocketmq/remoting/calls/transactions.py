@@ -63,12 +63,6 @@ class TransactionCalls:
 
     async def end_transaction(self, request: Request) -> Answer:
         """Commit or roll back; an undecided transaction stays open for another question."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._end(request), is_repeatable=True
-        )
-
-    async def _end(self, request: Request) -> Answer:
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
