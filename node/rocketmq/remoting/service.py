@@ -115,7 +115,7 @@ class Remoting:
             broker.add_leader_work(unique_keys)
         self.transactions: Final = TransactionCalls(shared, broker)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
-        self.transactions.clients = self.groups.clients
+        self.transactions.producers = self.groups.clients.producers
         self._replies = ReplyCalls(shared, self.groups.clients)
         self._messages = MessageCalls(shared, broker)
         self._offsets = OffsetCalls(shared, broker)

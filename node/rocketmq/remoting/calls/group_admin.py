@@ -119,7 +119,7 @@ class GroupAdmin:
     async def producers(self, request: Request) -> Answer:
         """Return the producers of a group that are connected to this node."""
         group = text_of(request.command.ext, "producerGroup")
-        members = self._clients.producers.get(group, {})
+        members = self._clients.members((False, group))
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
@@ -134,8 +134,8 @@ class GroupAdmin:
         """Return all producers that are connected to this node, by group."""
         rows = [
             (group, member)
-            for group, members in self._clients.producers.items()
-            for member in members.values()
+            for group, known in self._clients.producers.items()
+            for member in known.members.values()
         ]
         data: dict[str, list[dict[str, Any]]] = {}
         async for group, member in self._shared.context.turn.over(rows):

@@ -109,11 +109,11 @@ class GroupCalls:
     async def members(self, request: Request) -> Answer:
         """Return the members of a consumer group."""
         group = text_of(request.command.ext, "consumerGroup")
-        known = self.clients.consumers.get(group)
-        if known is None:
+        members = self.clients.members((True, group))
+        if not members:
             text = f"no consumer of group {group[:200]!r} is connected"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        return Answer(body=json_body({"consumerIdList": sorted(known.members)}))
+        return Answer(body=json_body({"consumerIdList": sorted(members)}))
 
     async def check_config(self, request: Request) -> Answer:
         """Accept the subscription of a consumer that starts, or say what is wrong with it."""
@@ -136,8 +136,7 @@ class GroupCalls:
 
     async def _tell(self, group: str) -> None:
         """Notify the members of a group, later: they share out its queues again."""
-        known = self.clients.consumers.get(group)
-        count = len(known.members) if known is not None else 0
+        count = len(self.clients.members((True, group)))
         await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)

@@ -67,8 +67,7 @@ class PopCalls:
             shares = self._shares(topic)
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
-        known = self._clients.consumers.get(group)
-        members = sorted(known.members) if known is not None else []
+        members = sorted(self._clients.members((True, group)))
         is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
         rows = []
         for share in shares:
