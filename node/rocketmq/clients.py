@@ -14,6 +14,7 @@ from typing import Final
 
 from node.errors.common import BusyError
 from node.runtime.accounts import Charge, Kind, caller
+from node.runtime.rows import remove_from
 from quorumlog.pb import rocketmq_pb2 as pb
 
 SILENT_S_MAX: Final = 120.0
@@ -98,10 +99,7 @@ class GatewayClients:
         client = self._clients.pop(client_id, None)
         if client is None:
             return
-        same = self._by_host[client.host]
-        del same[client_id]
-        if not same:
-            del self._by_host[client.host]
+        remove_from(self._by_host, client.host, client_id)
         if client.charge is not None:
             client.charge.release()
 

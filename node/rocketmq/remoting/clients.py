@@ -19,6 +19,7 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.runtime.rows import remove_from
 from node.runtime.turn import Turn
 from store.record.message import tags_code
 
@@ -187,9 +188,9 @@ class Clients:
         )
         self.consumers: dict[str, Group] = {}
         self.producers: dict[str, Group] = {}
-        self._members_of: dict[RemotingConnection, dict[_Key, set[str]]] = {}
+        self._members_of: dict[RemotingConnection, dict[_Key, dict[str, None]]] = {}
         """Client ids on a connection, by the groups that they belong to."""
-        self._producing: dict[str, set[str]] = {}
+        self._producing: dict[str, dict[str, None]] = {}
         """Groups that a client id produces for."""
         self.count = 0
         """Memberships."""
@@ -248,7 +249,7 @@ class Clients:
         (is_consumer, name), old = row.key, row.old
         group = self._groups(row.key).setdefault(name, Group())
         if not is_consumer:
-            self._producing.setdefault(client.client_id, set()).add(name)
+            self._producing.setdefault(client.client_id, {})[name] = None
         if old is None:
             self.count += 1
         else:
@@ -258,7 +259,7 @@ class Clients:
         member = replace(client, size_bytes=row.row_size_bytes)
         group.members[client.client_id] = member
         of_connection = self._members_of.setdefault(member.connection, {})
-        of_connection.setdefault(row.key, set()).add(client.client_id)
+        of_connection.setdefault(row.key, {})[client.client_id] = None
         if row.consumption is not None:
             is_changed = group.subscribe(member, row.consumption, row.newer)
             if is_changed or old is None:
@@ -266,13 +267,11 @@ class Clients:
 
     def _unbind(self, key: _Key, gone: Member) -> None:
         """Take a member that is gone from its connection, with its group if it was the last."""
-        groups = self._members_of.get(gone.connection, {})
-        client_ids = groups.get(key, set())
-        client_ids.discard(gone.client_id)
-        if not client_ids:
-            groups.pop(key, None)
-        if not groups:
-            self._members_of.pop(gone.connection, None)
+        groups = self._members_of.get(gone.connection)
+        if groups is not None:  # Else the connection was closed.
+            remove_from(groups, key, gone.client_id)
+            if not groups:
+                del self._members_of[gone.connection]
 
     def leave(self, is_consumer: bool, group: str, client_id: str, account: Account) -> None:
         """Take a client out of a group, because a caller said so. Raises RefusedError if it is not
@@ -296,9 +295,7 @@ class Clients:
             if is_consumer:
                 self._on_left(name, client_id)
                 continue
-            self._producing[client_id].remove(name)
-            if not self._producing[client_id]:
-                del self._producing[client_id]
+            remove_from(self._producing, client_id, name)
         group.hand_over()
         if not group.members:
             del self._groups(key)[name]

@@ -35,7 +35,6 @@ from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from store.record.check import store_timestamp
 
 _END: Final = -1
 RETRY_COUNT_MAX: Final = 1_000_000
@@ -197,18 +196,13 @@ class GroupAdmin:
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
-        store = self._shared.context.store
-        lo, hi = store.queue_range(topic, queue)
+        _, hi = self._shared.context.store.queue_range(topic, queue)
         offset = stored.get(topic, {}).get(queue, 0)
-        last_ms = 0
-        if lo < offset <= hi:
-            found = store.pull(topic, queue, offset - 1, max_count=1)
-            last_ms = store_timestamp(found.data) if found.record_count else 0
         return {
             "brokerOffset": hi,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": last_ms,
+            "lastTimestamp": self._shared.stored_ms(topic, queue, offset - 1) or 0,
         }
 
     # --- Offsets that are moved ---

@@ -18,6 +18,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import Account, Kind, row_size_bytes
+from node.runtime.rows import remove_from
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
@@ -49,9 +50,9 @@ class LockCalls:
         """The lock that runs out first is the first."""
         self._of_group: dict[str, dict[_Key, None]] = {}
         """Locks of each group in the same order."""
-        self._of_client: dict[tuple[str, str], set[_Key]] = {}
+        self._of_client: dict[tuple[str, str], dict[_Key, None]] = {}
         """Locks of each group and client id."""
-        self._of_account: dict[Account, set[_Key]] = {}
+        self._of_account: dict[Account, dict[_Key, None]] = {}
         """Locks that each account pays for."""
 
     @property
@@ -126,24 +127,16 @@ class LockCalls:
         lock.account.take(Kind.LOCKS, lock.size_bytes)
         self._locks[key] = lock
         self._of_group.setdefault(key.group, {})[key] = None
-        self._of_client.setdefault((key.group, lock.client_id), set()).add(key)
-        self._of_account.setdefault(lock.account, set()).add(key)
+        self._of_client.setdefault((key.group, lock.client_id), {})[key] = None
+        self._of_account.setdefault(lock.account, {})[key] = None
 
     def _drop(self, key: _Key) -> None:
         lock = self._locks.pop(key, None)
         if lock is None:
             return
-        of_group, holder = self._of_group[key.group], (key.group, lock.client_id)
-        del of_group[key]
-        if not of_group:
-            del self._of_group[key.group]
-        of_client, of_account = self._of_client[holder], self._of_account[lock.account]
-        of_client.remove(key)
-        if not of_client:
-            del self._of_client[holder]
-        of_account.remove(key)
-        if not of_account:
-            del self._of_account[lock.account]
+        remove_from(self._of_group, key.group, key)
+        remove_from(self._of_client, (key.group, lock.client_id), key)
+        remove_from(self._of_account, lock.account, key)
         lock.account.give_back(Kind.LOCKS, lock.size_bytes)
 
     def is_locked(self, group: str) -> bool:

@@ -17,7 +17,6 @@ from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
-from store.record.check import store_timestamp
 
 _UPPER: Final = "UPPER"
 
@@ -79,11 +78,8 @@ class OffsetCalls:
         """Return when the first message of a queue was stored, -1 without one."""
         topic, queue_id = self._queue(request)
         lo, hi = await self._range(topic, queue_id)
-        unix_ms = -1
-        if lo < hi:
-            found = self._shared.context.store.pull(topic, queue_id, lo, max_count=1)
-            unix_ms = store_timestamp(found.data) if found.record_count else -1
-        return Answer(ext={"timestamp": str(unix_ms)})
+        unix_ms = self._shared.stored_ms(topic, queue_id, lo) if lo < hi else None
+        return Answer(ext={"timestamp": str(-1 if unix_ms is None else unix_ms)})
 
     # --- Groups ---
 

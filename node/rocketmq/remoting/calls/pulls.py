@@ -32,6 +32,7 @@ _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _SQL: Final = "SQL92"
 _MESSAGE_COUNT_MAX: Final = 1_024
+_BEYOND: Final = "OFFSET_OVERFLOW_BADLY"
 _CODES: Final = {
     log_pb2.PULL_STATUS_FOUND: (ResponseCode.SUCCESS, "FOUND"),
     log_pb2.PULL_STATUS_NO_NEW_MESSAGE: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -40,7 +41,7 @@ _CODES: Final = {
         "NO_MATCHED_MESSAGE",
     ),
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
-    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, _BEYOND),
 }
 _HEAD: Final = struct.Struct(">i")
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
@@ -77,7 +78,7 @@ class Pulls:
             if not error.retryable:
                 raise
             answer = None  # This replica may not answer now; the leader may.
-        if answer is not None and not self._is_beyond(answer):
+        if answer is not None and answer.remark != _BEYOND:
             return answer
         read = partial(self._read, number=number, is_leader=True)
         return await self._shared.ask_leader(request, read)
@@ -99,10 +100,6 @@ class Pulls:
             "maxOffset": str(hi),
         }
         return Answer(ResponseCode.PULL_OFFSET_MOVED, found, remark="OFFSET_RESET")
-
-    @staticmethod
-    def _is_beyond(answer: Answer) -> bool:
-        return answer.remark == "OFFSET_OVERFLOW_BADLY"
 
     async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
         ext = request.command.ext

@@ -274,7 +274,7 @@ class Sends:
                 encoder,
                 is_usual=not is_batch and stored.is_usual,
             ),
-            shown if shown >= 0 else self._shown(queue_id),
+            shown if shown >= 0 else self._shared.names.shown(queue_id)[1],
             key or stored.first_key,
             encoder.sizes,
             self._shared.own_host(number),
@@ -342,9 +342,6 @@ class Sends:
         # has other names to try.
         return names.queue(number, shown) % count
 
-    def _shown(self, queue: int) -> int:
-        return self._shared.names.shown(queue)[1]
-
 
 def _settle(
     answered: "asyncio.Future[Answer]",
@@ -365,9 +362,3 @@ def _settle(
             hold()
         else:
             answered.set_exception(error)
-
-
-def retry_attempts(ext: Mapping[str, str]) -> int:
-    """Return the limit of attempts that a consumer names; 0: the group's."""
-    limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
-    return 0 if limit < 0 else limit + 1

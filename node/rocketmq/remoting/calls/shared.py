@@ -26,6 +26,7 @@ from node.rocketmq.remoting.protocol.marks import NAME
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
+from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
@@ -97,6 +98,15 @@ class Shared:
         count = self.names.queue_count(number, queue_count)
         for shown in range(count):
             yield shown, self.names.queue(number, shown)
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when the message at an offset was stored; None where there is none."""
+        store = self.context.store
+        lo, hi = store.queue_range(topic, queue_id)
+        if not lo <= offset < hi:
+            return None
+        found = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
+        return store_timestamp(found.data) if found.record_count else None
 
     def queue_key(self, topic: str, number: int, shown: int) -> str:
         """Return a queue as key of a JSON object: the text of an object, which Java reads."""

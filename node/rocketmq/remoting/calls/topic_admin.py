@@ -18,7 +18,6 @@ from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TOPIC_TYPES, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from store.record.check import store_timestamp
 
 _QUEUE_COUNT_MAX: Final = 65_536
 _UNSPECIFIED: Final = "UNSPECIFIED"
@@ -123,14 +122,10 @@ class TopicAdmin:
         context.check_leads()
         async for shown, queue in context.turn.over(self._shared.queues_of(topic, number)):
             lo, hi = context.store.queue_range(topic, queue)
-            last_ms = 0
-            if hi > lo:
-                last = context.store.pull(topic, queue, hi - 1, max_count=1)
-                last_ms = store_timestamp(last.data) if last.record_count else 0
             table[self._shared.queue_key(topic, number, shown)] = {
                 "minOffset": lo,
                 "maxOffset": hi,
-                "lastUpdateTimestamp": last_ms,
+                "lastUpdateTimestamp": self._shared.stored_ms(topic, queue, hi - 1) or 0,
             }
         return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
 
