@@ -14,6 +14,7 @@ from typing import Final
 
 from node.errors.common import BusyError
 from node.runtime.accounts import Charge, Kind, caller
+from node.runtime.rows import remove_from
 from quorumlog.pb import rocketmq_pb2 as pb
 
 SILENT_S_MAX: Final = 120.0
@@ -102,10 +103,7 @@ class GatewayClients:
 
     def _forget_topics(self, client: GatewayClient) -> None:
         for topic in client.topics:
-            same = self._by_topic[topic]
-            del same[client]
-            if not same:
-                del self._by_topic[topic]
+            remove_from(self._by_topic, topic, client)
         client.topics = frozenset()
 
     def left(self, client_id: str) -> None:
@@ -113,10 +111,7 @@ class GatewayClients:
         client = self._clients.pop(client_id, None)
         if client is None:
             return
-        same = self._by_host[client.host]
-        del same[client_id]
-        if not same:
-            del self._by_host[client.host]
+        remove_from(self._by_host, client.host, client_id)
         self._forget_topics(client)
         if client.charge is not None:
             client.charge.release()

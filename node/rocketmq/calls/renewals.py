@@ -16,6 +16,7 @@ import structlog
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients
 from node.runtime.accounts import Charge, Kind, caller
+from node.runtime.rows import remove_from
 from quorumlog.pb import pop_pb2
 from raft.errors import RaftError
 from store.errors import StoreError
@@ -55,7 +56,7 @@ class Renewals:
         self._change_invisible = change_invisible
         self._held: dict[str, _Held] = {}
         """By the handle that the client has; a new invisible time does not change it."""
-        self._of_client: dict[str, set[str]] = {}
+        self._of_client: dict[str, dict[str, None]] = {}
         """Handles of each client."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -85,7 +86,7 @@ class Renewals:
                 self.dropped_total += 1
             else:
                 self._held[handle] = _Held(client_id, group, topic, until_s, charge)
-                self._of_client.setdefault(client_id, set()).add(handle)
+                self._of_client.setdefault(client_id, {})[handle] = None
         if self._timer is None and self._held:
             self._timer = loop.call_later(EVERY_S, self._round)
 
@@ -99,10 +100,7 @@ class Renewals:
         if held is not None:
             if held.charge is not None:
                 held.charge.release()
-            handles = self._of_client[held.client_id]
-            handles.remove(handle)
-            if not handles:
-                del self._of_client[held.client_id]
+            remove_from(self._of_client, held.client_id, handle)
 
     def left(self, client_id: str) -> None:
         """Make the messages of a client that ends visible at once."""

@@ -8,7 +8,7 @@ them shares out its queues again.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from node.runtime.rows import remove_from
 from node.runtime.turn import Turn
 from store.record.message import tags_code
 
@@ -100,42 +101,73 @@ class Member:
 
 
 @dataclass(slots=True)
-class ConsumerGroup:
-    """The consumers of a group, and what they read."""
+class Group:
+    """The consumers of a group and what they read, or the producers of one."""
 
     consume_type: str = ""
     message_model: str = ""
     consume_from: str = ""
     members: dict[str, Member] = field(default_factory=dict)
+    """By client id."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     tellers: dict[str, str] = field(default_factory=dict)
     """Client id of the member that pays for the subscription of a topic."""
 
-    def forget(self, topic: str) -> None:
-        """Forget a subscription, and give back what its member paid."""
-        self._pay(self.members[self.tellers.pop(topic)], -self.subscriptions.pop(topic).size_bytes)
+    def newer(self, consumption: Consumption) -> list[Subscription]:
+        """Return the subscriptions of a heartbeat that this group does not have, or has older."""
+        known = self.subscriptions
+        return [
+            one
+            for topic, one in consumption.subscriptions.items()
+            if topic not in known or one.version > known[topic].version
+        ]
+
+    def subscribe(
+        self, member: Member, consumption: Consumption, newer: list[Subscription]
+    ) -> bool:
+        """Take subscriptions that are newer and paid for, drop those that ended; return whether any
+        changed."""
+        self.consume_type, self.message_model, self.consume_from, wanted = consumption
+        ended = [topic for topic in self.subscriptions if topic not in wanted]
+        replaced = [one.topic for one in newer if one.topic in self.subscriptions]
+        for topic in (*ended, *replaced):
+            size_bytes = self.subscriptions.pop(topic).size_bytes
+            teller = self.members[self.tellers.pop(topic)]
+            teller.account.give_back(Kind.MEMBERS, size_bytes, 0)
+            teller.size_bytes -= size_bytes
+        for one in newer:
+            self.subscriptions[one.topic], self.tellers[one.topic] = one, member.client_id
+            member.size_bytes += one.size_bytes
+        return bool(ended or newer)
 
     def hand_over(self) -> None:
         """Have members that are left pay for the subscriptions that others told. One for which
         none can pay is forgotten, until a heartbeat tells it again."""
         heir = next(iter(self.members.values()), None)
         for topic in [topic for topic, one in self.tellers.items() if one not in self.members]:
+            size_bytes = self.subscriptions[topic].size_bytes
             try:
                 if heir is not None:
-                    self._pay(heir, self.subscriptions[topic].size_bytes)
+                    heir.account.take(Kind.MEMBERS, size_bytes, 0)
+                    heir.size_bytes += size_bytes
                     self.tellers[topic] = heir.client_id
                     continue
             except BusyError:
                 pass
             del self.subscriptions[topic], self.tellers[topic]
 
-    @staticmethod
-    def _pay(member: Member, size_bytes: int) -> None:
-        if size_bytes > 0:
-            member.account.take(Kind.MEMBERS, size_bytes, 0)
-        else:
-            member.account.give_back(Kind.MEMBERS, -size_bytes, 0)
-        member.size_bytes += size_bytes
+
+class _Joining(NamedTuple):
+    """What a heartbeat changes in one group."""
+
+    key: _Key
+    old: Member | None
+    """The client as a member so far."""
+    row_size_bytes: int
+    is_paid: bool
+    """Whether the account of the client pays for this row already."""
+    consumption: Consumption | None
+    newer: list[Subscription]
 
 
 class Clients:
@@ -154,14 +186,22 @@ class Clients:
         self._trouble = RateLimitedLog(
             logging.getLogger(__name__), interval_ms=_TROUBLE_INTERVAL_MS, monotonic_s=monotonic_s
         )
-        self.consumers: dict[str, ConsumerGroup] = {}
-        self.producers: dict[str, dict[str, Member]] = {}
-        self._members_of: dict[RemotingConnection, dict[_Key, set[str]]] = {}
+        self.consumers: dict[str, Group] = {}
+        self.producers: dict[str, Group] = {}
+        self._members_of: dict[RemotingConnection, dict[_Key, dict[str, None]]] = {}
         """Client ids on a connection, by the groups that they belong to."""
-        self._producing: dict[str, set[str]] = {}
+        self._producing: dict[str, dict[str, None]] = {}
         """Groups that a client id produces for."""
         self.count = 0
         """Memberships."""
+
+    def _groups(self, key: _Key) -> dict[str, Group]:
+        return self.consumers if key[0] else self.producers
+
+    def members(self, key: _Key) -> dict[str, Member]:
+        """Return the members of a group by client id; empty without any."""
+        known = self._groups(key).get(key[1])
+        return {} if known is None else known.members
 
     def put(
         self, client: Member, producers: Iterable[str], consumers: dict[str, Consumption]
@@ -171,23 +211,27 @@ class Clients:
         Raises RefusedError while another address is connected with the same client id, and
         BusyError.
         """
-        keys: list[_Key] = [(False, group) for group in dict.fromkeys(producers)]
-        keys += [(True, group) for group in consumers]
-        count = size_bytes = 0
-        for key in keys:
-            old, paid = self._members(key).get(client.client_id), 0
-            if old is None:
-                paid = row_size_bytes(client.client_id, key[1], client.language)
-            elif old.account is not client.account:
+        rows = [self._joining((False, group), client, None) for group in dict.fromkeys(producers)]
+        rows += [self._joining((True, group), client, one) for group, one in consumers.items()]
+        unpaid = [row.row_size_bytes for row in rows if not row.is_paid]
+        told_bytes = sum(one.size_bytes for row in rows for one in row.newer)
+        client.account.take(Kind.MEMBERS, sum(unpaid) + told_bytes, len(unpaid))
+        for row in rows:
+            self._put(client, row)
+
+    def _joining(self, key: _Key, client: Member, consumption: Consumption | None) -> _Joining:
+        """Look at what a heartbeat says of one group. Raises RefusedError."""
+        group = self._groups(key).get(key[1]) or Group()
+        old = group.members.get(client.client_id)
+        is_paid = old is not None and old.account is client.account
+        if old is None:
+            size_bytes = row_size_bytes(client.client_id, key[1], client.language)
+        else:
+            size_bytes = old.size_bytes
+            if not is_paid:
                 self._check_same_address(key, old, client)
-                paid = old.size_bytes
-            if paid:
-                count, size_bytes = count + 1, size_bytes + paid
-            if key[0]:
-                size_bytes += sum(one.size_bytes for one in self._newer(key[1], consumers[key[1]]))
-        client.account.take(Kind.MEMBERS, size_bytes, count)
-        for key in keys:
-            self._put(key, client, consumers.get(key[1]) if key[0] else None)
+        newer = [] if consumption is None else group.newer(consumption)
+        return _Joining(key, old, size_bytes, is_paid, consumption, newer)
 
     def _check_same_address(self, key: _Key, old: Member, client: Member) -> None:
         """Raise RefusedError where a client would take the place of one of another address.
@@ -200,75 +244,39 @@ class Clients:
         self._trouble.warn("a client is refused", f"{text}, not at {host}")
         raise RefusedError(ResponseCode.NO_PERMISSION, f"{text}; use another instanceName")
 
-    def _members(self, key: _Key) -> dict[str, Member]:
-        if not key[0]:
-            return self.producers.get(key[1], {})
-        known = self.consumers.get(key[1])
-        return {} if known is None else known.members
-
-    def _newer(self, group: str, consumption: Consumption) -> Iterator[Subscription]:
-        """Yield the subscriptions of a heartbeat that the group does not have, or has older."""
-        known = self.consumers.get(group, ConsumerGroup()).subscriptions
-        for topic, one in consumption.subscriptions.items():
-            if topic not in known or one.version > known[topic].version:
-                yield one
-
-    def _put(self, key: _Key, client: Member, consumption: Consumption | None) -> None:
+    def _put(self, client: Member, row: _Joining) -> None:
         """Put a member in, which is paid for."""
-        is_consumer, group = key
-        newer = list(self._newer(group, consumption)) if consumption is not None else []
-        if is_consumer:
-            members = self.consumers.setdefault(group, ConsumerGroup()).members
-        else:
-            members = self.producers.setdefault(group, {})
-            self._producing.setdefault(client.client_id, set()).add(group)
-        old, member = members.get(client.client_id), replace(client)
+        (is_consumer, name), old = row.key, row.old
+        group = self._groups(row.key).setdefault(name, Group())
+        if not is_consumer:
+            self._producing.setdefault(client.client_id, {})[name] = None
         if old is None:
             self.count += 1
-            member.size_bytes = row_size_bytes(client.client_id, group, client.language)
         else:
-            self._unbind(key, old)
-            member.size_bytes = old.size_bytes
-            if old.account is not member.account:
+            self._unbind(row.key, old)
+            if not row.is_paid:
                 old.account.give_back(Kind.MEMBERS, old.size_bytes)
-        members[client.client_id] = member
+        member = replace(client, size_bytes=row.row_size_bytes)
+        group.members[client.client_id] = member
         of_connection = self._members_of.setdefault(member.connection, {})
-        of_connection.setdefault(key, set()).add(client.client_id)
-        if consumption is not None:
-            is_changed = self._subscribe(self.consumers[group], member, consumption, newer)
+        of_connection.setdefault(row.key, {})[client.client_id] = None
+        if row.consumption is not None:
+            is_changed = group.subscribe(member, row.consumption, row.newer)
             if is_changed or old is None:
-                self._on_changed(group)
-
-    @staticmethod
-    def _subscribe(
-        group: ConsumerGroup, member: Member, consumption: Consumption, newer: list[Subscription]
-    ) -> bool:
-        """Take subscriptions that are newer, drop those that ended; return whether any changed."""
-        group.consume_type, group.message_model, group.consume_from, _ = consumption
-        ended = [topic for topic in group.subscriptions if topic not in consumption.subscriptions]
-        replaced = [one.topic for one in newer if one.topic in group.subscriptions]
-        for topic in (*ended, *replaced):
-            group.forget(topic)
-        for one in newer:
-            group.subscriptions[one.topic] = one
-            group.tellers[one.topic] = member.client_id
-            member.size_bytes += one.size_bytes
-        return bool(ended or newer)
+                self._on_changed(name)
 
     def _unbind(self, key: _Key, gone: Member) -> None:
         """Take a member that is gone from its connection, with its group if it was the last."""
-        groups = self._members_of.get(gone.connection, {})
-        client_ids = groups.get(key, set())
-        client_ids.discard(gone.client_id)
-        if not client_ids:
-            groups.pop(key, None)
-        if not groups:
-            self._members_of.pop(gone.connection, None)
+        groups = self._members_of.get(gone.connection)
+        if groups is not None:  # Else the connection was closed.
+            remove_from(groups, key, gone.client_id)
+            if not groups:
+                del self._members_of[gone.connection]
 
     def leave(self, is_consumer: bool, group: str, client_id: str, account: Account) -> None:
         """Take a client out of a group, because a caller said so. Raises RefusedError if it is not
         the caller's."""
-        member = self._members((is_consumer, group)).get(client_id)
+        member = self.members((is_consumer, group)).get(client_id)
         if member is not None:
             if member.account.address.what != account.address.what:
                 text = f"client id {client_id!r} is that of a client of another address"
@@ -277,27 +285,22 @@ class Clients:
 
     def _remove(self, key: _Key, client_ids: Sequence[str]) -> None:
         """Take members out of a group, together: the subscriptions are looked at once."""
-        is_consumer, group = key
-        members = self._members(key)
+        is_consumer, name = key
+        group = self._groups(key)[name]
         for client_id in client_ids:
-            gone = members.pop(client_id)
+            gone = group.members.pop(client_id)
             self.count -= 1
             self._unbind(key, gone)
             gone.account.give_back(Kind.MEMBERS, gone.size_bytes)
             if is_consumer:
-                self._on_left(group, client_id)
+                self._on_left(name, client_id)
                 continue
-            producing = self._producing[client_id]
-            producing.remove(group)
-            if not producing:
-                del self._producing[client_id]
+            remove_from(self._producing, client_id, name)
+        group.hand_over()
+        if not group.members:
+            del self._groups(key)[name]
         if is_consumer:
-            self.consumers[group].hand_over()
-            if not members:
-                del self.consumers[group]
-            self._on_changed(group)
-        elif not members:
-            del self.producers[group]
+            self._on_changed(name)
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Take the clients of a closed connection out of their groups."""
@@ -307,24 +310,22 @@ class Clients:
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""
         group = next(iter(self._producing.get(client_id, ())), None)
-        return None if group is None else self.producers[group][client_id]
+        return None if group is None else self.producers[group].members[client_id]
 
     def is_consumer(self, group: str, client_id: str) -> bool:
         """Whether a client is a member of a consumer group."""
-        return client_id in self._members((True, group))
+        return client_id in self.members((True, group))
 
     async def expire(self, turn: Turn) -> None:
         """Take clients out that were silent for too long."""
         oldest_s = self._monotonic_s() - SILENT_S_MAX
-        silent = [one for one in self._all() if one[1].last_seen_s < oldest_s]
+        silent = [
+            ((is_consumer, name), member)
+            for is_consumer, groups in ((True, self.consumers), (False, self.producers))
+            for name, group in groups.items()
+            for member in group.members.values()
+            if member.last_seen_s < oldest_s
+        ]
         async for key, member in turn.over(silent):
-            if self._members(key).get(member.client_id) is member:
+            if self.members(key).get(member.client_id) is member:
                 self._remove(key, [member.client_id])
-
-    def _all(self) -> Iterator[tuple[_Key, Member]]:
-        for group, known in self.consumers.items():
-            for member in known.members.values():
-                yield (True, group), member
-        for group, members in self.producers.items():
-            for member in members.values():
-                yield (False, group), member

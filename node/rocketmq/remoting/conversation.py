@@ -160,7 +160,7 @@ class RemotingConnection:
         self._loop = asyncio.get_running_loop()
         self._lease = Lease(connection.account)
         """Requests of the client under way."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Answer]] = set()
         self._is_window_full = False
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         """The node's own requests without an answer, by opaque."""
@@ -208,8 +208,8 @@ class RemotingConnection:
         calls.served.counters.begun[name] += 1
         request = Request(command, self)
         size_bytes = len(header) + len(body)
-        document_size_bytes = 0
-        charges: list[Charge] = []  # Of a client for which a node speaks.
+        # Beside the lease: of the client for which a node speaks, and for a document.
+        charges: list[Charge] = []
         lease.count += 1
         lease.size_bytes += size_bytes
         try:
@@ -226,31 +226,21 @@ class RemotingConnection:
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
             begun = calls.begin(request)
             if begun is None and body and command.code not in calls.bulk_codes:
-                wanted = DOCUMENT_FACTOR * len(body)
-                if self.is_node:
-                    charges.append(request.account.charge(Kind.DOCUMENTS, wanted))
-                else:
-                    self.connection.account.take(Kind.DOCUMENTS, wanted)
-                    document_size_bytes = wanted
+                document_size_bytes = DOCUMENT_FACTOR * len(body)
+                charges.append(request.account.charge(Kind.DOCUMENTS, document_size_bytes))
         except Exception as error:  # noqa: BLE001 - the client gets every error.
-            self._let_go(name, size_bytes, 0)
-            _release(charges)
+            self._let_go(name, size_bytes, charges)
             self._answer_error(name, command, error)
             return
         if not self.is_node and lease.size_bytes >= calls.limits.window_size_bytes_max:
             self._is_window_full = True
             self.connection.hold(WINDOW)
-        if begun is not None:
-            if charges:
-                begun.add_done_callback(lambda _: _release(charges))
-            begun.add_done_callback(partial(self._on_done, name, command, size_bytes))
-            return
-        work = self._serve(name, request, handler)
-        task = self._loop.create_task(work, context=request.account.context)
-        if charges:
-            task.add_done_callback(lambda _: _release(charges))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._on_ended, name, size_bytes, document_size_bytes))
+        if begun is None:
+            work = self._serve(request, handler)
+            begun = task = self._loop.create_task(work, context=request.account.context)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        begun.add_done_callback(partial(self._on_done, name, command, size_bytes, charges))
 
     def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
         """Read a command of a node. An unreadable one is answered, since other clients have theirs
@@ -264,33 +254,20 @@ class RemotingConnection:
             self._answer(Command(0, opaque), Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault)))
             return None
 
-    async def _serve(self, name: str, request: Request, handler: Handler) -> None:
-        command = request.command
-        try:
-            if not self.connection.is_taken:
-                await self.connection.writable()
-            answer = await handler(request)
-        except Exception as error:  # noqa: BLE001 - the client gets every error.
-            self._answer_error(name, command, error)
-        else:
-            self._answer(command, answer)
-
-    def _on_ended(
-        self, name: str, size_bytes: int, document_size_bytes: int, task: "asyncio.Task[None]"
-    ) -> None:
-        self._tasks.discard(task)
-        # Here, since a task may be cancelled before it begins.
-        self._let_go(name, size_bytes, document_size_bytes)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._loop.call_exception_handler(
-                {"message": "a remoting call failed", "exception": error, "task": task}
-            )
+    async def _serve(self, request: Request, handler: Handler) -> Answer:
+        if not self.connection.is_taken:
+            await self.connection.writable()
+        return await handler(request)
 
     def _on_done(
-        self, name: str, command: Command, size_bytes: int, begun: "asyncio.Future[Answer]"
+        self,
+        name: str,
+        command: Command,
+        size_bytes: int,
+        charges: list[Charge],
+        begun: "asyncio.Future[Answer]",
     ) -> None:
-        self._let_go(name, size_bytes, 0)
+        self._let_go(name, size_bytes, charges)
         try:
             answer = begun.result()
         except asyncio.CancelledError:
@@ -300,14 +277,14 @@ class RemotingConnection:
         else:
             self._answer(command, answer)
 
-    def _let_go(self, name: str, size_bytes: int, document_size_bytes: int) -> None:
+    def _let_go(self, name: str, size_bytes: int, charges: list[Charge]) -> None:
         """Give back what was held for a call."""
         lease = self._lease
         self._calls.served.counters.ended[name] += 1
         lease.count -= 1
         lease.size_bytes -= size_bytes
-        if document_size_bytes:
-            self.connection.account.give_back(Kind.DOCUMENTS, document_size_bytes)
+        for charge in charges:
+            charge.release()
         is_full = lease.size_bytes >= self._calls.limits.window_size_bytes_max
         if self._is_window_full and not is_full:
             self._is_window_full = False
@@ -387,8 +364,3 @@ class RemotingConnection:
             if not future.done():
                 future.set_exception(ConnectionError("the client has gone"))
         self.connection.give_up(self._tasks)
-
-
-def _release(charges: list[Charge]) -> None:
-    for charge in charges:
-        charge.release()

@@ -115,7 +115,7 @@ class Remoting:
             broker.add_leader_work(unique_keys)
         self.transactions: Final = TransactionCalls(shared, broker)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
-        self.transactions.clients = self.groups.clients
+        self.transactions.producers = self.groups.clients.producers
         self._replies = ReplyCalls(shared, self.groups.clients)
         self._messages = MessageCalls(shared, broker)
         self._offsets = OffsetCalls(shared, broker)
@@ -138,7 +138,7 @@ class Remoting:
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return the handler of each request that is served."""
-        at_leader, offsets = self._offsets.at_leader, self._offsets
+        at_leader, offsets = self._shared.at_leader, self._offsets
         return {
             RequestCode.SEND_MESSAGE: self._sends.send,
             RequestCode.SEND_MESSAGE_V2: self._sends.send,
@@ -146,55 +146,59 @@ class Remoting:
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
-            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.unless_moved(at_leader(offsets.commit)),
+            RequestCode.UPDATE_CONSUMER_OFFSET: offsets.commit,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
             RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
             RequestCode.GET_EARLIEST_MSG_STORETIME: at_leader(offsets.earliest_time),
             RequestCode.HEART_BEAT: self.groups.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.groups.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.groups.members,
-            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
-            RequestCode.END_TRANSACTION: self.transactions.end_transaction,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: at_leader(self.groups.members),
+            RequestCode.LOCK_BATCH_MQ: at_leader(self.locks.lock),
+            RequestCode.UNLOCK_BATCH_MQ: at_leader(self.locks.unlock),
+            RequestCode.END_TRANSACTION: at_leader(self.transactions.end_transaction),
             RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._messages.by_position,
-            RequestCode.QUERY_MESSAGE: self._messages.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: at_leader(self._messages.by_position),
+            RequestCode.QUERY_MESSAGE: at_leader(self._messages.by_key),
             RequestCode.CHECK_CLIENT_CONFIG: self.groups.check_config,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self._retries.send_back,
+            RequestCode.CONSUMER_SEND_MSG_BACK: at_leader(
+                self._retries.send_back, is_repeatable=False
+            ),
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: self._key_values.change,
-            RequestCode.DELETE_KV_CONFIG: self._key_values.change,
-            RequestCode.GET_KV_CONFIG: self._key_values.value,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._key_values.values,
+            RequestCode.PUT_KV_CONFIG: at_leader(self._key_values.change),
+            RequestCode.DELETE_KV_CONFIG: at_leader(self._key_values.change),
+            RequestCode.GET_KV_CONFIG: at_leader(self._key_values.value),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._key_values.values),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self._topics.put,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._topics.put_all,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: at_leader(self._topics.put),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: at_leader(self._topics.put_all),
             RequestCode.GET_ALL_TOPIC_CONFIG: self._topics.all,
             RequestCode.GET_TOPIC_CONFIG: self._topics.describe,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self._topics.delete,
+            RequestCode.DELETE_TOPIC_IN_BROKER: at_leader(self._topics.delete),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
-            RequestCode.GET_TOPIC_STATS_INFO: self._topics.stats,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._group_admin.put,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._group_admin.put_all,
+            RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.put),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: at_leader(
+                self._group_admin.put_all
+            ),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.all,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.describe,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._group_admin.delete,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.delete),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._group_admin.groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._group_admin.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
-            RequestCode.GET_CONSUME_STATS: self._group_admin.progress,
+            RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
@@ -206,9 +210,9 @@ class Remoting:
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
-            RequestCode.POP_MESSAGE: self._pops.pop,
-            RequestCode.ACK_MESSAGE: self._pops.ack,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._pops.change_invisible,
+            RequestCode.POP_MESSAGE: at_leader(self._pops.pop),
+            RequestCode.ACK_MESSAGE: at_leader(self._pops.ack),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: at_leader(self._pops.change_invisible),
             **dict.fromkeys(REFUSED, _refuse),
         }
 

@@ -35,7 +35,6 @@ from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
-from store.record.check import store_timestamp
 
 _END: Final = -1
 RETRY_COUNT_MAX: Final = 1_000_000
@@ -53,34 +52,25 @@ class GroupAdmin:
 
     async def put(self, request: Request) -> Answer:
         """Make a group, or change its settings."""
-        return await self._put_rows(request, [document_of(request.command.body)])
+        return await self._put_rows([document_of(request.command.body)])
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the groups of a list."""
-        rows = rows_of(list_of(request.command.body), "groupConfigList")
-        return await self._put_rows(request, rows)
+        return await self._put_rows(rows_of(list_of(request.command.body), "groupConfigList"))
 
-    async def _put_rows(self, request: Request, rows: list[dict[str, Any]]) -> Answer:
-        async def here() -> Answer:
-            for row in rows:
-                put = SetGroupSettingsRequest(
-                    group=text_in(row, "groupName"), settings=_settings_in(row)
-                )
-                await self._broker.group_settings.set_group_settings(put)
-            return Answer()
-
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+    async def _put_rows(self, rows: list[dict[str, Any]]) -> Answer:
+        for row in rows:
+            name, settings = text_in(row, "groupName"), _settings_in(row)
+            put = SetGroupSettingsRequest(group=name, settings=settings)
+            await self._broker.group_settings.set_group_settings(put)
+        return Answer()
 
     async def delete(self, request: Request) -> Answer:
         """Forget a group and its offsets; one that does not exist is gone already."""
         group = text_of(request.command.ext, "groupName")
-
-        async def here() -> Answer:
-            if group in self._shared.context.state.groups:
-                await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
-            return Answer()
-
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+        if group in self._shared.context.state.groups:
+            await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
+        return Answer()
 
     async def describe(self, request: Request) -> Answer:
         """Return the settings of a group."""
@@ -128,7 +118,7 @@ class GroupAdmin:
     async def producers(self, request: Request) -> Answer:
         """Return the producers of a group that are connected to this node."""
         group = text_of(request.command.ext, "producerGroup")
-        members = self._clients.producers.get(group, {})
+        members = self._clients.members((False, group))
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
@@ -143,8 +133,8 @@ class GroupAdmin:
         """Return all producers that are connected to this node, by group."""
         rows = [
             (group, member)
-            for group, members in self._clients.producers.items()
-            for member in members.values()
+            for group, known in self._clients.producers.items()
+            for member in known.members.values()
         ]
         data: dict[str, list[dict[str, Any]]] = {}
         async for group, member in self._shared.context.turn.over(rows):
@@ -186,23 +176,18 @@ class GroupAdmin:
     async def progress(self, request: Request) -> Answer:
         """Return how far a group is in the queues of one broker name."""
         number, ext = self._shared.number_of(request), request.command.ext
-
-        async def here() -> Answer:
-            group = text_of(ext, "consumerGroup")
-            context = self._shared.context
-            context.check_leads()
-            table: dict[str, Any] = {}
-            stored = context.state.groups.get(group, {})
-            for topic in self._topics(group, stored, ext.get("topic", "")):
-                if context.state.topic(topic) is None:
-                    continue  # Deleted meanwhile.
-                queues = self._shared.queues_of(topic, number)
-                async for shown, queue in context.turn.over(queues):
-                    key = self._shared.queue_key(topic, number, shown)
-                    table[key] = self._queue_progress(topic, queue, stored)
-            return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
-
-        return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+        group, context = text_of(ext, "consumerGroup"), self._shared.context
+        context.check_leads()
+        table: dict[str, Any] = {}
+        stored = context.state.groups.get(group, {})
+        for topic in self._topics(group, stored, ext.get("topic", "")):
+            if context.state.topic(topic) is None:
+                continue  # Deleted meanwhile.
+            queues = self._shared.queues_of(topic, number)
+            async for shown, queue in context.turn.over(queues):
+                key = self._shared.queue_key(topic, number, shown)
+                table[key] = self._queue_progress(topic, queue, stored)
+        return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
         known, state = self._clients.consumers.get(group), self._shared.context.state
@@ -211,42 +196,32 @@ class GroupAdmin:
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
-        store = self._shared.context.store
-        lo, hi = store.queue_range(topic, queue)
+        _, hi = self._shared.context.store.queue_range(topic, queue)
         offset = stored.get(topic, {}).get(queue, 0)
-        last_ms = 0
-        if lo < offset <= hi:
-            found = store.pull(topic, queue, offset - 1, max_count=1)
-            last_ms = store_timestamp(found.data) if found.record_count else 0
         return {
             "brokerOffset": hi,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": last_ms,
+            "lastTimestamp": self._shared.stored_ms(topic, queue, offset - 1) or 0,
         }
 
     # --- Offsets that are moved ---
 
     async def reset(self, request: Request) -> Answer:
         """Move a group in the queues of one broker name, to a time or to an offset."""
-        number = self._shared.number_of(request)
-
-        async def here() -> Answer:
-            return await self._reset(request, number)
-
-        answer = await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
+        answer = await self._shared.ask_leader(request, self._reset)
         if answer.code == ResponseCode.SUCCESS and FORWARDED not in request.command.ext:
             # Consumers pull and commit at the node that answers for the name: at this one.
             table = list_of(answer.body).get("offsetTable", {})
-            group = text_of(request.command.ext, "group")
+            group, number = text_of(request.command.ext, "group"), self._shared.number_of(request)
             for key, offset in table.items():
                 queue = json.loads(key)
                 queue_id = self._shared.names.queue(number, queue["queueId"])
                 self._shared.resets.begin(group, queue["topic"], queue_id, offset)
         return answer
 
-    async def _reset(self, request: Request, number: int) -> Answer:
-        ext = request.command.ext
+    async def _reset(self, request: Request) -> Answer:
+        ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
@@ -106,18 +107,13 @@ class GroupCalls:
         return Answer()
 
     async def members(self, request: Request) -> Answer:
-        """Return the members of a consumer group, as the leader knows them."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._members(request), is_repeatable=True
-        )
-
-    async def _members(self, request: Request) -> Answer:
+        """Return the members of a consumer group."""
         group = text_of(request.command.ext, "consumerGroup")
-        known = self.clients.consumers.get(group)
-        if known is None:
+        members = self.clients.members((True, group))
+        if not members:
             text = f"no consumer of group {group[:200]!r} is connected"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        return Answer(body=json_body({"consumerIdList": sorted(known.members)}))
+        return Answer(body=json_body({"consumerIdList": sorted(members)}))
 
     async def check_config(self, request: Request) -> Answer:
         """Accept the subscription of a consumer that starts, or say what is wrong with it."""
@@ -125,7 +121,7 @@ class GroupCalls:
         if type(row) is dict:
             found = _subscription(row)
             if found.is_sql:
-                self._shared.check_sql(found.expression)
+                SqlFilter(found.expression)
         return Answer()
 
     def _group(self, name: str) -> str:
@@ -140,8 +136,7 @@ class GroupCalls:
 
     async def _tell(self, group: str) -> None:
         """Notify the members of a group, later: they share out its queues again."""
-        known = self.clients.consumers.get(group)
-        count = len(known.members) if known is not None else 0
+        count = len(self.clients.members((True, group)))
         await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)

@@ -3,8 +3,6 @@
 Owns the answers; the values are in the replicated state, so every node of the cluster has them.
 """
 
-from collections.abc import Awaitable, Callable
-
 from node.broker import Broker
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.shared import Shared
@@ -29,44 +27,29 @@ class KeyValueCalls:
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
             put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
-
-        async def here() -> Answer:
-            await self._broker.commands.submit(Command(put_key_value=put))
-            return Answer()
-
-        return await self._at_leader(request, here)
+        await self._broker.commands.submit(Command(put_key_value=put))
+        return Answer()
 
     async def value(self, request: Request) -> Answer:
         """Return the value of a key."""
         ext = request.command.ext
         namespace, key = text_of(ext, "namespace"), text_of(ext, "key")
-
-        async def here() -> Answer:
-            found = self._values(namespace).get(key)
-            if found is None:
-                text = f"No config item, Namespace: {namespace} Key: {key}"
-                raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-            return Answer(ext={"value": found})
-
-        return await self._at_leader(request, here)
+        found = self._values(namespace).get(key)
+        if found is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(ext={"value": found})
 
     async def values(self, request: Request) -> Answer:
         """Return all values of a namespace."""
         namespace = text_of(request.command.ext, "namespace")
-
-        async def here() -> Answer:
-            found = self._values(namespace)
-            if not found:
-                text = f"No config item, Namespace: {namespace}"
-                raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-            return Answer(body=json_body({"table": found}))
-
-        return await self._at_leader(request, here)
+        found = self._values(namespace)
+        if not found:
+            text = f"No config item, Namespace: {namespace}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(body=json_body({"table": found}))
 
     def _values(self, namespace: str) -> dict[str, str]:
         context = self._shared.context
         context.check_leads()
         return context.state.table(KeyValuesTable).values(namespace)
-
-    async def _at_leader(self, request: Request, here: Callable[[], Awaitable[Answer]]) -> Answer:
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)

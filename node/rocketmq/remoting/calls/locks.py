@@ -18,6 +18,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import Account, Kind, row_size_bytes
+from node.runtime.rows import remove_from
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
@@ -49,9 +50,9 @@ class LockCalls:
         """The lock that runs out first is the first."""
         self._of_group: dict[str, dict[_Key, None]] = {}
         """Locks of each group in the same order."""
-        self._of_client: dict[tuple[str, str], set[_Key]] = {}
+        self._of_client: dict[tuple[str, str], dict[_Key, None]] = {}
         """Locks of each group and client id."""
-        self._of_account: dict[Account, set[_Key]] = {}
+        self._of_account: dict[Account, dict[_Key, None]] = {}
         """Locks that each account pays for."""
 
     @property
@@ -60,21 +61,9 @@ class LockCalls:
         return len(self._locks)
 
     async def lock(self, request: Request) -> Answer:
-        """Lock the queues of a list that are free, or the caller's already; return these."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._lock(request), is_repeatable=True
-        )
-
-    async def unlock(self, request: Request) -> Answer:
-        """Release the caller's locks of a list of queues."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._unlock(request), is_repeatable=True
-        )
-
-    async def _lock(self, request: Request) -> Answer:
-        """Lock what the caller may. A list over a limit gets the locks within it, or none, and the
-        remark says why: consumers take a refusal for an error of the broker, and ask again for
-        what they did not get."""
+        """Lock the queues of a list that are free, or the caller's already; return these. A list
+        over a limit gets the locks within it, or none, and the remark says why: consumers take a
+        refusal for an error of the broker, and ask again for what they did not get."""
         self.expire()
         account, locked, remark = request.account, list[dict[str, Any]](), None
         try:
@@ -95,7 +84,8 @@ class LockCalls:
             remark = str(error)
         return Answer(body=json_body({"lockOKMQSet": locked}), remark=remark)
 
-    async def _unlock(self, request: Request) -> Answer:
+    async def unlock(self, request: Request) -> Answer:
+        """Release the caller's locks of a list of queues."""
         account, document = request.account, list_of(request.command.body)
         group, client_id = self._holder(document)
         for key, _ in self._rows(group, rows_of(document, "mqSet")):
@@ -137,24 +127,16 @@ class LockCalls:
         lock.account.take(Kind.LOCKS, lock.size_bytes)
         self._locks[key] = lock
         self._of_group.setdefault(key.group, {})[key] = None
-        self._of_client.setdefault((key.group, lock.client_id), set()).add(key)
-        self._of_account.setdefault(lock.account, set()).add(key)
+        self._of_client.setdefault((key.group, lock.client_id), {})[key] = None
+        self._of_account.setdefault(lock.account, {})[key] = None
 
     def _drop(self, key: _Key) -> None:
         lock = self._locks.pop(key, None)
         if lock is None:
             return
-        of_group, holder = self._of_group[key.group], (key.group, lock.client_id)
-        del of_group[key]
-        if not of_group:
-            del self._of_group[key.group]
-        of_client, of_account = self._of_client[holder], self._of_account[lock.account]
-        of_client.remove(key)
-        if not of_client:
-            del self._of_client[holder]
-        of_account.remove(key)
-        if not of_account:
-            del self._of_account[lock.account]
+        remove_from(self._of_group, key.group, key)
+        remove_from(self._of_client, (key.group, lock.client_id), key)
+        remove_from(self._of_account, lock.account, key)
         lock.account.give_back(Kind.LOCKS, lock.size_bytes)
 
     def is_locked(self, group: str) -> bool:

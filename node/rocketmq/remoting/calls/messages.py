@@ -37,12 +37,6 @@ class MessageCalls:
 
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._at(request), is_repeatable=True
-        )
-
-    async def _at(self, request: Request) -> Answer:
         self._shared.context.check_leads()
         found = visible_at(self._shared.context, int_of(request.command.ext, "offset"))
         number, shown = self._shared.names.shown(found.message.queue_id)
@@ -50,13 +44,7 @@ class MessageCalls:
 
     async def by_key(self, request: Request) -> Answer:
         """Return the messages of a topic with a key, the newest first, of one broker name."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._by_key(request, number), is_repeatable=True
-        )
-
-    async def _by_key(self, request: Request, number: int) -> Answer:
-        ext = request.command.ext
+        ext, number = request.command.ext, self._shared.number_of(request)
         count_max = min(int_of(ext, "maxNum", _COUNT_MAX, hi=INT32_MAX) or _COUNT_MAX, _COUNT_MAX)
         asked = QueryByKeyRequest(
             topic=text_of(ext, "topic"),

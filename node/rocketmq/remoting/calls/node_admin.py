@@ -22,7 +22,6 @@ from node.rocketmq.remoting.protocol.command import VERSION
 from node.rocketmq.remoting.protocol.fields import text_of
 from node.runtime.clock import unix_ms
 from quorumlog.version import __version__
-from store.record.check import store_timestamp
 from store.stats import LatencyStats
 
 _SPANS_S: Final = (10, 60, 600)
@@ -34,6 +33,14 @@ _PUT_RANGES: Final = (
     *(("4~5s", 5_000), ("5~10s", 10_000), ("10s~", 1 << 40)),
 )
 """RocketMQ's ranges of the time of an append, and their ends in ms. The exporter wants each."""
+_NOT_COUNTED: Final = (
+    *("msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"),
+    *("msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"),
+    *("pageCacheLockTimeMills", "timerReadBehind", "timerOffsetBehind", "timerCongestNum"),
+    *("dispatchMaxBuffer", "dispatchBehindBytes", "getMessageEntireTimeMax"),
+    "startAcceptSendRequestTimeStamp",
+)
+"""Values that a node here does not have."""
 _HIDDEN: Final = ("secret", "key", "password")
 
 
@@ -100,15 +107,12 @@ class NodeAdmin:
 
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
-        if kind == "put":
-            return self._broker.produce.records_total if not key else self._sizes(key)[0]
-        if kind == "put bytes":
-            return self._sizes(key)[1]
-        return self._broker.pulls.records_total if not key else self._got.get(key, 0)
-
-    def _sizes(self, topic: str) -> tuple[int, int]:
-        sizes = self._broker.produce.sizes.of(topic)
-        return sizes.record_count, sizes.size_bytes
+        if kind == "get":
+            return self._got.get(key, 0) if key else self._broker.pulls.records_total
+        if not key:
+            return self._broker.produce.records_total
+        sizes = self._broker.produce.sizes.of(key)
+        return sizes.record_count if kind == "put" else sizes.size_bytes
 
     async def stats(self, request: Request) -> Answer:
         """Return a counter in windows of a minute, an hour and a day."""
@@ -147,9 +151,6 @@ class NodeAdmin:
         alive_s = int(time.time() - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
         took = store.counters.put_latencies.snapshot()
-        today = dict.fromkeys(
-            ("msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"), "0"
-        ) | dict.fromkeys(("msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"), "0")
         queues = {
             f"{kind}ThreadPoolQueue{what}": value
             for kind in ("send", "pull", "query", "ack")
@@ -171,15 +172,11 @@ class NodeAdmin:
             "getMissTps": "0.0 0.0 0.0",
             "msgPutTotalTodayNow": str(put),
             "msgGetTotalTodayNow": str(got),
-            **today,
+            **dict.fromkeys(_NOT_COUNTED, "0"),
             **queues,
-            "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_unix_ms()),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
             "commitLogDirCapacity": f"Total : {_size(disk.total)}, Free : {_size(disk.free)}.",
@@ -188,15 +185,11 @@ class NodeAdmin:
             "remainHowManyDataToFlush": "0 B",
             "bootTimestamp": str(int(self._began_s * 1000)),
             "runtime": _duration(alive_s),
-            "dispatchMaxBuffer": "0",
-            "dispatchBehindBytes": "0",
-            "getMessageEntireTimeMax": "0",
             "putMessageEntireTimeMax": str(took.max_us // 1000),
             "putMessageTimesTotal": str(put),
             "putMessageSizeTotal": str(hi),
             "putMessageAverageSize": f"{hi / put if put else 0:.1f}",
             "putMessageDistributeTime": _ranges_of(took),
-            "startAcceptSendRequestTimeStamp": "0",
             "remainTransientStoreBufferNumbs": "2147483647",
             **delays,
         }
@@ -205,10 +198,8 @@ class NodeAdmin:
         """Return when the oldest message of the first topics was stored; now, without one."""
         store, found = self._shared.context.store, unix_ms()
         for topic in list(self._shared.context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
-            lo, hi = store.queue_range(topic, 0)
-            if lo < hi:
-                first = store.pull(topic, 0, lo, max_count=1, max_size_bytes=1)
-                found = min(found, store_timestamp(first.data) if first.record_count else found)
+            first_ms = self._shared.stored_ms(topic, 0, store.queue_range(topic, 0)[0])
+            found = min(found, found if first_ms is None else first_ms)
         return found
 
     @staticmethod

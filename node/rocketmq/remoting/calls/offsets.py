@@ -5,7 +5,6 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from node.broker import Broker
@@ -18,10 +17,8 @@ from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
-from store.record.check import store_timestamp
 
 _UPPER: Final = "UPPER"
-Run = Callable[[Request, str, int], Awaitable[Answer]]
 
 
 class OffsetCalls:
@@ -31,47 +28,21 @@ class OffsetCalls:
         self._shared = shared
         self._broker = broker
 
-    def at_leader(self, run: Run) -> Callable[[Request], Awaitable[Answer]]:
-        """Make the handler of a request about one queue, which the leader answers."""
-
-        async def handler(request: Request) -> Answer:
-            number = self._shared.number_of(request)
-
-            async def here() -> Answer:
-                ext = request.command.ext
-                queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
-                return await run(request, text_of(ext, "topic"), queue_id)
-
-            return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
-
-        return handler
-
-    def unless_moved(
-        self, handler: Callable[[Request], Awaitable[Answer]]
-    ) -> Callable[[Request], Awaitable[Answer]]:
-        """Make a handler that ignores commits of a queue whose offset a person has moved."""
-
-        async def checked(request: Request) -> Answer:
-            ext, names = request.command.ext, self._shared.names
-            queue_id = names.queue(
-                self._shared.number_of(request), int_of(ext, "queueId", hi=QUEUE_ID_MAX)
-            )
-            group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
-            if self._shared.resets.is_pending(group, topic, queue_id):
-                return Answer()  # The consumer has not noticed yet.
-            return await handler(request)
-
-        return checked
+    def _queue(self, request: Request) -> tuple[str, int]:
+        """Return topic and the group's queue that a request is about. Raises RefusedError."""
+        ext, number = request.command.ext, self._shared.number_of(request)
+        queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
+        return text_of(ext, "topic"), queue_id
 
     # --- Queues ---
 
-    async def max_offset(self, request: Request, topic: str, queue_id: int) -> Answer:
+    async def max_offset(self, request: Request) -> Answer:
         """Return the next offset to be written."""
-        return Answer(ext={"offset": str((await self._range(topic, queue_id))[1])})
+        return Answer(ext={"offset": str((await self._range(*self._queue(request)))[1])})
 
-    async def min_offset(self, request: Request, topic: str, queue_id: int) -> Answer:
+    async def min_offset(self, request: Request) -> Answer:
         """Return the first offset that can be read."""
-        return Answer(ext={"offset": str((await self._range(topic, queue_id))[0])})
+        return Answer(ext={"offset": str((await self._range(*self._queue(request)))[0])})
 
     async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return where a queue begins and ends; 0, 0 for one that does not exist."""
@@ -84,8 +55,9 @@ class OffsetCalls:
         row = (await self._broker.queries.queue_offsets(asked)).queues[0]
         return row.min_offset, row.max_offset
 
-    async def by_time(self, request: Request, topic: str, queue_id: int) -> Answer:
+    async def by_time(self, request: Request) -> Answer:
         """Return the first offset stored at a time or later; UPPER: the last one not after it."""
+        topic, queue_id = self._queue(request)
         lo, hi = await self._range(topic, queue_id)
         unix_ms = int_of(request.command.ext, "timestamp", lo=-INT64_MAX)
         is_upper = request.command.ext.get("boundaryType", "").upper() == _UPPER
@@ -102,24 +74,22 @@ class OffsetCalls:
             offset = offset - 1 if offset > lo else 0
         return Answer(ext={"offset": str(offset)})
 
-    async def earliest_time(self, request: Request, topic: str, queue_id: int) -> Answer:
+    async def earliest_time(self, request: Request) -> Answer:
         """Return when the first message of a queue was stored, -1 without one."""
+        topic, queue_id = self._queue(request)
         lo, hi = await self._range(topic, queue_id)
-        unix_ms = -1
-        if lo < hi:
-            found = self._shared.context.store.pull(topic, queue_id, lo, max_count=1)
-            unix_ms = store_timestamp(found.data) if found.record_count else -1
-        return Answer(ext={"timestamp": str(unix_ms)})
+        unix_ms = self._shared.stored_ms(topic, queue_id, lo) if lo < hi else None
+        return Answer(ext={"timestamp": str(-1 if unix_ms is None else unix_ms)})
 
     # --- Groups ---
 
-    async def fetch(self, request: Request, topic: str, queue_id: int) -> Answer:
+    async def fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue; where it has no offset, where it begins.
 
         A group without an offset begins at 0 where nothing of the queue was deleted yet: a consumer
         that starts after its producer gets what was sent before. Else the client decides.
         """
-        ext = request.command.ext
+        ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
         asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
         offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
@@ -131,20 +101,22 @@ class OffsetCalls:
             offset = 0
         return Answer(ext={"offset": str(offset)})
 
-    async def commit(self, request: Request, topic: str, queue_id: int) -> Answer:
-        """Store how far a group is."""
-        ext = request.command.ext
+    async def commit(self, request: Request) -> Answer:
+        """Store how far a group is, unless a person has moved it in that queue."""
+        group = text_of(request.command.ext, "consumerGroup")
+        if self._shared.resets.is_pending(group, *self._queue(request)):
+            return Answer()  # The consumer has not noticed yet.
+        return await self._shared.ask_leader(request, self._store)
+
+    async def _store(self, request: Request) -> Answer:
+        """Store an offset, unless it is there already: clients repeat theirs every 5 s."""
+        ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
-        offset = int_of(ext, "commitOffset")
-        group = text_of(ext, "consumerGroup")
-        await self.store(group, topic, queue_id, offset)
+        group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
+        stored = self._shared.context.state.groups.get(group, {}).get(topic, {})
+        if stored.get(queue_id) != offset:
+            row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
+            commit = CommitOffsetsRequest(group=group, offsets=[row])
+            await self._broker.groups.commit_offsets(commit)
         return Answer()
-
-    async def store(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset, unless it is there already: clients repeat theirs every 5 s."""
-        known = self._shared.context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
-        if known == offset:
-            return
-        row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
-        await self._broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))

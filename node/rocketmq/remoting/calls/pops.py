@@ -67,8 +67,7 @@ class PopCalls:
             shares = self._shares(topic)
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
-        known = self._clients.consumers.get(group)
-        members = sorted(known.members) if known is not None else []
+        members = sorted(self._clients.members((True, group)))
         is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
         rows = []
         for share in shares:
@@ -94,13 +93,7 @@ class PopCalls:
 
     async def pop(self, request: Request) -> Answer:
         """Take messages; with a poll time wait for the first one."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._pop(request, number), is_repeatable=True
-        )
-
-    async def _pop(self, request: Request, number: int) -> Answer:
-        ext = request.command.ext
+        ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         is_sql = ext.get("expType", "TAG") == _SQL
         wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0)
@@ -158,11 +151,6 @@ class PopCalls:
 
     async def ack(self, request: Request) -> Answer:
         """Acknowledge one message."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._ack(request), is_repeatable=True
-        )
-
-    async def _ack(self, request: Request) -> Answer:
         group, topic, handle = self._handle(request)
         if handle is not None:
             text = encode_handle(group, topic, handle)
@@ -171,11 +159,6 @@ class PopCalls:
 
     async def change_invisible(self, request: Request) -> Answer:
         """Hide a message for longer or shorter, from now on."""
-        return await self._shared.forwarder.answer(
-            request, 0, lambda: self._change(request), is_repeatable=True
-        )
-
-    async def _change(self, request: Request) -> Answer:
         group, topic, handle = self._handle(request)
         if handle is None:
             text = "the message is not in flight any more: it was acknowledged or handed out again"

@@ -7,6 +7,7 @@ end: a replica that lags would send the consumer back.
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from node.broker import Broker
@@ -31,6 +32,7 @@ _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _SQL: Final = "SQL92"
 _MESSAGE_COUNT_MAX: Final = 1_024
+_BEYOND: Final = "OFFSET_OVERFLOW_BADLY"
 _CODES: Final = {
     log_pb2.PULL_STATUS_FOUND: (ResponseCode.SUCCESS, "FOUND"),
     log_pb2.PULL_STATUS_NO_NEW_MESSAGE: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -39,7 +41,7 @@ _CODES: Final = {
         "NO_MATCHED_MESSAGE",
     ),
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
-    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
+    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, _BEYOND),
 }
 _HEAD: Final = struct.Struct(">i")
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
@@ -76,14 +78,10 @@ class Pulls:
             if not error.retryable:
                 raise
             answer = None  # This replica may not answer now; the leader may.
-        if answer is not None and not self._is_beyond(answer):
+        if answer is not None and answer.remark != _BEYOND:
             return answer
-        return await self._shared.forwarder.answer(
-            request,
-            number,
-            lambda: self._read(request, number, is_leader=True),
-            is_repeatable=True,
-        )
+        read = partial(self._read, number=number, is_leader=True)
+        return await self._shared.ask_leader(request, read)
 
     def _moved(self, request: Request, number: int) -> Answer | None:
         """Return the answer that sends a consumer where a person moved its group; None: it was
@@ -102,10 +100,6 @@ class Pulls:
             "maxOffset": str(hi),
         }
         return Answer(ResponseCode.PULL_OFFSET_MOVED, found, remark="OFFSET_RESET")
-
-    @staticmethod
-    def _is_beyond(answer: Answer) -> bool:
-        return answer.remark == "OFFSET_OVERFLOW_BADLY"
 
     async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
         ext = request.command.ext

@@ -66,8 +66,7 @@ class RelayCalls:
     def _member(self, request: Request, *, is_any: bool) -> Member:
         ext = request.command.ext
         group, client_id = text_of(ext, "consumerGroup"), ext.get("clientId", "")
-        known = self._clients.consumers.get(group)
-        members = known.members if known is not None else {}
+        members = self._clients.members((True, group))
         if is_any and not client_id and members:
             return next(iter(members.values()))
         if client_id not in members:

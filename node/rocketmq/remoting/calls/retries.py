@@ -9,7 +9,6 @@ from typing import Final
 from node.broker import Broker
 from node.broker.read.visibility import visible_at
 from node.broker.records.delayed import level_delay_ms
-from node.rocketmq.remoting.calls.send import retry_attempts
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
@@ -28,12 +27,6 @@ class RetryCalls:
 
     async def send_back(self, request: Request) -> Answer:
         """Have a message delivered again after a pause, or make it a dead letter."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._send_back(request), is_repeatable=False
-        )
-
-    async def _send_back(self, request: Request) -> Answer:
         ext = request.command.ext
         group = text_of(ext, "group")
         level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
@@ -46,10 +39,11 @@ class RetryCalls:
             delay_ms=level_delay_ms(level) if level > 0 else 0,
             is_dead=level == _DEAD,
         )
+        limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
         retry = RetryLaterRequest(
             group=group,
             messages=[given],
-            attempt_count_max=retry_attempts(ext),
+            attempt_count_max=limit + 1,  # 0: the group's.
         )
         await self._broker.retry.retry_later(retry)
         return Answer()

@@ -80,19 +80,15 @@ class RouteCalls:
 
     def shares(self, topic: str) -> list[Share]:
         """Return who has queues of a topic. Raises CallRefusedError."""
-        if topic == f"{self._cluster_name}{REPLY_SUFFIX}":
-            count, permission = 1, PERMISSION_ALL  # Replies are never stored: any node passes them.
-        elif topic == AUTO_TOPIC and self._has_auto_topics:
-            count, permission = AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
+        count, permission = self._shared.names.count, PERMISSION_ALL
+        if topic == AUTO_TOPIC and self._has_auto_topics:
+            count, permission = count * AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
         elif self._shared.is_unmade(topic):
-            return [
-                Share(group, 1, PERMISSION_ALL, MIXED, nodes)
-                for group, nodes in self._cluster.groups().items()
-            ]
-        else:
+            count = 1
+        elif topic != f"{self._cluster_name}{REPLY_SUFFIX}":  # Never stored: any node passes them.
             return self._cluster.shares(topic)
         return [
-            Share(group, count * self._shared.names.count, permission, MIXED, nodes)
+            Share(group, count, permission, MIXED, nodes)
             for group, nodes in self._cluster.groups().items()
         ]
 

@@ -149,13 +149,8 @@ class Sends:
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request,
-            number,
-            lambda: self._send_here(request),
-            is_repeatable=self._is_repeatable(request),
-        )
+        is_repeatable = self._is_repeatable(request)
+        return await self._shared.ask_leader(request, self._send_here, is_repeatable=is_repeatable)
 
     def _is_repeatable(self, request: Request) -> bool:
         """Whether a send that is carried out twice is stored once."""
@@ -279,7 +274,7 @@ class Sends:
                 encoder,
                 is_usual=not is_batch and stored.is_usual,
             ),
-            shown if shown >= 0 else self._shown(queue_id),
+            shown if shown >= 0 else self._shared.names.shown(queue_id)[1],
             key or stored.first_key,
             encoder.sizes,
             self._shared.own_host(number),
@@ -347,9 +342,6 @@ class Sends:
         # has other names to try.
         return names.queue(number, shown) % count
 
-    def _shown(self, queue: int) -> int:
-        return self._shared.names.shown(queue)[1]
-
 
 def _settle(
     answered: "asyncio.Future[Answer]",
@@ -370,9 +362,3 @@ def _settle(
             hold()
         else:
             answered.set_exception(error)
-
-
-def retry_attempts(ext: Mapping[str, str]) -> int:
-    """Return the limit of attempts that a consumer names; 0: the group's."""
-    limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
-    return 0 if limit < 0 else limit + 1

@@ -8,24 +8,25 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import structlog
 
 from node.broker.core.context import NAME_CHARACTERS, Context
-from node.broker.read.sql_filter import SqlFilter
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
-from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
-from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
+from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
@@ -50,6 +51,22 @@ class Shared:
         ids = sorted({*context.identity.addresses, *context.state.members})
         own = context.driver.node_id
         self._own_number = (ids.index(own) if own in ids else 0) % self.names.count
+
+    # --- The leader ---
+
+    def at_leader(self, run: Handler, *, is_repeatable: bool = True) -> Handler:
+        """Make the handler of a request that the leader answers, as `run` does there."""
+        return partial(self.ask_leader, run=run, is_repeatable=is_repeatable)
+
+    async def ask_leader(
+        self, request: Request, run: Handler, *, is_repeatable: bool = True
+    ) -> Answer:
+        """Have the leader answer, as `run` does there. See `Forwarder.answer`."""
+        return await self.forwarder.answer(
+            request, self.number_of(request), partial(run, request), is_repeatable=is_repeatable
+        )
+
+    # --- Broker names ---
 
     def number_of(self, request: Request) -> int:
         """Return the number of the broker name that a request means. Raises RefusedError."""
@@ -81,6 +98,15 @@ class Shared:
         count = self.names.queue_count(number, queue_count)
         for shown in range(count):
             yield shown, self.names.queue(number, shown)
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return when the message at an offset was stored; None where there is none."""
+        store = self.context.store
+        lo, hi = store.queue_range(topic, queue_id)
+        if not lo <= offset < hi:
+            return None
+        found = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
+        return store_timestamp(found.data) if found.record_count else None
 
     def queue_key(self, topic: str, number: int, shown: int) -> str:
         """Return a queue as key of a JSON object: the text of an object, which Java reads."""
@@ -142,7 +168,3 @@ class Shared:
             and NAME_CHARACTERS.issuperset(group)
             and self.context.state.topic(topic) is None
         )
-
-    def check_sql(self, text: str) -> None:
-        """Raise BadFilterError unless a text is a filter that this node can evaluate."""
-        SqlFilter(text)

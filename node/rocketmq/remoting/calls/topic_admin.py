@@ -18,7 +18,6 @@ from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TOPIC_TYPES, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from store.record.check import store_timestamp
 
 _QUEUE_COUNT_MAX: Final = 65_536
 _UNSPECIFIED: Final = "UNSPECIFIED"
@@ -42,27 +41,17 @@ class TopicAdmin:
         )
         permission = int_of(ext, "perm", PERMISSION_ALL, hi=INT32_MAX)
         message_type = _type_in(ext.get("attributes", ""))
-        topic = text_of(ext, "topic")
-
-        async def here() -> Answer:
-            return await self._put(topic, count, permission, message_type)
-
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+        return await self._put(text_of(ext, "topic"), count, permission, message_type)
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
-        rows = rows_of(list_of(request.command.body), "topicConfigList")
-
-        async def here() -> Answer:
-            for row in rows:
-                count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
-                attributes = row.get("attributes")
-                found = attributes.get(ATTRIBUTE, "") if type(attributes) is dict else ""
-                name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
-                await self._put(name, count, permission, found if found in TOPIC_TYPES else "")
-            return Answer()
-
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+        for row in rows_of(list_of(request.command.body), "topicConfigList"):
+            count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
+            attributes = row.get("attributes")
+            found = attributes.get(ATTRIBUTE, "") if type(attributes) is dict else ""
+            name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
+            await self._put(name, count, permission, found if found in TOPIC_TYPES else "")
+        return Answer()
 
     async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
         create = CreateTopicRequest(
@@ -77,13 +66,9 @@ class TopicAdmin:
     async def delete(self, request: Request) -> Answer:
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
-
-        async def here() -> Answer:
-            if topic in self._shared.context.state.topics:
-                await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
-            return Answer()
-
-        return await self._shared.forwarder.answer(request, 0, here, is_repeatable=True)
+        if topic in self._shared.context.state.topics:
+            await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+        return Answer()
 
     async def forget(self, request: Request) -> Answer:
         """Answer that a route is forgotten: it goes with its topic."""
@@ -132,26 +117,15 @@ class TopicAdmin:
 
     async def stats(self, request: Request) -> Answer:
         """Return where the queues of one broker name begin and end, and when they last grew."""
-        number = self._shared.number_of(request)
-
-        async def here() -> Answer:
-            return await self._stats(text_of(request.command.ext, "topic"), number)
-
-        return await self._shared.forwarder.answer(request, number, here, is_repeatable=True)
-
-    async def _stats(self, topic: str, number: int) -> Answer:
+        number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
         context, table = self._shared.context, {}
         context.check_leads()
         async for shown, queue in context.turn.over(self._shared.queues_of(topic, number)):
             lo, hi = context.store.queue_range(topic, queue)
-            last_ms = 0
-            if hi > lo:
-                last = context.store.pull(topic, queue, hi - 1, max_count=1)
-                last_ms = store_timestamp(last.data) if last.record_count else 0
             table[self._shared.queue_key(topic, number, shown)] = {
                 "minOffset": lo,
                 "maxOffset": hi,
-                "lastUpdateTimestamp": last_ms,
+                "lastUpdateTimestamp": self._shared.stored_ms(topic, queue, hi - 1) or 0,
             }
         return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
 

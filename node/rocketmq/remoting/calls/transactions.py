@@ -6,6 +6,7 @@ asks those that are connected to it.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from node.broker import Broker
 from node.errors.common import BusyError
 from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Clients
+from node.rocketmq.remoting.clients import Group
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import RequestCode
@@ -56,19 +57,14 @@ class TransactionCalls:
     def __init__(self, shared: Shared, broker: Broker) -> None:
         self._shared = shared
         self._broker = broker
-        self.clients: Clients | None = None
+        self.producers: Mapping[str, Group] = {}
+        """Those that are connected to this node."""
         self._checks: dict[str, _Check] = {}
         self._turn = 0
         self.asked_total = 0
 
     async def end_transaction(self, request: Request) -> Answer:
         """Commit or roll back; an undecided transaction stays open for another question."""
-        number = self._shared.number_of(request)
-        return await self._shared.forwarder.answer(
-            request, number, lambda: self._end(request), is_repeatable=True
-        )
-
-    async def _end(self, request: Request) -> Answer:
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
@@ -84,7 +80,7 @@ class TransactionCalls:
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: this node's broker asks from now on."""
-        for group in list(self.clients.producers) if self.clients is not None else ():
+        for group in list(self.producers):
             self._watch_again(group)
 
     def end(self) -> None:
@@ -108,9 +104,9 @@ class TransactionCalls:
 
     def _watch_again(self, group: str) -> None:
         """Have a producer that is here pay from now on."""
-        producers = self.clients.producers.get(group) if self.clients is not None else None
-        if producers:
-            self.watch(group, next(iter(producers.values())).account)
+        known = self.producers.get(group)
+        if known is not None:
+            self.watch(group, next(iter(known.members.values())).account)
 
     def _drop(self, group: str) -> None:
         check = self._checks.pop(group)
@@ -127,8 +123,7 @@ class TransactionCalls:
 
     def forget_absent(self) -> None:
         """Ask no more for groups without a producer at this node."""
-        known = self.clients.producers if self.clients is not None else {}
-        for group in [group for group in self._checks if group not in known]:
+        for group in [group for group in self._checks if group not in self.producers]:
             self._drop(group)
 
     def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
@@ -152,9 +147,10 @@ class TransactionCalls:
 
     def _ask(self, group: str, check: TransactionCheck) -> bool:
         """Ask one producer of a group; return whether there is one."""
-        members = list(self.clients.producers.get(group, {}).values()) if self.clients else []
-        if not members:
+        known = self.producers.get(group)
+        if known is None:
             return False
+        members = list(known.members.values())
         self._turn += 1
         member = members[self._turn % len(members)]
         message = decode_message(check.records)

@@ -143,13 +143,13 @@ async def test_locks_run_out_and_are_forgotten(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         now_s = 0.0
         locks = LockCalls(gateway.remoting._shared, lambda: now_s)
-        await locks._lock(request_of(clientId="a", mqSet=[ROW, {**ROW, "queueId": 1}]))
+        await locks.lock(request_of(clientId="a", mqSet=[ROW, {**ROW, "queueId": 1}]))
         now_s = LOCK_S / 2
-        await locks._lock(request_of(clientId="a", mqSet=[ROW]))
+        await locks.lock(request_of(clientId="a", mqSet=[ROW]))
         now_s = LOCK_S + 1
-        taken = await locks._lock(request_of(clientId="b", mqSet=[ROW, {**ROW, "queueId": 1}]))
+        taken = await locks.lock(request_of(clientId="b", mqSet=[ROW, {**ROW, "queueId": 1}]))
         assert [row["queueId"] for row in json.loads(taken.body)["lockOKMQSet"]] == [1]
-        await locks._unlock(request_of(clientId="b", mqSet=[{**ROW, "queueId": 1}]))
+        await locks.unlock(request_of(clientId="b", mqSet=[{**ROW, "queueId": 1}]))
         assert (locks.count, locks.is_locked("readers")) == (1, True)
         now_s = 2 * LOCK_S
         assert not locks.is_locked("readers")
