@@ -109,13 +109,25 @@ class Group:
     consume_from: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    tellers: dict[str, str] = field(default_factory=dict)
-    """Client id of the member that pays for the subscription of a topic."""
+    told: dict[str, dict[str, Subscription]] = field(default_factory=dict)
+    """What members of an address told, by topic: no address changes what another one reads."""
+    tellers: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Client id of the member that pays for the subscription of an address and a topic."""
 
-    def newer(self, consumption: Consumption) -> list[Subscription]:
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        """The newest subscription of each topic."""
+        every = (one for of_host in self.told.values() for one in of_host.values())
+        return {one.topic: one for one in sorted(every, key=lambda one: one.version)}
+
+    def subscription(self, host: str, topic: str) -> Subscription | None:
+        """Return what members of an address read of a topic, else what others do."""
+        own = self.told.get(host, {}).get(topic)
+        return own if own is not None else self.subscriptions.get(topic)
+
+    def newer(self, consumption: Consumption, host: str) -> list[Subscription]:
         """Return the subscriptions of a heartbeat that this group does not have, or has older."""
-        known = self.subscriptions
+        known = self.told.get(host, {})
         return [
             one
             for topic, one in consumption.subscriptions.items()
@@ -127,34 +139,41 @@ class Group:
     ) -> bool:
         """Take subscriptions that are newer and paid for, drop those that ended; return whether any
         changed."""
+        host = member.account.address.what
         self.consume_type, self.message_model, self.consume_from, wanted = consumption
-        ended = [topic for topic in self.subscriptions if topic not in wanted]
-        replaced = [one.topic for one in newer if one.topic in self.subscriptions]
+        known = self.told.setdefault(host, {})
+        ended = [topic for topic in known if topic not in wanted]
+        replaced = [one.topic for one in newer if one.topic in known]
         for topic in (*ended, *replaced):
-            size_bytes = self.subscriptions.pop(topic).size_bytes
-            teller = self.members[self.tellers.pop(topic)]
+            size_bytes = known.pop(topic).size_bytes
+            teller = self.members[self.tellers.pop((host, topic))]
             teller.account.give_back(Kind.MEMBERS, size_bytes, 0)
             teller.size_bytes -= size_bytes
         for one in newer:
-            self.subscriptions[one.topic], self.tellers[one.topic] = one, member.client_id
+            known[one.topic], self.tellers[host, one.topic] = one, member.client_id
             member.size_bytes += one.size_bytes
         return bool(ended or newer)
 
     def hand_over(self) -> None:
-        """Have members that are left pay for the subscriptions that others told. One for which
-        none can pay is forgotten, until a heartbeat tells it again."""
-        heir = next(iter(self.members.values()), None)
-        for topic in [topic for topic, one in self.tellers.items() if one not in self.members]:
-            size_bytes = self.subscriptions[topic].size_bytes
+        """Have members that are left pay for the subscriptions that others of their address told.
+        One for which none can pay is forgotten, until a heartbeat tells it again."""
+        gone = [key for key, one in self.tellers.items() if one not in self.members]
+        members = self.members.values() if gone else ()
+        heirs = {member.account.address.what: member for member in members}
+        for key in gone:
+            host, topic = key
+            heir, size_bytes = heirs.get(host), self.told[host][topic].size_bytes
             try:
                 if heir is not None:
                     heir.account.take(Kind.MEMBERS, size_bytes, 0)
                     heir.size_bytes += size_bytes
-                    self.tellers[topic] = heir.client_id
+                    self.tellers[key] = heir.client_id
                     continue
             except BusyError:
                 pass
-            del self.subscriptions[topic], self.tellers[topic]
+            del self.told[host][topic], self.tellers[key]
+            if not self.told[host]:
+                del self.told[host]
 
 
 class _Joining(NamedTuple):
@@ -230,7 +249,8 @@ class Clients:
             size_bytes = old.size_bytes
             if not is_paid:
                 self._check_same_address(key, old, client)
-        newer = [] if consumption is None else group.newer(consumption)
+        host = client.account.address.what
+        newer = [] if consumption is None else group.newer(consumption, host)
         return _Joining(key, old, size_bytes, is_paid, consumption, newer)
 
     def _check_same_address(self, key: _Key, old: Member, client: Member) -> None:

@@ -150,7 +150,7 @@ class Pulls:
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        found = known.subscriptions.get(topic)
+        found = known.subscription(request.account.address.what, topic)
         if found is None:
             text = f"group {group[:200]!r} does not subscribe to {topic[:200]!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node.broker.core.parked_readers import CROWD_COUNT
 from node.broker.read.sql_filter import SqlFilter
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, GroupNotEmptyError
@@ -182,3 +183,31 @@ async def test_offsets_of_a_group_with_members_stay_if_asked(tmp_path: Path) -> 
         node.clock.now_ms += 60_000
         await node.broker.groups.commit_offsets(commit)
         assert node.machine.state.groups["readers"] == {"orders": {0: 0}}
+
+
+async def test_a_crowd_of_one_address_rests_between_useless_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node:
+        looks = 0
+
+        def keep(_: SqlFilter, data: bytes) -> tuple[bytes, int]:
+            nonlocal looks
+            looks += 1
+            return b"", 0
+
+        monkeypatch.setattr(SqlFilter, "keep", keep)
+        monkeypatch.setattr("node.broker.core.parked_readers._REST_S", 3_600.0)
+        request = PullRequest(topic="orders", sql="n = 1", wait_ms=30_000)
+        crowd_count = CROWD_COUNT + 1
+        readers = [asyncio.ensure_future(node.broker.pull(request)) for _ in range(crowd_count)]
+        parked = node.broker.parked
+        await eventually(lambda: parked.readers.used == crowd_count, "the readers")
+        for number in range(3):
+            await fill(node, number, number + 1)
+            await eventually(lambda: looks == crowd_count, "one look of each, and then none")
+            assert parked.readers.used == 0
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert not parked._crowds

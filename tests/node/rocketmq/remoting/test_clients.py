@@ -80,3 +80,20 @@ def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> Non
     second.account.take(Kind.MEMBERS, 5_000 - second.account.sizes[Kind.MEMBERS], 0)
     known.on_closed(third.connection)
     assert known.consumers["c"].subscriptions == {}
+
+
+def test_no_address_changes_what_another_one_reads() -> None:
+    accounts, known = Accounts(), table()
+    own, stranger = member(accounts.open(HERE)), member(accounts.open(THERE), "b")
+    for first, second in ((own, stranger), (stranger, own)):
+        for one in (first, second):
+            expression, version = ("A", 1) if one is own else ("nothing", 1 << 62)
+            known.put(one, [], {"c": reads("t", expression=expression, version=version)})
+        group = known.consumers["c"]
+        expressions = [group.subscription(host, "t") for host in (HERE, THERE)]
+        assert [one.expression for one in expressions if one] == ["A", "nothing"]
+        known.put(stranger, [], {"c": reads()})
+        known.on_closed(stranger.connection)
+        assert [one.expression for one in group.subscriptions.values()] == ["A"]
+        known.on_closed(own.connection)
+    assert accounts.held(Kind.MEMBERS) == (0, 0)
