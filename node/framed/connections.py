@@ -116,8 +116,9 @@ class FramedConnections:
         self._connections.pop(connection, None)
         self._set_half(connection, 0)
         self.on_taken(connection)
-        connection.account.give_back(Kind.CONNECTIONS, 0)
-        connection.account.close()
+        account = connection.account
+        account.give_back(Kind.CONNECTIONS, account.sizes[Kind.CONNECTIONS])
+        account.close()
 
     def on_fault(self, connection: FramedConnection, fault: FrameFault) -> None:
         """Close a connection whose bytes break the protocol."""

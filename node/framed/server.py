@@ -41,6 +41,9 @@ _KEEPALIVE: Final = (
 """A client whose machine is gone is noticed within a minute, also while its calls wait."""
 _TLS_HANDSHAKE: Final = b"\x16"
 """First byte of a client with TLS. As length of a frame it would be above any limit."""
+_PLAIN_SIZE_BYTES: Final = 4 << 10
+_TLS_SIZE_BYTES: Final = 72 << 10
+"""Memory of an idle connection, with what OpenSSL keeps for one."""
 _LOG_INTERVAL_MS: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
@@ -156,15 +159,17 @@ class FramedServer:
             except OSError as error:
                 self._on_accept_failed(error)
                 return
+            how = self._listeners[listener]
             account = self.connections.accounts.open(str(remote[0]))
             try:
-                account.take(Kind.CONNECTIONS, 0)
+                account.take(
+                    Kind.CONNECTIONS, _PLAIN_SIZE_BYTES if how.tls is None else _TLS_SIZE_BYTES
+                )
             except BusyError as error:
                 account.close()
                 self.connections.note(Reason.NO_ROOM, str(remote[0]), str(error))
                 accepted.close()
                 continue
-            how = self._listeners[listener]
             connection = FramedConnection(self.connections, account, how.port_number, how.kinds)
             self.connections.on_accepted(connection)
             work = self._shake_hands(connection, accepted, str(remote[0]), how)

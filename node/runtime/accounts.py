@@ -38,7 +38,7 @@ class Kind(IntEnum):
     """What is held for a caller."""
 
     CONNECTIONS = 0
-    """Connections of frames, unfinished handshakes included."""
+    """Connections of frames, unfinished handshakes included; bytes: of idle ones."""
     CALLS = 1
     """Calls under way, parked ones included; bytes: their requests."""
     FRAMES = 2
@@ -97,7 +97,7 @@ class Limit:
 
 LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
     {
-        Kind.CONNECTIONS: Limit("connections", 16_384),
+        Kind.CONNECTIONS: Limit("connections", 16_384, 512 * MIB),
         Kind.CALLS: Limit("calls under way", 16_384, 192 * MIB),
         Kind.FRAMES: Limit("frames half sent", ANY, 256 * MIB, connection_part=2),
         Kind.DOCUMENTS: Limit("documents", ANY, 256 * MIB, connection_part=4),

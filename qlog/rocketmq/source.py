@@ -56,6 +56,8 @@ PAGE_COUNT_MAX: Final = 4_096
 """Pages of groups in a run, over all brokers."""
 IDLE_PULL_COUNT_MAX: Final = 10_000
 """Pulls in a row, over all queues, that bring no message. A hole in a queue takes one or two."""
+IDLE_S_MAX: Final = 600.0
+"""Time of these pulls: a broker may take its time for each."""
 SILENT_CALL_COUNT_MAX: Final = 16
 """Calls in a row to an address without an answer in any attempt; later ones fail at once."""
 ADDRESS_COUNT_MAX: Final = 4_096
@@ -128,7 +130,7 @@ class RocketSource:
         self._pause_s = pause_s
         self._channels: dict[str, RemotingChannel] = {}
         self._connecting = asyncio.Lock()
-        self._idle_pull_count = 0
+        self._idle_pull_count, self._idle_since_s = 0, 0.0
         self._page_count = 0
         self._silent_counts: dict[str, int] = {}
         """By address, calls in a row that got no answer."""
@@ -220,11 +222,15 @@ class RocketSource:
             raise SourceError.foreign(
                 str(queue), f"{count} messages from {offset} on, and {next_offset} comes next"
             )
+        now_s = asyncio.get_running_loop().time()
+        if messages or not self._idle_pull_count:
+            self._idle_since_s = now_s
         self._idle_pull_count = 0 if messages else self._idle_pull_count + 1
-        if self._idle_pull_count > IDLE_PULL_COUNT_MAX:
+        is_late = now_s - self._idle_since_s > IDLE_S_MAX
+        if self._idle_pull_count > IDLE_PULL_COUNT_MAX or is_late:
             raise SourceError(
                 f"{queue} gives no message at offset {offset}",
-                f"{IDLE_PULL_COUNT_MAX} pulls in a row brought none; each named another offset",
+                f"{self._idle_pull_count} pulls in a row brought none; each named another offset",
                 "check the broker, or choose other topics with --topic",
             )
         return Pulled(messages, next_offset)
