@@ -64,7 +64,7 @@ def _pages() -> Lie:
 _MANY = _record(0, {f"p{n}": "x" for n in range(9)})
 CASES: dict[str, Callable[[], Case]] = {
     "pulls without progress": lambda: Case(
-        {MAX: said(offset=str(1 << 62)), PULL: _one_further}, 1, "20 pulls in a row"
+        {MAX: said(offset=str(1 << 62)), PULL: _one_further}, 1, "21 pulls in a row"
     ),
     "pages of groups": lambda: Case({ALL_GROUPS: _pages()}, 3, "more than 3 pages of groups"),
     "groups": lambda: Case(
