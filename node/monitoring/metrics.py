@@ -311,7 +311,7 @@ REMOTING: Final[Table[Remoting]] = {
     "remoting_forwarded": counter("Commands of classic clients forwarded to the leader.",
         lambda r: r.forwarder.forwarded_total),
     "remoting_repeated": counter("Sends with a unique key that came again, stored once.",
-        lambda r: r.repeated_total),
+        lambda r: r.unique_keys.repeated_total),
     "remoting_checks_asked": counter("Classic producers asked what became of a transaction.",
         lambda r: r.transactions.asked_total),
     "remoting_cut_off": counter("Connections of classic clients closed while cut off.",

@@ -82,7 +82,7 @@ class Remoting:
         addresses: tuple[str, ...],
         name_count: int,
         keys: Mapping[str, str],
-        settings: Settings | None = None,
+        settings: Settings,
     ) -> None:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
@@ -97,30 +97,26 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
-        shared = self._shared = Shared(broker.context, self.places, self.forwarder, node_address)
-        self._retries = RetryCalls(shared, broker)
+        shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
+        self._retries = RetryCalls(shared)
         self.locks: Final = LockCalls(shared)
-        has_auto_topics = settings is not None and settings.rocketmq_auto_topics
-        window_ms = settings.rocketmq_unique_ms if settings is not None else 0
-        unique_keys = UniqueKeys(broker.context, window_ms, unix_ms) if window_ms else None
-        self._unique_keys = unique_keys
+        has_auto_topics = settings.rocketmq_auto_topics
+        self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
         self._sends = Sends(
             shared,
-            broker,
             self.locks.is_locked,
             has_auto_topics=has_auto_topics,
-            unique_keys=unique_keys,
+            unique_keys=self.unique_keys,
         )
-        if unique_keys is not None:
-            broker.add_leader_work(unique_keys)
-        self.transactions: Final = TransactionCalls(shared, broker)
+        broker.add_leader_work(self.unique_keys)
+        self.transactions: Final = TransactionCalls(shared)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
         self.transactions.producers = self.groups.clients.producers
         self._replies = ReplyCalls(shared, self.groups.clients)
-        self._messages = MessageCalls(shared, broker)
-        self._offsets = OffsetCalls(shared, broker)
-        self._node = NodeAdmin(shared, broker, settings, self.groups.clients.consumers)
-        self._pulls = Pulls(shared, broker, self.groups, self._node.add_got)
+        self._messages = MessageCalls(shared)
+        self._offsets = OffsetCalls(shared)
+        self._node = NodeAdmin(shared, settings, self.groups.clients.consumers)
+        self._pulls = Pulls(shared, self.groups, self._node.add_got)
         self._routes = RouteCalls(
             shared,
             cluster,
@@ -128,11 +124,11 @@ class Remoting:
             self.groups.clients.consumers,
             has_auto_topics=has_auto_topics,
         )
-        self._key_values = KeyValueCalls(shared, broker)
-        self._topics = TopicAdmin(shared, broker, self._routes.own_topics)
-        self._group_admin = GroupAdmin(shared, broker, self.groups.clients)
-        self._pops = PopCalls(shared, broker, self._routes.shares, self.groups.clients)
-        self._relays = RelayCalls(shared, broker, self.groups.clients)
+        self._key_values = KeyValueCalls(shared)
+        self._topics = TopicAdmin(shared, self._routes.own_topics)
+        self._group_admin = GroupAdmin(shared, self.groups.clients)
+        self._pops = PopCalls(shared, self._routes.shares, self.groups.clients)
+        self._relays = RelayCalls(shared, self.groups.clients)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
 
@@ -216,11 +212,6 @@ class Remoting:
             **dict.fromkeys(REFUSED, _refuse),
         }
 
-    @property
-    def repeated_total(self) -> int:
-        """Sends that came again and were stored once."""
-        return 0 if self._unique_keys is None else self._unique_keys.repeated_total
-
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
@@ -292,8 +283,7 @@ class Remoting:
             await self.groups.clients.expire(self._shared.context.turn)
             self.locks.expire()
             self.transactions.forget_absent()
-            if self._unique_keys is not None:
-                self._unique_keys.expire()
+            self.unique_keys.expire()
             self._node.sample()
             await self._shared.resolve()
 

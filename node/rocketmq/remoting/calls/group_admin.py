@@ -7,7 +7,6 @@ the group's.
 import json
 from typing import Any, Final
 
-from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
@@ -43,9 +42,8 @@ RETRY_COUNT_MAX: Final = 1_000_000
 class GroupAdmin:
     """Answers the requests about groups. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker, clients: Clients) -> None:
+    def __init__(self, shared: Shared, clients: Clients) -> None:
         self._shared = shared
-        self._broker = broker
         self._clients = clients
 
     # --- Settings ---
@@ -62,14 +60,14 @@ class GroupAdmin:
         for row in rows:
             name, settings = text_in(row, "groupName"), _settings_in(row)
             put = SetGroupSettingsRequest(group=name, settings=settings)
-            await self._broker.group_settings.set_group_settings(put)
+            await self._shared.broker.group_settings.set_group_settings(put)
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
         """Forget a group and its offsets; one that does not exist is gone already."""
         group = text_of(request.command.ext, "groupName")
         if group in self._shared.context.state.groups:
-            await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
+            await self._shared.broker.groups.delete_group(DeleteGroupRequest(group=group))
         return Answer()
 
     async def describe(self, request: Request) -> Answer:
@@ -234,7 +232,7 @@ class GroupAdmin:
                 moved[self._shared.queue_key(topic, number, shown)] = offset
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
-            await self._broker.groups.commit_offsets(
+            await self._shared.broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
         return Answer(body=json_body({"offsetTable": moved}))
@@ -247,7 +245,7 @@ class GroupAdmin:
         asked = OffsetByTimeRequest(
             topic=topic, queue_id=queue, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
         )
-        return (await self._broker.queries.offset_by_time(asked)).offset
+        return (await self._shared.broker.queries.offset_by_time(asked)).offset
 
 
 def _connection(member: Member) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Owns the answers; the values are in the replicated state, so every node of the cluster has them.
 """
 
-from node.broker import Broker
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
@@ -17,9 +16,8 @@ from quorumlog.pb.state_pb2 import Command
 class KeyValueCalls:
     """Answers the requests about keys. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._broker = broker
 
     async def change(self, request: Request) -> Answer:
         """Put or delete a key."""
@@ -27,7 +25,7 @@ class KeyValueCalls:
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
             put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
-        await self._broker.commands.submit(Command(put_key_value=put))
+        await self._shared.broker.commands.submit(Command(put_key_value=put))
         return Answer()
 
     async def value(self, request: Request) -> Answer:

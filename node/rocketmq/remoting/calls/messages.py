@@ -7,7 +7,6 @@ the answers together.
 import struct
 from typing import Final
 
-from node.broker import Broker
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Shared
@@ -31,9 +30,8 @@ _CALL_COUNT_MAX: Final = 16
 class MessageCalls:
     """Answers the requests for single messages. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._broker = broker
 
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
@@ -56,7 +54,7 @@ class MessageCalls:
         found: list[bytes] = []
         left_size_bytes = _SIZE_BYTES_MAX
         for _ in range(_CALL_COUNT_MAX):
-            response = await self._broker.queries.query_by_key(asked)
+            response = await self._shared.broker.queries.query_by_key(asked)
             for record in reversed(self._own(response.records, number)):
                 left_size_bytes -= len(record)
                 if found and (left_size_bytes < 0 or len(found) >= count_max):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection
 from typing import Any, Final
 
-from node.broker import Broker
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.meters import GOT_COUNT_MAX, METER_COUNT_MAX, Meter
@@ -50,14 +49,12 @@ class NodeAdmin:
     def __init__(
         self,
         shared: Shared,
-        broker: Broker,
-        settings: Settings | None,
+        settings: Settings,
         consumers: Collection[str],
     ) -> None:
         """`consumers` are the groups with members at this node."""
         self._shared = shared
         self._consumers = consumers
-        self._broker = broker
         self._settings = settings
         self._began_s = time.time()
         self._got: dict[str, int] = {}
@@ -108,10 +105,10 @@ class NodeAdmin:
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
         if kind == "get":
-            return self._got.get(key, 0) if key else self._broker.pulls.records_total
+            return self._got.get(key, 0) if key else self._shared.broker.pulls.records_total
         if not key:
-            return self._broker.produce.records_total
-        sizes = self._broker.produce.sizes.of(key)
+            return self._shared.broker.produce.records_total
+        sizes = self._shared.broker.produce.sizes.of(key)
         return sizes.record_count if kind == "put" else sizes.size_bytes
 
     async def stats(self, request: Request) -> Answer:
@@ -146,7 +143,7 @@ class NodeAdmin:
         store = self._shared.context.store
         put, got = self._count("put", ""), self._count("get", "")
         put_tps, get_tps = (self._three(self._meter(kind, "")) for kind in ("put", "get"))
-        disk = shutil.disk_usage(self._settings.directory if self._settings else "/")
+        disk = shutil.disk_usage(self._settings.directory)
         ratio = f"{disk.used / disk.total:.4f}"
         alive_s = int(time.time() - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
@@ -156,7 +153,7 @@ class NodeAdmin:
             for kind in ("send", "pull", "query", "ack")
             for what, value in (
                 ("Size", "0"),
-                ("Capacity", str(self._broker.context.limits.in_flight_count_max)),
+                ("Capacity", str(self._shared.broker.context.limits.in_flight_count_max)),
                 ("HeadWaitTimeMills", "0"),
             )
         }
@@ -211,10 +208,9 @@ class NodeAdmin:
     async def config(self, _request: Request) -> Answer:
         """Return the settings as lines, without what is secret."""
         lines = [f"brokerName={self._shared.names.all[0]}", "brokerId=0"]
-        if self._settings is not None:
-            for name, value in sorted(self._settings.model_dump(mode="json").items()):
-                if not any(part in name for part in _HIDDEN):
-                    lines.append(f"{name}={value}")
+        for name, value in sorted(self._settings.model_dump(mode="json").items()):
+            if not any(part in name for part in _HIDDEN):
+                lines.append(f"{name}={value}")
         version: dict[str, Any] = data_version()
         body = "".join(f"{line}\n" for line in lines).encode()
         return Answer(ext={"version": json_body(version).decode()}, body=body)

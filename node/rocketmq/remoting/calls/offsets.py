@@ -7,7 +7,6 @@ an earlier one by the next.
 
 from typing import Final
 
-from node.broker import Broker
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -24,9 +23,8 @@ _UPPER: Final = "UPPER"
 class OffsetCalls:
     """Answers the requests about offsets. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._broker = broker
 
     def _queue(self, request: Request) -> tuple[str, int]:
         """Return topic and the group's queue that a request is about. Raises RefusedError."""
@@ -52,7 +50,7 @@ class OffsetCalls:
         asked = QueueOffsetsRequest(
             queues=[QueueId(topic=topic, queue_id=queue_id)], consistency=CONSISTENCY_LEADER
         )
-        row = (await self._broker.queries.queue_offsets(asked)).queues[0]
+        row = (await self._shared.broker.queries.queue_offsets(asked)).queues[0]
         return row.min_offset, row.max_offset
 
     async def by_time(self, request: Request) -> Answer:
@@ -69,7 +67,7 @@ class OffsetCalls:
             unix_ms=min(max(0, unix_ms) + is_upper, INT64_MAX),
             consistency=CONSISTENCY_LEADER,
         )
-        offset = (await self._broker.queries.offset_by_time(asked)).offset
+        offset = (await self._shared.broker.queries.offset_by_time(asked)).offset
         if is_upper:
             offset = offset - 1 if offset > lo else 0
         return Answer(ext={"offset": str(offset)})
@@ -92,7 +90,7 @@ class OffsetCalls:
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
         asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
-        offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
+        offset = (await self._shared.broker.groups.fetch_offsets(asked)).offsets[0].offset
         if offset < 0:
             is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
             if is_told or (await self._range(topic, queue_id))[0] != 0:
@@ -118,5 +116,5 @@ class OffsetCalls:
         if stored.get(queue_id) != offset:
             row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
             commit = CommitOffsetsRequest(group=group, offsets=[row])
-            await self._broker.groups.commit_offsets(commit)
+            await self._shared.broker.groups.commit_offsets(commit)
         return Answer()

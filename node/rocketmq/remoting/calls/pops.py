@@ -10,7 +10,6 @@ again in place: there is no retry topic for it.
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.broker import Broker
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.rocketmq.cluster import Share
 from node.rocketmq.protocol.statuses import CallRefusedError
@@ -45,13 +44,11 @@ class PopCalls:
     def __init__(
         self,
         shared: Shared,
-        broker: Broker,
         shares: Callable[[str], list[Share]],
         clients: Clients,
     ) -> None:
         """`shares` returns who has queues of a topic. It raises CallRefusedError."""
         self._shared = shared
-        self._broker = broker
         self._shares = shares
         self._clients = clients
 
@@ -110,7 +107,7 @@ class PopCalls:
             attempt_id=ext.get("attemptId", ""),
             start=_END if int_of(ext, "initMode", 0) == 1 else _FIRST,
         )
-        found = await self._broker.pop.receive(asked)
+        found = await self._shared.broker.pop.receive(asked)
         times = {
             "popTime": str(found.now_unix_ms),
             "invisibleTime": str(max(0, found.visible_unix_ms - found.now_unix_ms)),
@@ -154,7 +151,9 @@ class PopCalls:
         group, topic, handle = self._handle(request)
         if handle is not None:
             text = encode_handle(group, topic, handle)
-            await self._broker.pop.ack(pop_pb2.AckRequest(group=group, topic=topic, handles=[text]))
+            await self._shared.broker.pop.ack(
+                pop_pb2.AckRequest(group=group, topic=topic, handles=[text])
+            )
         return Answer()  # One that was handed out again is not the caller's any more.
 
     async def change_invisible(self, request: Request) -> Answer:
@@ -164,7 +163,7 @@ class PopCalls:
             text = "the message is not in flight any more: it was acknowledged or handed out again"
             raise RefusedError(ResponseCode.NO_MESSAGE, text)
         invisible_ms = int_of(request.command.ext, "invisibleTime", hi=_INVISIBLE_MS_MAX)
-        changed = await self._broker.pop.change_invisible(
+        changed = await self._shared.broker.pop.change_invisible(
             pop_pb2.ChangeInvisibleRequest(
                 group=group,
                 topic=topic,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from node.broker import Broker
 from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.shared import Shared
@@ -53,13 +52,11 @@ class Pulls:
     def __init__(
         self,
         shared: Shared,
-        broker: Broker,
         groups: GroupCalls,
         add_got: Callable[[str, str, int], None],
     ) -> None:
         """`add_got` counts the messages that consumers get: topic, group and their number."""
         self._shared = shared
-        self._broker = broker
         self._groups = groups
         self._add_got = add_got
 
@@ -122,7 +119,7 @@ class Pulls:
             tags=subscription.tags,
             sql=subscription.expression if subscription.is_sql else "",
         )
-        pulled = await self._broker.pulls.pull(asked)
+        pulled = await self._shared.broker.pulls.pull(asked)
         response = pulled.response
         code, remark = _CODES[response.status]
         ext_of_answer = {

@@ -6,7 +6,6 @@ Owns the way to the client and back: its answer is passed on as it is.
 from collections.abc import Callable
 from typing import Final
 
-from node.broker import Broker
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Shared
@@ -26,9 +25,8 @@ _ANSWER_S: Final = 10.0
 class RelayCalls:
     """Answers the requests that are passed on to a client. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker, clients: Clients) -> None:
+    def __init__(self, shared: Shared, clients: Clients) -> None:
         self._shared = shared
-        self._broker = broker
         self._clients = clients
 
     async def running_info(self, request: Request) -> Answer:

@@ -6,7 +6,6 @@ pauses and limits as for consumers of other protocols.
 
 from typing import Final
 
-from node.broker import Broker
 from node.broker.read.visibility import visible_at
 from node.broker.records.delayed import level_delay_ms
 from node.rocketmq.remoting.calls.shared import Shared
@@ -21,9 +20,8 @@ _DEAD: Final = -1
 class RetryCalls:
     """Answers the request that gives a message back. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._broker = broker
 
     async def send_back(self, request: Request) -> Answer:
         """Have a message delivered again after a pause, or make it a dead letter."""
@@ -45,5 +43,5 @@ class RetryCalls:
             messages=[given],
             attempt_count_max=limit + 1,  # 0: the group's.
         )
-        await self._broker.retry.retry_later(retry)
+        await self._shared.broker.retry.retry_later(retry)
         return Answer()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from node.broker import Broker
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
@@ -88,21 +87,19 @@ class Sends:
     def __init__(
         self,
         shared: Shared,
-        broker: Broker,
         is_locked: Callable[[str], bool],
         *,
         has_auto_topics: bool,
-        unique_keys: UniqueKeys | None,
+        unique_keys: UniqueKeys,
     ) -> None:
         """`is_locked` returns whether a group reads in order; `has_auto_topics` whether a send
-        makes its topic; `unique_keys` knows the sends that came before, None: all are new."""
+        makes its topic; `unique_keys` knows the sends that came before."""
         self._unique_keys = unique_keys
         self._shared = shared
         self._context = shared.context
-        self._broker = broker
         self._is_locked = is_locked
         self._has_auto_topics = has_auto_topics
-        self._singles = SingleSends(broker)
+        self._singles = SingleSends(shared.broker)
         self._held: set[asyncio.Task[Answer]] = set()
         """Sends that were begun and wait for the next leader."""
 
@@ -153,11 +150,9 @@ class Sends:
         return await self._shared.ask_leader(request, self._send_here, is_repeatable=is_repeatable)
 
     def _is_repeatable(self, request: Request) -> bool:
-        """Whether a send that is carried out twice is stored once."""
-        return self._unique_keys is not None and self._has_key(request)
-
-    def _has_key(self, request: Request) -> bool:
-        """Whether a send has the key by which one that comes again is known."""
+        """Whether a send that is carried out twice is stored once, since its key is known."""
+        if not self._unique_keys.window_ms:
+            return False
         ext, names = request.command.ext, _names(request)
         is_single = request.command.code != RequestCode.SEND_BATCH_MESSAGE
         text = ext.get(names["properties"], "")
@@ -175,7 +170,7 @@ class Sends:
             self._context.makers.check_topic(topic)
             asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
             count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._shared.names.count
-            await self._broker.topics.create_topic(
+            await self._shared.broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count)
             )
         pending = self._appended(request)
@@ -206,7 +201,7 @@ class Sends:
             store_host=self._context.store.config.store_host,
             reconsume_times=times,
         )
-        receipt = await self._broker.retry.take_copy(
+        receipt = await self._shared.broker.retry.take_copy(
             group,
             record,
             is_dead=times > limit or self._is_locked(group),
@@ -230,11 +225,11 @@ class Sends:
         sys_flag = int_of(ext, names["sysFlag"], 0, hi=INT32_MAX)
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
         properties = properties_data(ext.get(names["properties"], ""))
-        keys, key = self._unique_keys, unique_key(properties)
+        key = unique_key(properties)
         born_host = self._shared.born_host(request)
-        is_once = keys is not None and self._has_key(request)
-        if keys is not None and is_once:
-            before = self._before(keys, topic, key, born_host[0])
+        is_repeatable = self._is_repeatable(request)
+        if is_repeatable:
+            before = self._before(topic, key, born_host[0])
             if before is not None:
                 return before
         run = uniform_entries(command.body) if is_batch else None
@@ -279,8 +274,8 @@ class Sends:
             encoder.sizes,
             self._shared.own_host(number),
         )
-        if keys is not None and is_once:
-            keys.note(topic, key, born_host[0], pending)
+        if is_repeatable:
+            self._unique_keys.note(topic, key, born_host[0], pending)
         return pending
 
     def _receipt(
@@ -299,16 +294,16 @@ class Sends:
             return self._singles.append(common.topic, common.queue_id, records)
         self._singles.flush()  # Sends enter the log in the order in which they came.
         if not append.HasField("transaction") and not append.has_delayed:
-            return self._broker.append_nowait(append, records)
+            return self._shared.broker.append_nowait(append, records)
         with on_behalf_of(account):  # The broker asks whose they are.
-            return self._broker.append_nowait(append, records)
+            return self._shared.broker.append_nowait(append, records)
 
-    def _before(self, keys: UniqueKeys, topic: str, key: str, sender: str) -> Pending | None:
+    def _before(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
-        send = keys.send_of(topic, key)
+        send = self._unique_keys.send_of(topic, key)
         if send is not None:
             return send
-        message = keys.stored(topic, key, sender)
+        message = self._unique_keys.stored(topic, key, sender)
         if message is None:
             return None
         done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()

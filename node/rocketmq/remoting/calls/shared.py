@@ -13,7 +13,8 @@ from typing import Final
 
 import structlog
 
-from node.broker.core.context import NAME_CHARACTERS, Context
+from node.broker import Broker
+from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
 from node.rocketmq.remoting.conversation import Handler, Request
@@ -37,9 +38,10 @@ class Shared:
     """The parts that the requests of all subjects use. One per gateway."""
 
     def __init__(
-        self, context: Context, places: Places, forwarder: Forwarder, own_node_address: str
+        self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
     ) -> None:
-        self.context: Final = context
+        self.broker: Final = broker
+        context = self.context = broker.context
         self.places: Final = places
         self.forwarder: Final = forwarder
         self.names: Final[BrokerNames] = places.names_of(context.identity.group)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.broker import Broker
 from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.conversation import Request
@@ -26,10 +25,9 @@ _UNSPECIFIED: Final = "UNSPECIFIED"
 class TopicAdmin:
     """Answers the requests about topics. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker, own_topics: Callable[[], set[str]]) -> None:
+    def __init__(self, shared: Shared, own_topics: Callable[[], set[str]]) -> None:
         """`own_topics` returns names that stand for the cluster and its brokers."""
         self._shared = shared
-        self._broker = broker
         self._own_topics = own_topics
 
     async def put(self, request: Request) -> Answer:
@@ -60,14 +58,14 @@ class TopicAdmin:
             permission=permission & PERMISSION_ALL,
             message_type=message_type,
         )
-        await self._broker.topics.create_topic(create)
+        await self._shared.broker.topics.create_topic(create)
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
         if topic in self._shared.context.state.topics:
-            await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+            await self._shared.broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
         return Answer()
 
     async def forget(self, request: Request) -> Answer:

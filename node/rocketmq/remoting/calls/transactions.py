@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from node.broker import Broker
 from node.errors.common import BusyError
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.clients import Group
@@ -54,9 +53,8 @@ class _Check(NamedTuple):
 class TransactionCalls:
     """Answers the request that ends a transaction, and asks producers. One per gateway."""
 
-    def __init__(self, shared: Shared, broker: Broker) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._broker = broker
         self.producers: Mapping[str, Group] = {}
         """Those that are connected to this node."""
         self._checks: dict[str, _Check] = {}
@@ -73,7 +71,7 @@ class TransactionCalls:
                 producer_group=text_of(ext, "producerGroup"),
                 outcome=outcome,
             )
-            await self._broker.transactions.end_transaction(end)
+            await self._shared.broker.transactions.end_transaction(end)
         return Answer()
 
     # --- Questions ---
@@ -140,7 +138,7 @@ class TransactionCalls:
 
     async def _ask_all(self, group: str) -> None:
         request = CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
-        checks = self._broker.transactions.check_transactions(request)
+        checks = self._shared.broker.transactions.check_transactions(request)
         async for check in checks:
             if check.record_count and not self._ask(group, check):
                 return  # No producer is left; the next one's heartbeat begins again.

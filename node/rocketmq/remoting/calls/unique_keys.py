@@ -51,12 +51,14 @@ class UniqueKeys:
 
     def __init__(self, context: Context, window_ms: int, unix_ms: Callable[[], int]) -> None:
         self._context = context
-        self._window_ms: Final = window_ms
+        self.window_ms: Final = window_ms
+        """0: each send is stored."""
         self._unix_ms = unix_ms
         self._sends: dict[_Name, _Send] = {}
         self._sent_by: dict[str, _Sender] = {}
         self._began_ms = 0
         self.repeated_total = 0
+        """Sends that came again and were stored once."""
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: the table is of this leadership."""
@@ -76,7 +78,7 @@ class UniqueKeys:
     def send_of(self, topic: str, key: str) -> Pending | None:
         """Return the send of a key, under way or done; None if none is known to have it."""
         send = self._sends.get((topic, key if len(key) <= _KEY_LENGTH_MAX else _digest(key)))
-        if send is None or send.at_ms < self._unix_ms() - self._window_ms:
+        if send is None or send.at_ms < self._unix_ms() - self.window_ms:
             return None
         self.repeated_total += 1
         return send.pending._replace(key=key)
@@ -84,7 +86,7 @@ class UniqueKeys:
     def stored(self, topic: str, key: str, host: str) -> Message | None:
         """Return the stored message of a key, sent by an address, that the table need not know;
         None if there is none. Raises CorruptionError."""
-        since_ms, sender = self._unix_ms() - self._window_ms, self._sent_by.get(host)
+        since_ms, sender = self._unix_ms() - self.window_ms, self._sent_by.get(host)
         if since_ms >= max(self._began_ms, sender.known_since_ms if sender is not None else 0):
             return None
         steps = self._context.store.newest_by_key(topic, key, lo_unix_ms=max(0, since_ms))
@@ -109,7 +111,7 @@ class UniqueKeys:
             sender = self._sent_by[host] = _Sender({}, 0)
         self._sends[name] = _Send(send, now_ms, sender)
         sender.names[name] = None
-        self._forget_old(sender, now_ms - self._window_ms)
+        self._forget_old(sender, now_ms - self.window_ms)
         if len(sender.names) > KEY_COUNT_MAX // 2:
             self._forget_oldest(sender)
         elif len(self._sends) > KEY_COUNT_MAX:
@@ -132,7 +134,7 @@ class UniqueKeys:
 
     def expire(self) -> None:
         """Forget old keys of addresses that send no more, some of each."""
-        since_ms = self._unix_ms() - self._window_ms
+        since_ms = self._unix_ms() - self.window_ms
         for host, sender in list(self._sent_by.items()):
             for _ in range(_EXPIRED_COUNT):
                 self._forget_old(sender, since_ms)

@@ -309,7 +309,7 @@ async def gateway_at(
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,
             keys=keys or {},
-            settings=settings,
+            settings=settings or Settings(node_id=1, directory=root),
         )
         # A node of these never has links, so the clock of the machine would make it cut off.
         remoting.isolation._monotonic_s = lambda: 0.0

@@ -157,7 +157,7 @@ async def test_unique_keys_of_a_flood_push_out_no_other_address_s(
     monkeypatch.setattr(unique_keys, "KEY_COUNT_MAX", 8)
     settings = Settings(node_id=1, directory=tmp_path, rocketmq_unique_ms=60_000)
     async with gateway_at(tmp_path, settings=settings) as gateway:
-        keys, client = gateway.remoting._unique_keys, await gateway.client()
+        keys, client = gateway.remoting.unique_keys, await gateway.client()
         assert keys is not None
         other = await gateway.client("127.0.0.2")
         first = await other.send(UNIQ_KEY="of another")
