@@ -69,8 +69,13 @@ class FramedConnectionOwner(Protocol):
     def on_fault(self, connection: "FramedConnection", fault: FrameFault) -> None: ...
     def on_lost(self, connection: "FramedConnection") -> None: ...
     def has_room(self, connection: "FramedConnection", size_bytes: int) -> bool: ...
-    def has_turn(self, connection: "FramedConnection") -> bool: ...
-    def spend(self, seconds: float) -> None: ...
+
+    turns: "deque[FramedConnection]"
+    is_calling: bool
+    slice_began_s: float
+    spent_s: float
+
+    def wait_for_turn(self, connection: "FramedConnection") -> None: ...
     def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None: ...
 
 
@@ -287,16 +292,18 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _hand_on_in_turn(self, nbytes: int | None) -> None:
         """Hand on frames that may take ms, when no other connection does so in this turn of the
         loop: batches of many connections at once would hold it for a second."""
-        owner = self._owner
-        if not owner.has_turn(self):
+        owner, began_s = self._owner, monotonic()
+        if began_s - owner.slice_began_s > 2 * SLICE_S:
+            owner.slice_began_s, owner.spent_s = began_s, 0.0
+        if (owner.turns and not owner.is_calling) or owner.spent_s > SLICE_S:
             if nbytes is not None:
                 self._parser.keep(nbytes)
                 owner.on_half(self, self._parser.rest_size_bytes, began=False)
             self.hold(TURN)
+            owner.wait_for_turn(self)
             return
-        began_s = monotonic()
         self._hand_on(nbytes, began_s + SLICE_S)
-        owner.spend(monotonic() - began_s)
+        owner.spent_s += monotonic() - began_s
 
     def _hand_on(self, nbytes: int | None, until_s: float = 0.0) -> None:
         """Hand on the frames of `nbytes` new bytes, None: those that were kept; until a time, if

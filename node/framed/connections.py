@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, Final
 
 from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnection
@@ -55,11 +56,11 @@ class FramedConnections:
         """Connections whose clients do not take their answers, oldest first."""
         self._handshakes: set[FramedConnection] = set()
         self._loop = asyncio.get_running_loop()
-        self._turns: deque[FramedConnection] = deque()
+        self.turns: deque[FramedConnection] = deque()
         """Connections with large frames that wait for a later turn of the loop, oldest first."""
-        self._spent_s = 0.0
-        """Time that large frames have taken in this turn."""
-        self._is_calling = False
+        self.slice_began_s = self.spent_s = 0.0
+        """When the time began in which large frames may take SLICE_S, and what they have taken."""
+        self.is_calling = False
         self._gone: deque[asyncio.Future[Any]] = deque()
         """Calls to be cancelled."""
         self.dropped_count = 0
@@ -194,24 +195,21 @@ class FramedConnections:
 
     # --- Turns ---
 
-    def has_turn(self, connection: FramedConnection) -> bool:
-        """Whether a connection may hand on large frames now; else it is called when it may."""
-        if self._is_calling or (not self._turns and self._spent_s < SLICE_S):
-            return True
-        self._turns.append(connection)
-        return False
-
-    def spend(self, seconds: float) -> None:
-        """Count time of this turn of the loop."""
-        if not self._spent_s:
+    def wait_for_turn(self, connection: FramedConnection) -> None:
+        """Call a connection when it may hand on large frames: in a later turn of the loop."""
+        if not self.turns:
             self._loop.call_soon(self._next_turn)
-        self._spent_s += seconds
+        self.turns.append(connection)
 
     def _next_turn(self) -> None:
-        self._spent_s, self._is_calling = 0.0, True
-        while self._turns and self._spent_s < SLICE_S:
-            self._turns.popleft().go_on()
-        self._is_calling = False
+        self.slice_began_s, self.spent_s, self.is_calling = monotonic(), 0.0, True
+        waiting, self.turns = self.turns, deque()
+        while waiting and self.spent_s <= SLICE_S:
+            waiting.popleft().go_on()
+        waiting += self.turns
+        self.turns, self.is_calling = waiting, False
+        if waiting:
+            self._loop.call_soon(self._next_turn)
 
     def give_up(self, calls: "Iterable[asyncio.Future[Any]]") -> None:
         """Cancel calls of a client that has gone, some in each turn of the loop."""

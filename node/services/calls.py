@@ -138,6 +138,8 @@ class ServedCalls:
         self.counters.failed[name, code] += 1
         if code == "node.internal":
             _log.error("a call met an unexpected error", method=name, exc_info=error)
+        # Frames that keep the error are kept by it, with the request: until the collector runs.
+        error.__traceback__ = None
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
         """Count the error and send it to the client."""

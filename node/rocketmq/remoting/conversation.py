@@ -317,6 +317,7 @@ class RemotingConnection:
         calls = self._calls
         if isinstance(error, RefusedError):
             calls.served.counters.failed[name, error.code.name] += 1
+            error.__traceback__ = None  # As `failed` does.
         else:
             calls.served.failed(name, error)
         self._answer(command, refusal_of(error))

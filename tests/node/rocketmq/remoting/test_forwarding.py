@@ -127,7 +127,7 @@ async def test_a_send_with_an_unknown_outcome_is_not_sent_again(tmp_path: Path) 
         client = await follower.client()
         leader.node.driver.is_holding = True
         sent = asyncio.create_task(client.send())
-        await eventually(lambda: leader.call_count, "the send at the leader")
+        await eventually(lambda: len(leader.node.driver.pending) > 0, "the send at the leader")
         for connection in leader.server.connections.all:
             connection.cut()
         answer = await sent
