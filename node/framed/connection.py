@@ -72,7 +72,7 @@ class FramedConnectionOwner(Protocol):
 
     turns: "deque[FramedConnection]"
     is_calling: bool
-    slice_began_s: float
+    ended_s: float
     spent_s: float
 
     def wait_for_turn(self, connection: "FramedConnection") -> None: ...
@@ -293,8 +293,8 @@ class FramedConnection(asyncio.BufferedProtocol):
         """Hand on frames that may take ms, when no other connection does so in this turn of the
         loop: batches of many connections at once would hold it for a second."""
         owner, began_s = self._owner, monotonic()
-        if began_s - owner.slice_began_s > 2 * SLICE_S:
-            owner.slice_began_s, owner.spent_s = began_s, 0.0
+        if began_s - owner.ended_s > SLICE_S:
+            owner.spent_s = 0.0
         if (owner.turns and not owner.is_calling) or owner.spent_s > SLICE_S:
             if nbytes is not None:
                 self._parser.keep(nbytes)
@@ -303,7 +303,8 @@ class FramedConnection(asyncio.BufferedProtocol):
             owner.wait_for_turn(self)
             return
         self._hand_on(nbytes, began_s + SLICE_S)
-        owner.spent_s += monotonic() - began_s
+        owner.ended_s = monotonic()
+        owner.spent_s += owner.ended_s - began_s
 
     def _hand_on(self, nbytes: int | None, until_s: float = 0.0) -> None:
         """Hand on the frames of `nbytes` new bytes, None: those that were kept; until a time, if

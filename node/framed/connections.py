@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from time import monotonic
 from typing import Any, Final
 
 from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnection
@@ -58,8 +57,9 @@ class FramedConnections:
         self._loop = asyncio.get_running_loop()
         self.turns: deque[FramedConnection] = deque()
         """Connections with large frames that wait for a later turn of the loop, oldest first."""
-        self.slice_began_s = self.spent_s = 0.0
-        """When the time began in which large frames may take SLICE_S, and what they have taken."""
+        self.ended_s = self.spent_s = 0.0
+        """When the last large frame was handed on, and what those took that came one upon another.
+        """
         self.is_calling = False
         self._gone: deque[asyncio.Future[Any]] = deque()
         """Calls to be cancelled."""
@@ -202,7 +202,7 @@ class FramedConnections:
         self.turns.append(connection)
 
     def _next_turn(self) -> None:
-        self.slice_began_s, self.spent_s, self.is_calling = monotonic(), 0.0, True
+        self.spent_s, self.is_calling = 0.0, True
         waiting, self.turns = self.turns, deque()
         while waiting and self.spent_s <= SLICE_S:
             waiting.popleft().go_on()

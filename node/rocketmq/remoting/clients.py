@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from node.errors.common import BusyError
@@ -109,7 +110,7 @@ class Group:
     consume_from: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
-    told: dict[str, dict[str, Subscription]] = field(default_factory=dict)
+    by_address: dict[str, dict[str, Subscription]] = field(default_factory=dict)
     """What members of an address told, by topic: no address changes what another one reads."""
     tellers: dict[tuple[str, str], str] = field(default_factory=dict)
     """Client id of the member that pays for the subscription of an address and a topic."""
@@ -117,17 +118,17 @@ class Group:
     @property
     def subscriptions(self) -> dict[str, Subscription]:
         """The newest subscription of each topic."""
-        every = (one for of_host in self.told.values() for one in of_host.values())
-        return {one.topic: one for one in sorted(every, key=lambda one: one.version)}
+        every = (one for of_host in self.by_address.values() for one in of_host.values())
+        return {one.topic: one for one in sorted(every, key=attrgetter("version"))}
 
     def subscription(self, host: str, topic: str) -> Subscription | None:
         """Return what members of an address read of a topic, else what others do."""
-        own = self.told.get(host, {}).get(topic)
+        own = self.by_address.get(host, {}).get(topic)
         return own if own is not None else self.subscriptions.get(topic)
 
     def newer(self, consumption: Consumption, host: str) -> list[Subscription]:
         """Return the subscriptions of a heartbeat that this group does not have, or has older."""
-        known = self.told.get(host, {})
+        known = self.by_address.get(host, {})
         return [
             one
             for topic, one in consumption.subscriptions.items()
@@ -141,7 +142,7 @@ class Group:
         changed."""
         host = member.account.address.what
         self.consume_type, self.message_model, self.consume_from, wanted = consumption
-        known = self.told.setdefault(host, {})
+        known = self.by_address.setdefault(host, {})
         ended = [topic for topic in known if topic not in wanted]
         replaced = [one.topic for one in newer if one.topic in known]
         for topic in (*ended, *replaced):
@@ -162,7 +163,7 @@ class Group:
         heirs = {member.account.address.what: member for member in members}
         for key in gone:
             host, topic = key
-            heir, size_bytes = heirs.get(host), self.told[host][topic].size_bytes
+            heir, size_bytes = heirs.get(host), self.by_address[host][topic].size_bytes
             try:
                 if heir is not None:
                     heir.account.take(Kind.MEMBERS, size_bytes, 0)
@@ -171,9 +172,9 @@ class Group:
                     continue
             except BusyError:
                 pass
-            del self.told[host][topic], self.tellers[key]
-            if not self.told[host]:
-                del self.told[host]
+            del self.by_address[host][topic], self.tellers[key]
+            if not self.by_address[host]:
+                del self.by_address[host]
 
 
 class _Joining(NamedTuple):
