@@ -1,7 +1,9 @@
 """The callers of a gRPC server: one for each connection, with its account and its calls under way.
 
 Owns when an account begins and ends: gRPC does not tell of connections, so an account is opened
-with the first call of one and closed at the look after its last call. Must not know what a call is.
+with the first call of one and closed at the look that finds it without a call and empty: what
+outlives its calls, as an open transaction, counts for as long as it is there. Must not know what a
+call is.
 """
 
 from typing import Final
@@ -56,10 +58,10 @@ class GrpcCallers:
         return found
 
     def look(self) -> None:
-        """Close the accounts of connections without a call."""
+        """Close the accounts of connections without a call for which nothing is held."""
         self.accounts.settle()
         for peer, caller in list(self._by_peer.items()):
-            if not caller.count:
+            if not caller.count and caller.account.is_empty:
                 del self._by_peer[peer]
                 caller.account.close()
 

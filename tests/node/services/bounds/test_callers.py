@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.config.types import Address
-from node.runtime.accounts import Accounts, Kind, Limit, caller
+from node.runtime.accounts import Account, Accounts, Kind, Limit, caller
 from node.services.bounds.bounded import refusing
 from node.services.server import GrpcServer
 from tests.node.services.bounds.http2 import HalfSender
@@ -31,11 +31,13 @@ class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.release = asyncio.Event()
         self.callers = list[str]()
+        self.accounts = list[Account]()
 
     def _note(self) -> None:
         account = caller()
         assert account is not None
         self.callers.append(account.address.what)
+        self.accounts.append(account)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         async def unary(data: bytes, _context: object) -> bytes:
@@ -128,3 +130,19 @@ async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
         large = bytes((1 << 20) // 8 + 1)
         assert b"bytes of calls under way of one connection" in await own(large)
         assert await own(large[:-1]) == large[:-1]
+
+
+async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() -> None:
+    async with (
+        parking() as (accounts, methods, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        methods.release.set()
+        unary = channel.unary_unary("/park/unary")
+        await unary(b"x")
+        held = methods.accounts[0].charge(Kind.TRANSACTIONS)
+        await eventually(lambda: accounts.held(Kind.CALLS) == (0, 0), "a look")
+        await unary(b"x")
+        assert methods.accounts[0] is methods.accounts[1]
+        held.release()
+        await eventually(lambda: not accounts.address_count, "the next look")
