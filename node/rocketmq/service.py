@@ -309,6 +309,7 @@ class RocketMq:
         return pb.HeartbeatResponse(status=OK)
 
     async def _terminated(self, caller: Caller, _: pb.NotifyClientTerminationRequest) -> Any:
+        self.clients.check_own(caller.client_id)
         self.renewals.left(caller.client_id)
         self.clients.left(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
