@@ -44,7 +44,8 @@ class Kind(IntEnum):
     FRAMES = 2
     """Bytes that arrived and were not handed on."""
     DOCUMENTS = 3
-    """Documents that were parsed, as long as their call is under way; bytes: in memory, about."""
+    """Documents that were parsed, and calls of gRPC beside their requests, as long as the call is
+    under way; bytes: in memory, about."""
     ANSWERS = 4
     """Answers, relays and notices that the receiver has not taken."""
     FORWARDED = 5

@@ -10,8 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.config.types import Address
-from node.runtime.accounts import Account, Accounts, Kind, Limit, caller
-from node.services.bounds.bounded import refusing
+from node.runtime.accounts import ANY, LIMITS, Account, Accounts, Kind, Limit, caller
+from node.services.bounds.bounded import CALL_SIZE_BYTES, refusing
 from node.services.server import GrpcServer
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
@@ -66,9 +66,11 @@ class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def parking() -> AsyncIterator[tuple[Accounts, _Parking, int]]:
+async def parking(
+    documents: Limit = LIMITS[Kind.DOCUMENTS],
+) -> AsyncIterator[tuple[Accounts, _Parking, int]]:
     calls = Limit("calls under way", CALL_COUNT_MAX, 1 << 20)
-    accounts, methods = Accounts({Kind.CALLS: calls}), _Parking()
+    accounts, methods = Accounts({Kind.CALLS: calls, Kind.DOCUMENTS: documents}), _Parking()
     server = GrpcServer(accounts)
     port = server.bind(Address("127.0.0.1", 0))
     await server.start({}, [methods])
@@ -130,6 +132,23 @@ async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
         large = bytes((1 << 20) // 8 + 1)
         assert b"bytes of calls under way of one connection" in await own(large)
         assert await own(large[:-1]) == large[:-1]
+
+
+async def test_the_memory_of_a_call_that_waits_is_charged() -> None:
+    room = Limit("documents", ANY, 6 * CALL_SIZE_BYTES, connection_part=2)
+    async with (
+        parking(room) as (accounts, methods, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        own = channel.unary_unary("/park/own")
+        kinds = channel.unary_unary("/park/unary"), channel.unary_stream("/park/stream")
+        parked = [kinds[0](b""), kinds[1](b""), channel.stream_stream("/park/both")(iter([b""]))]
+        await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
+        assert accounts.held(Kind.DOCUMENTS)[1] == len(parked) * CALL_SIZE_BYTES
+        assert b"bytes of documents of one connection" in await own(b"x")
+        methods.release.set()
+        await eventually(lambda: not accounts.held(Kind.DOCUMENTS)[1], "given back")
+        assert await own(b"x") == b"x"
 
 
 async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() -> None:
