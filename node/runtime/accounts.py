@@ -172,7 +172,7 @@ class Accounts:
     def open(self, host: str) -> "Account":
         """Return a new account of a connection from an IP address, or whatever stands for it. One
         machine has a whole network of IPv6 addresses, so these count as one."""
-        what = _network_of(host) if ":" in host else host
+        what = network_of(host)
         address = self.addresses.get(what) or Address(self, what, self._of_address)
         account = Account(self, address, self._of_connection)
         self.count(account, 1)
@@ -224,8 +224,11 @@ class Accounts:
         return BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
 
 
-def _network_of(host: str) -> str:
-    """Return what an IPv6 address counts as: its /64, or the IPv4 address that it stands for."""
+def network_of(host: str) -> str:
+    """Return what an address counts as: an IPv6 address as its /64, or as the IPv4 address that it
+    stands for."""
+    if ":" not in host:
+        return host
     try:
         address = ipaddress.IPv6Address(host.partition("%")[0])
     except ValueError:

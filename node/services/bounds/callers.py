@@ -9,7 +9,7 @@ call is.
 from typing import Final
 
 from node.runtime.accounts import Account, Accounts, Lease, set_caller
-from node.services.bounds.connection_cut import address_of
+from node.services.bounds.connection_cut import TcpAddress, address_of
 from node.services.bounds.look_timer import LookTimer
 
 _LOOK_MS: Final = 1_000
@@ -56,6 +56,11 @@ class GrpcCallers:
         found = self._by_peer[peer] = GrpcCaller(peer, account)
         self._timer.go_on()
         return found
+
+    def busy(self) -> set[TcpAddress]:
+        """Return the addresses of connections with calls under way."""
+        found = (address_of(peer) for peer, caller in self._by_peer.items() if caller.count)
+        return {address for address in found if address is not None}
 
     def look(self) -> None:
         """Close the accounts of connections without a call for which nothing is held."""

@@ -97,6 +97,12 @@ def flood(port: int, connection_count: int) -> list[HalfSender]:
     return found
 
 
+def ended(senders: list[HalfSender]) -> list[HalfSender]:
+    for sender in senders:
+        sender.look()
+    return [sender for sender in senders if sender.is_closed]
+
+
 @pytest.mark.parametrize(("connection_count", "held_count"), [(2, 8), (6, 16)])
 async def test_calls_parked_by_one_address_leave_the_others_service(
     connection_count: int, held_count: int
@@ -149,6 +155,26 @@ async def test_the_memory_of_a_call_that_waits_is_charged() -> None:
         methods.release.set()
         await eventually(lambda: not accounts.held(Kind.DOCUMENTS)[1], "given back")
         assert await own(b"x") == b"x"
+
+
+async def test_idle_connections_of_one_address_leave_the_others_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.services.bounds.idle_connections._LOOK_S", 0.05)
+    monkeypatch.setattr("node.services.server.CONNECTION_COUNT_MAX", 8)
+    async with parking() as (_, methods, port):
+        senders = [HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE) for _ in range(6)]
+        for sender in senders:
+            await asyncio.to_thread(sender.greet)
+        senders[-1].call(1, "/park/both", size_bytes=1)
+        await eventually(lambda: len(methods.callers) == 1, "a call of the newest")
+        await eventually(lambda: len(ended(senders)) == 2, "two are beyond half")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            check: Any = health_pb2_grpc.HealthStub(channel).Check
+            await check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        assert senders[-1] not in ended(senders), "it has a call"
+        for sender in senders:
+            sender.close()
 
 
 async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() -> None:
