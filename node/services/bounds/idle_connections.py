@@ -1,8 +1,8 @@
 """Idle connections to a gRPC server: none of one address beyond half of all that the server takes.
 
-gRPC refuses connections above a number, whoever has them. Owns the looks at the connections: one
-costs the count of the descriptors, until a quarter of the connections may be there. Must not know
-what a call is.
+gRPC refuses connections above a number, also when one address has all of them. Owns the looks at
+the connections: one costs the count of the descriptors, until a quarter of the connections may be
+there. Must not know what a call is.
 """
 
 import asyncio
