@@ -435,8 +435,16 @@ class Node:
         credentials = None if tls is None else grpc_client_credentials(tls)
         access = Access(self.settings.rocketmq_keys())
         return RocketMq(
-            self.broker, self.calls, access, credentials, self.replication.link.is_connected
+            self.broker,
+            self.calls,
+            access,
+            credentials,
+            self.replication.link.is_connected,
+            self._node_proof(),
         )
+
+    def _node_proof(self) -> NodeProof:
+        return NodeProof(self._forwarding_token, self.replication.link.forwarding_token)
 
     def _remoting(self) -> Remoting:
         tls = tls_files(self.settings)
@@ -446,7 +454,7 @@ class Node:
             self.rocketmq.forwarder.route,
             None if tls is None else client_context(tls),
             self.replication.link.is_connected,
-            NodeProof(self._forwarding_token, self.replication.link.forwarding_token),
+            self._node_proof(),
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,

@@ -1,21 +1,25 @@
-"""The caller of a request, and the deadline of its answer.
+"""The caller of a request, who pays for it, and the deadline of its answer.
 
 Owns the metadata of a call; must not know what it asks for. Of the headers only the client's id is
 required (protocol section 2.3).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from node.rocketmq.forwarder import HOPS_HEADER, ForwardedCall
+from node.rocketmq.forwarder import CLIENT_HEADER, HOPS_HEADER, TOKEN_HEADER, ForwardedCall
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import caller, set_caller
+from node.services.bounds.connection_cut import address_of
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
 """Limit of a call's time, also under a longer deadline: some deadlines are years away."""
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
+_REMOTE_LENGTH_MAX: Final = 64
+"""Of host:port."""
 
 
 class CallerContext(Protocol):
@@ -34,8 +38,14 @@ class Caller(NamedTuple):
     call: ForwardedCall
 
 
-def caller_of(method: str, data: bytes, context: CallerContext) -> Caller:
-    """Read the metadata of a call. Raises CallRefusedError without a client id."""
+def caller_of(
+    method: str, data: bytes, context: CallerContext, is_own_token: Callable[[str], bool]
+) -> Caller:
+    """Read the metadata of a call. Raises CallRefusedError without a client id.
+
+    A node that shows the own token of this one speaks for a client: the rest of the task runs in
+    the client's account.
+    """
     metadata = tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
@@ -51,6 +61,18 @@ def caller_of(method: str, data: bytes, context: CallerContext) -> Caller:
     left_s = CALL_S_MAX if remaining_s is None else min(remaining_s, CALL_S_MAX)
     deadline_s = asyncio.get_running_loop().time() + left_s
     hop_count = int(hops) if hops.isdecimal() and len(hops) == 1 else 0
-    host = context.peer().rpartition(":")[0]
-    call = ForwardedCall(method, data, metadata, hop_count, deadline_s, host)
+    remote = headers.get(CLIENT_HEADER, "")[:_REMOTE_LENGTH_MAX]
+    if remote and is_own_token(headers.get(TOKEN_HEADER, "")):
+        account = caller()
+        if account is not None:
+            set_caller(account.accounts.of_remote(remote.rpartition(":")[0], remote))
+    else:
+        remote = _remote_of(context.peer())
+    call = ForwardedCall(method, data, metadata, hop_count, deadline_s, remote)
     return Caller(client_id, headers, call)
+
+
+def _remote_of(peer: str) -> str:
+    """Return host:port of a peer name of gRPC; the name itself if it is not a TCP address."""
+    address = address_of(peer)
+    return peer if address is None else f"{address[0]}:{address[1]}"

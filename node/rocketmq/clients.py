@@ -13,9 +13,11 @@ from itertools import islice
 from typing import Final
 
 from node.errors.common import BusyError
+from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Charge, Kind, caller
 from node.runtime.rows import remove_from
 from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code
 
 SILENT_S_MAX: Final = 120.0
 """Time after which a silent client without a stream is forgotten."""
@@ -77,9 +79,21 @@ class GatewayClients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def seen(self, client_id: str) -> GatewayClient:
-        """Note that a client called; return it. Raises BusyError."""
+    def check_own(self, client_id: str) -> None:
+        """Raise CallRefusedError if a client of another address is alive under this id: a stranger
+        must not end it, or take its place."""
         client = self._clients.get(client_id)
+        if client is not None and not pays_for(client.charge) and self.is_alive(client_id):
+            text = "a live client of another address has this id; give each client its own"
+            raise CallRefusedError(Code.FORBIDDEN, text)
+
+    def seen(self, client_id: str) -> GatewayClient:
+        """Note that a client called; return it. Raises BusyError, and as `check_own`."""
+        self.check_own(client_id)
+        client = self._clients.get(client_id)
+        if client is not None and not pays_for(client.charge):
+            self.left(client_id)  # It is silent, and its id goes to the caller.
+            client = None
         if client is None:
             client = GatewayClient(client_id, self._charge(_size_bytes(client_id, frozenset())))
             self._clients[client_id] = client
@@ -203,6 +217,14 @@ class GatewayClients:
                 self._clients.move_to_end(client_id)
             elif now_s - client.last_seen_s > SILENT_S_MAX:
                 self.left(client_id)
+
+
+def pays_for(charge: Charge | None) -> bool:
+    """Whether the address of the caller pays for something; the node itself may end anything."""
+    account = caller()
+    if charge is None or account is None:
+        return True
+    return charge.account.address.what == account.address.what
 
 
 def _size_bytes(client_id: str, topics: frozenset[str]) -> int:

@@ -22,12 +22,18 @@ from node.services.server import STREAM_COUNT_MAX
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
 from quorumlog.pb.rocketmq_pb2 import Code
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest, TransactionCheck
+from raft.messages import NodeId
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
 _ROUTE: Final = "/quorumlog.v1.LogService/Route"
 _ROUTE_S: Final = 1.0
 HOPS_HEADER: Final = "x-quorumlog-hops"
+CLIENT_HEADER: Final = "x-quorumlog-client"
+"""The client of a forwarded call, as host:port, which pays for it."""
+TOKEN_HEADER: Final = "x-quorumlog-token"
+"""The token of the node that is called, in hexadecimal digits: without it the
+client is the caller."""
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
 CALLS_OF_HOST_MAX: Final = STREAM_COUNT_MAX // 3
@@ -61,17 +67,27 @@ class ForwardedCall(NamedTuple):
     hop_count: int
     deadline_s: float
     """Time of the loop's clock after which an answer is of no use any more."""
-    host: str
-    """Address of the client, or of the node that forwarded its call."""
+    remote: str
+    """host:port of the client, or of a node without a proof that forwarded its call."""
+
+    @property
+    def host(self) -> str:
+        """Address of the client."""
+        return self.remote.rpartition(":")[0]
 
 
 class Forwarder:
     """Forwards calls over one connection to each node. One per gateway."""
 
     def __init__(
-        self, cluster: GatewayCluster, credentials: grpc.ChannelCredentials | None
+        self,
+        cluster: GatewayCluster,
+        credentials: grpc.ChannelCredentials | None,
+        token_of: Callable[[NodeId], bytes],
     ) -> None:
+        """`token_of` returns what proves this node to another one; empty: not known yet."""
         self._cluster = cluster
+        self._token_of = token_of
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._under_way: Counter[tuple[str, str]] = Counter()
@@ -139,7 +155,8 @@ class Forwarder:
         self.forwarded_total += 1
         method = self._channel(address).unary_unary(f"/{SERVICE}/{call.method}")
         with self._room(call, address):
-            answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+            metadata = self._metadata(call, address)
+            answer: Any = method(call.data, metadata=metadata, timeout=_left_s(call))
             found: bytes = await answer
         return found
 
@@ -164,7 +181,8 @@ class Forwarder:
         self.forwarded_total += 1
         method = self._channel(address).unary_stream(f"/{SERVICE}/{call.method}")
         with self._room(call, address):
-            answer: Any = method(call.data, metadata=_metadata(call), timeout=_left_s(call))
+            metadata = self._metadata(call, address)
+            answer: Any = method(call.data, metadata=metadata, timeout=_left_s(call))
             try:
                 async for data in answer:
                     yield data
@@ -172,6 +190,16 @@ class Forwarder:
                 raise _not_reached(address, error) from error
             finally:
                 answer.cancel()
+
+    def _metadata(self, call: ForwardedCall, address: str) -> tuple[tuple[str, str], ...]:
+        """Return the headers for a node: those of the client that mean something, and its address,
+        if the node can be shown its token."""
+        kept = [(name, value) for name, value in call.metadata if name.startswith(_PASSED_ON)]
+        kept.append((HOPS_HEADER, str(call.hop_count + 1)))
+        token = self._token_of(self._cluster.node_at(address))
+        if token:
+            kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
+        return tuple(kept)
 
     async def questions(
         self, address: str, request: CheckTransactionsRequest
@@ -226,11 +254,6 @@ def _check_hops(call: ForwardedCall) -> None:
     if call.hop_count >= HOP_COUNT_MAX:
         text = f"forwarded {call.hop_count} times, and no node was the leader; try again"
         raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
-
-
-def _metadata(call: ForwardedCall) -> tuple[tuple[str, str], ...]:
-    kept = tuple((name, value) for name, value in call.metadata if name.startswith(_PASSED_ON))
-    return (*kept, (HOPS_HEADER, str(call.hop_count + 1)))
 
 
 def _left_s(call: ForwardedCall) -> float:

@@ -31,6 +31,7 @@ from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
+from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.routes import Routes, group_of_broker
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -79,16 +80,19 @@ class RocketMq:
         access: Access,
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
+        proof: NodeProof,
     ) -> None:
-        """`credentials` are for forwarded calls; `is_connected` knows the nodes of this group."""
+        """`credentials` are for forwarded calls; `is_connected` knows the nodes of this group, and
+        `proof` tells them from clients."""
         context = broker.context
         self._context = context
         self._calls = calls
         self.counters: Final = calls.counters
         self._access = access
+        self._proof = proof
         self.clients: Final = GatewayClients()
         self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
-        self.forwarder: Final = Forwarder(self._cluster, credentials)
+        self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of)
         self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
@@ -245,7 +249,7 @@ class RocketMq:
         yield b""  # type: ignore[unreachable]  # A method of a stream is a generator.
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
-        caller = caller_of(name, data, context)
+        caller = caller_of(name, data, context, self._proof.is_own)
         self._access.check(caller.headers)
         return caller
 
@@ -305,6 +309,7 @@ class RocketMq:
         return pb.HeartbeatResponse(status=OK)
 
     async def _terminated(self, caller: Caller, _: pb.NotifyClientTerminationRequest) -> Any:
+        self.clients.check_own(caller.client_id)
         self.renewals.left(caller.client_id)
         self.clients.left(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=OK)

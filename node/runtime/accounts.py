@@ -44,7 +44,8 @@ class Kind(IntEnum):
     FRAMES = 2
     """Bytes that arrived and were not handed on."""
     DOCUMENTS = 3
-    """Documents that were parsed, as long as their call is under way; bytes: in memory, about."""
+    """Documents that were parsed, and calls of gRPC beside their requests, as long as the call is
+    under way; bytes: in memory, about."""
     ANSWERS = 4
     """Answers, relays and notices that the receiver has not taken."""
     FORWARDED = 5
@@ -171,7 +172,7 @@ class Accounts:
     def open(self, host: str) -> "Account":
         """Return a new account of a connection from an IP address, or whatever stands for it. One
         machine has a whole network of IPv6 addresses, so these count as one."""
-        what = _network_of(host) if ":" in host else host
+        what = network_of(host)
         address = self.addresses.get(what) or Address(self, what, self._of_address)
         account = Account(self, address, self._of_connection)
         self.count(account, 1)
@@ -223,8 +224,11 @@ class Accounts:
         return BusyError(f"{unit}{self.limits[kind].name} of {whose}", held, limit)
 
 
-def _network_of(host: str) -> str:
-    """Return what an IPv6 address counts as: its /64, or the IPv4 address that it stands for."""
+def network_of(host: str) -> str:
+    """Return what an address counts as: an IPv6 address as its /64, or as the IPv4 address that it
+    stands for."""
+    if ":" not in host:
+        return host
     try:
         address = ipaddress.IPv6Address(host.partition("%")[0])
     except ValueError:

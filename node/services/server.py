@@ -19,6 +19,7 @@ from node.services.bounds.bounded import Bounds
 from node.services.bounds.callers import GrpcCallers
 from node.services.bounds.connection_cut import cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
+from node.services.bounds.idle_connections import IdleConnections
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import ResponseWatch
 from node.services.gate import Gate
@@ -34,7 +35,8 @@ REFUSED_FACTOR: Final = 2
 """Calls that gRPC lets in, refused ones included, in calls that the node serves at once."""
 METADATA_SIZE_BYTES_MAX: Final = 16 * 1024
 CONNECTION_COUNT_MAX: Final = 16_384
-"""Connections at once; new ones above it are closed, since peers and probes need descriptors."""
+"""Connections at once; new ones above it are closed, since peers and probes need descriptors. An
+address keeps half of them."""
 IDLE_MS_MAX: Final = 600_000
 """Time after which a connection without a call is closed; a client dials again for its next one."""
 KEEPALIVE_MS: Final = 30_000
@@ -99,7 +101,10 @@ class GrpcServer:
         half = HalfSent(lambda: traffic_of(self._port))
         self.requests: Final = RequestWatch(half, self._cut, limits=limits)
         self.responses: Final = ResponseWatch(self._cut)
-        self._gate = Gate(Bounds(GrpcCallers(accounts), self.requests, self.responses))
+        callers = GrpcCallers(accounts)
+        self._gate = Gate(Bounds(callers, self.requests, self.responses))
+        self._idle = IdleConnections(callers, CONNECTION_COUNT_MAX)
+        self._looking: asyncio.Task[None] | None = None
         self._port = 0
         self._is_open = False
 
@@ -131,6 +136,7 @@ class GrpcServer:
         await self.set_serving(False)
         self._is_open = True
         await self._server.start()
+        self._looking = asyncio.create_task(self._idle.run(self._port))
 
     async def start(
         self,
@@ -160,5 +166,7 @@ class GrpcServer:
             # gRPC frees a bound port only when a server stops that has been started.
             self._is_open = True
             await self._server.start()
+        if self._looking is not None:
+            self._looking.cancel()
         await self._health.enter_graceful_shutdown()
         await asyncio.shield(self._server.stop(grace_ms / 1000))

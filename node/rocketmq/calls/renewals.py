@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
-from node.rocketmq.clients import GatewayClients
+from node.rocketmq.clients import GatewayClients, pays_for
 from node.runtime.accounts import Charge, Kind, caller
 from node.runtime.rows import remove_from
 from quorumlog.pb import pop_pb2
@@ -103,9 +103,10 @@ class Renewals:
             remove_from(self._of_client, held.client_id, handle)
 
     def left(self, client_id: str) -> None:
-        """Make the messages of a client that ends visible at once."""
+        """Make messages of a client that ends visible at once: those of the caller's address."""
         handles = self._of_client.get(client_id, ())
         gone = [(handle, self._held[handle]) for handle in handles]
+        gone = [(handle, held) for handle, held in gone if pays_for(held.charge)]
         self.let_go(handle for handle, _ in gone)
         if gone:
             self._spawn(self._change_all(gone, 0))

@@ -1,7 +1,9 @@
-"""The proof that a connection comes from a node of the cluster, which alone may forward commands.
+"""The proof that a connection or a call comes from a node of the cluster, which alone may speak for
+clients.
 
 Owns the token of this process. Each process draws one at its start and tells it to its peers, once
-they have proved themselves on the link between nodes; a connection that shows it is one of a node.
+they have proved themselves on the link between nodes; a connection of remoting, or a call of gRPC,
+that shows it is one of a node.
 """
 
 import hmac
@@ -26,10 +28,14 @@ class NodeProof:
         self._own: Final = own.hex().encode()
         self.token_of: Final = token_of
 
+    def is_own(self, shown: str) -> bool:
+        """Whether hexadecimal digits are the token of this process."""
+        digits = shown.encode("utf-8", "replace")
+        return bool(self._own) and hmac.compare_digest(digits, self._own)
+
     async def greet(self, request: Request) -> Answer:
         """Take a connection for one of a node. Raises RefusedError without the right token."""
-        shown = request.command.ext.get(TOKEN, "")
-        if not self._own or not hmac.compare_digest(shown.encode("utf-8", "replace"), self._own):
+        if not self.is_own(request.command.ext.get(TOKEN, "")):
             text = "this is not the token of this node, which only its peers know"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
         request.connection.become_node()

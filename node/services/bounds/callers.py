@@ -1,13 +1,15 @@
 """The callers of a gRPC server: one for each connection, with its account and its calls under way.
 
 Owns when an account begins and ends: gRPC does not tell of connections, so an account is opened
-with the first call of one and closed at the look after its last call. Must not know what a call is.
+with the first call of one and closed at the look that finds it without a call and empty: what
+outlives its calls, as an open transaction, counts for as long as it is there. Must not know what a
+call is.
 """
 
 from typing import Final
 
 from node.runtime.accounts import Account, Accounts, Lease, set_caller
-from node.services.bounds.connection_cut import address_of
+from node.services.bounds.connection_cut import TcpAddress, address_of
 from node.services.bounds.look_timer import LookTimer
 
 _LOOK_MS: Final = 1_000
@@ -55,11 +57,16 @@ class GrpcCallers:
         self._timer.go_on()
         return found
 
+    def busy(self) -> set[TcpAddress]:
+        """Return the addresses of connections with calls under way."""
+        found = (address_of(peer) for peer, caller in self._by_peer.items() if caller.count)
+        return {address for address in found if address is not None}
+
     def look(self) -> None:
-        """Close the accounts of connections without a call."""
+        """Close the accounts of connections without a call for which nothing is held."""
         self.accounts.settle()
         for peer, caller in list(self._by_peer.items()):
-            if not caller.count:
+            if not caller.count and caller.account.is_empty:
                 del self._by_peer[peer]
                 caller.account.close()
 

@@ -11,7 +11,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -43,8 +43,12 @@ def cut_connection(peer: str, local_port: int) -> bool:
 
     The search fails when there is no such connection, or no descriptor left to look for it with."""
     wanted = address_of(peer)
-    if wanted is None:
-        return False
+    return wanted is not None and cut_connections({wanted}, local_port) == 1
+
+
+def cut_connections(wanted: Collection[TcpAddress], local_port: int) -> int:
+    """End the connections of clients at these addresses to a port; return how many were found."""
+    count = 0
     for descriptor in _sockets(_descriptors() or ()):
         # A copy of the descriptor cannot change its file, while gRPC may close and reuse the
         # number. An error means that it was closed meanwhile, or is not a connection.
@@ -54,10 +58,17 @@ def cut_connection(peer: str, local_port: int) -> bool:
         ):
             if link.family not in _FAMILIES:
                 continue
-            if link.getsockname()[1] == local_port and _of(link.getpeername()) == wanted:
+            if link.getsockname()[1] == local_port and _of(link.getpeername()) in wanted:
                 link.shutdown(socket.SHUT_RDWR)
-                return True
-    return False
+                count += 1
+                if count == len(wanted):
+                    break
+    return count
+
+
+def descriptor_count() -> int:
+    """Return how many descriptors the process has; 0 without one left to count with."""
+    return len(_descriptors() or ())
 
 
 def traffic_of(local_port: int) -> dict[TcpAddress, Traffic] | None:

@@ -13,9 +13,20 @@ from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq import forwarder, hold
 from node.rocketmq.cluster import Leader
+from node.rocketmq.forwarder import CLIENT_HEADER, TOKEN_HEADER
+from node.runtime.accounts import Kind
 from quorumlog.pb import rocketmq_pb2 as pb
-from quorumlog.pb.rocketmq_pb2 import Code
-from tests.node.rocketmq.test_service import GROUP, TOPIC, Gateway, gateway_at, stored_count
+from quorumlog.pb.rocketmq_pb2 import Code, MessageType
+from tests.node.rocketmq.test_service import (
+    CLIENT,
+    GROUP,
+    TOKEN,
+    TOPIC,
+    Gateway,
+    gateway_at,
+    message,
+    stored_count,
+)
 from tests.patience import eventually
 
 
@@ -214,7 +225,30 @@ async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
         status = (await pair.follower.send(b"one more")).status
         assert (status.code, "limit" in status.message) == (Code.TOO_MANY_REQUESTS, True)
         (key,) = pair.follower.rocketmq.forwarder._under_way
-        assert key[1] == "ipv4:127.0.0.1", "others have a count of their own"
+        assert key[1] == "127.0.0.1", "others have a count of their own"
         pair.leader.node.driver.release()
         assert [(await send).status.code for send in sends] == [Code.OK] * 2
         assert not pair.follower.rocketmq.forwarder._under_way
+
+
+async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path) -> None:
+    named = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"))
+    right, wrong = ((*named, (TOKEN_HEADER, token.hex())) for token in (TOKEN, bytes(16)))
+    half = pb.SendMessageRequest(messages=[message(message_type=MessageType.TRANSACTION)])
+    async with pair_at(tmp_path) as pair:
+        leader = pair.leader
+
+        def held(kind: Kind) -> dict[str, int]:
+            return {host: one.counts[kind] for host, one in leader.accounts.addresses.items()}
+
+        for metadata in (named, wrong, right):
+            answer = await leader.call("SendMessage", half, metadata)
+            assert answer.status.code == Code.OK
+        assert held(Kind.TRANSACTIONS) == {"127.0.0.1": 2, "10.0.0.9": 1}
+        await leader.send()
+        await leader.receive(metadata=right)
+        assert held(Kind.DELIVERIES) == {"127.0.0.1": 0, "10.0.0.9": 1}
+        await pair.follower.call("SendMessage", half, wrong)
+        stranger, client = leader.accounts._remotes.items()
+        assert (stranger[0], client[0].rpartition(":")[0]) == ("10.0.0.9:77", "127.0.0.1")
+        assert client[1].counts[Kind.TRANSACTIONS] == 1

@@ -16,11 +16,13 @@ from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.clients import (
+    ALIVE_S,
     QUESTION_SHARES,
     QUESTION_SIZE_BYTES_MAX,
     GatewayClient,
     GatewayClients,
 )
+from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
 from node.rocketmq.protocol.messages import from_record, timestamp
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
@@ -31,7 +33,16 @@ from quorumlog.pb.rocketmq_pb2 import Code, Encoding
 from quorumlog.records.compression import IS_COMPRESSED, ZLIB, decompress
 from store.record.message import Message as Record
 from store.record.message import decode_message, encode_message
-from tests.node.rocketmq.test_service import HANDLE, TOPIC, Gateway, gateway_at, message
+from tests.node.rocketmq.test_service import (
+    CLIENT,
+    HANDLE,
+    HEARTBEAT,
+    TOKEN,
+    TOPIC,
+    Gateway,
+    gateway_at,
+    message,
+)
 from tests.patience import eventually
 
 STRANGE = [
@@ -332,6 +343,29 @@ def test_a_flood_of_client_ids_makes_room_among_those_of_its_address_only() -> N
     assert accounts.address_count == 1
 
 
+async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path) -> None:
+    other = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"), (TOKEN_HEADER, TOKEN.hex()))
+    ended = pb.NotifyClientTerminationRequest()
+    async with gateway_at(tmp_path) as gateway:
+        clients, telemetry = (
+            gateway.rocketmq.clients,
+            gateway.channel.stream_stream(
+                f"/{SERVICE}/Telemetry", None, pb.TelemetryCommand.FromString
+            ),
+        )
+        await gateway.call("Heartbeat", HEARTBEAT)
+        client = clients.seen("client@1")
+        for name, request in (("Heartbeat", HEARTBEAT), ("NotifyClientTermination", ended)):
+            answer = await gateway.call(name, request, other)
+            assert answer.status.code == Code.FORBIDDEN
+        (command,) = [one async for one in telemetry(iter(()), metadata=other)]
+        assert command.status.code == Code.FORBIDDEN
+        assert (clients.seen("client@1"), client.commands) == (client, None)
+        client.last_seen_s -= ALIVE_S
+        assert (await gateway.call("Heartbeat", HEARTBEAT, other)).status.code == Code.OK
+        assert clients.seen("client@1").host == "10.0.0.9", "who is silent has no claim"
+
+
 def test_texts_of_a_client_are_counted() -> None:
     accounts = Accounts({Kind.MEMBERS: Limit("members", 6, 8_000, 1, 1)})
     clients = GatewayClients()
@@ -372,6 +406,9 @@ async def test_messages_that_are_renewed_are_charged_to_their_client() -> None:
             for _ in range(2):  # A repeated attempt.
                 renewals.hold(host, "g", "t", [f"{host}/{n}" for n in range(6)])
     assert (len(renewals), renewals.dropped_total) == (8, 8)
+    with on_behalf_of(accounts.open("10.0.0.2")):
+        renewals.left("10.0.0.1")
+    assert len(renewals) == 8, "a stranger ends no other client"
     renewals.left("10.0.0.1")
     assert accounts.held(Kind.ROWS)[0] == 4
     renewals.end()

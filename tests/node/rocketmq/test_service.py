@@ -12,15 +12,19 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from node.config.types import Address
 from node.rocketmq import hold
 from node.rocketmq.access import Access
 from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import GroupNode, Share
 from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.endpoints import endpoints_of
+from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.routes import Routes
 from node.rocketmq.service import RocketMq
+from node.runtime.accounts import Accounts
 from node.services.calls import ServedCalls
+from node.services.server import GrpcServer
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.pop_pb2 import DescribePopRequest
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code, FilterType, MessageType
@@ -31,6 +35,7 @@ TOPIC = pb.Resource(name="orders")
 GROUP = pb.Resource(name="readers")
 QUEUE = pb.MessageQueue(topic=TOPIC)
 CLIENT = (("x-mq-client-id", "client@1"),)
+TOKEN = bytes(range(16))
 HANDLE = "2.g0.none"
 HEARTBEAT = pb.HeartbeatRequest(client_type=ClientType.PUSH_CONSUMER, group=GROUP)
 
@@ -39,9 +44,15 @@ class Gateway:
     """A gateway and a connection to it."""
 
     def __init__(
-        self, node: Fixture, rocketmq: RocketMq, channel: grpc.aio.Channel, port: int
+        self,
+        node: Fixture,
+        rocketmq: RocketMq,
+        channel: grpc.aio.Channel,
+        port: int,
+        accounts: Accounts,
     ) -> None:
         self.node, self.rocketmq, self.channel, self.port = node, rocketmq, channel, port
+        self.accounts = accounts
 
     async def call(self, name: str, request: Any, metadata: Any = CLIENT) -> Any:
         """Call a unary method."""
@@ -52,7 +63,9 @@ class Gateway:
         )
         return await method(request, metadata=metadata, timeout=PATIENCE_S)
 
-    async def receive(self, timeout_s: float = PATIENCE_S, **fields: Any) -> list[Any]:
+    async def receive(
+        self, timeout_s: float = PATIENCE_S, metadata: Any = CLIENT, **fields: Any
+    ) -> list[Any]:
         """Call ReceiveMessage and return all elements."""
         fields.setdefault("group", GROUP)
         fields.setdefault("message_queue", QUEUE)
@@ -65,7 +78,7 @@ class Gateway:
             response_deserializer=pb.ReceiveMessageResponse.FromString,
         )
         request = pb.ReceiveMessageRequest(**fields)
-        return [e async for e in method(request, metadata=CLIENT, timeout=timeout_s)]
+        return [e async for e in method(request, metadata=metadata, timeout=timeout_s)]
 
     async def send(self, body: bytes = b"x", **system: Any) -> Any:
         """Send one message to topic orders."""
@@ -93,14 +106,15 @@ async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIte
     }
     async with node_at(root, **sizes) as node:
         calls = ServedCalls(on_fatal=_raise)
-        rocketmq = RocketMq(node.broker, calls, Access(keys or {}), None, lambda _node: True)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((rocketmq.handler(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        proof = NodeProof(TOKEN, lambda _node: TOKEN)
+        rocketmq = RocketMq(node.broker, calls, Access(keys or {}), None, lambda _node: True, proof)
+        accounts = Accounts()
+        server = GrpcServer(accounts)
+        port = server.bind(Address("127.0.0.1", 0))
+        await server.start({}, [rocketmq.handler()])
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield Gateway(node, rocketmq, channel, port)
+                yield Gateway(node, rocketmq, channel, port, accounts)
         finally:
             await server.stop(0)
             await rocketmq.stop()

@@ -10,8 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.config.types import Address
-from node.runtime.accounts import Accounts, Kind, Limit, caller
-from node.services.bounds.bounded import refusing
+from node.runtime.accounts import ANY, LIMITS, Account, Accounts, Kind, Limit, caller
+from node.services.bounds.bounded import CALL_SIZE_BYTES, refusing
 from node.services.server import GrpcServer
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
@@ -31,11 +31,13 @@ class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.release = asyncio.Event()
         self.callers = list[str]()
+        self.accounts = list[Account]()
 
     def _note(self) -> None:
         account = caller()
         assert account is not None
         self.callers.append(account.address.what)
+        self.accounts.append(account)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         async def unary(data: bytes, _context: object) -> bytes:
@@ -64,9 +66,11 @@ class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def parking() -> AsyncIterator[tuple[Accounts, _Parking, int]]:
+async def parking(
+    documents: Limit = LIMITS[Kind.DOCUMENTS],
+) -> AsyncIterator[tuple[Accounts, _Parking, int]]:
     calls = Limit("calls under way", CALL_COUNT_MAX, 1 << 20)
-    accounts, methods = Accounts({Kind.CALLS: calls}), _Parking()
+    accounts, methods = Accounts({Kind.CALLS: calls, Kind.DOCUMENTS: documents}), _Parking()
     server = GrpcServer(accounts)
     port = server.bind(Address("127.0.0.1", 0))
     await server.start({}, [methods])
@@ -91,6 +95,12 @@ def flood(port: int, connection_count: int) -> list[HalfSender]:
         sender.look()
         found.append(sender)
     return found
+
+
+def ended(senders: list[HalfSender]) -> list[HalfSender]:
+    for sender in senders:
+        sender.look()
+    return [sender for sender in senders if sender.is_closed]
 
 
 @pytest.mark.parametrize(("connection_count", "held_count"), [(2, 8), (6, 16)])
@@ -128,3 +138,56 @@ async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
         large = bytes((1 << 20) // 8 + 1)
         assert b"bytes of calls under way of one connection" in await own(large)
         assert await own(large[:-1]) == large[:-1]
+
+
+async def test_the_memory_of_a_call_that_waits_is_charged() -> None:
+    room = Limit("documents", ANY, 6 * CALL_SIZE_BYTES, connection_part=2)
+    async with (
+        parking(room) as (accounts, methods, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        own = channel.unary_unary("/park/own")
+        kinds = channel.unary_unary("/park/unary"), channel.unary_stream("/park/stream")
+        parked = [kinds[0](b""), kinds[1](b""), channel.stream_stream("/park/both")(iter([b""]))]
+        await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
+        assert accounts.held(Kind.DOCUMENTS)[1] == len(parked) * CALL_SIZE_BYTES
+        assert b"bytes of documents of one connection" in await own(b"x")
+        methods.release.set()
+        await eventually(lambda: not accounts.held(Kind.DOCUMENTS)[1], "given back")
+        assert await own(b"x") == b"x"
+
+
+async def test_idle_connections_of_one_address_leave_the_others_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.services.bounds.idle_connections._LOOK_S", 0.05)
+    monkeypatch.setattr("node.services.server.CONNECTION_COUNT_MAX", 8)
+    async with parking() as (_, methods, port):
+        senders = [HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE) for _ in range(6)]
+        for sender in senders:
+            await asyncio.to_thread(sender.greet)
+        senders[-1].call(1, "/park/both", size_bytes=1)
+        await eventually(lambda: len(methods.callers) == 1, "a call of the newest")
+        await eventually(lambda: len(ended(senders)) == 2, "two are beyond half")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            check: Any = health_pb2_grpc.HealthStub(channel).Check
+            await check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        assert senders[-1] not in ended(senders), "it has a call"
+        for sender in senders:
+            sender.close()
+
+
+async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() -> None:
+    async with (
+        parking() as (accounts, methods, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        methods.release.set()
+        unary = channel.unary_unary("/park/unary")
+        await unary(b"x")
+        held = methods.accounts[0].charge(Kind.TRANSACTIONS)
+        await eventually(lambda: accounts.held(Kind.CALLS) == (0, 0), "a look")
+        await unary(b"x")
+        assert methods.accounts[0] is methods.accounts[1]
+        held.release()
+        await eventually(lambda: not accounts.address_count, "the next look")
