@@ -110,8 +110,10 @@ def _heartbeat(group_count: int, topic_count: int, client_id: str = "c") -> byte
 
 
 def heartbeat_of(number: int) -> Input:
-    """Return the heartbeat of a client id in one group."""
-    return Input(RequestCode.HEART_BEAT, {}, _heartbeat(1, 1, f"leaves{number}"))
+    """Return the heartbeat of a producer, which is told of nothing."""
+    groups = [{"groupName": "leaves"}]
+    body = document(clientID=f"leaves{number}", producerDataSet=groups)
+    return Input(RequestCode.HEART_BEAT, {}, body)
 
 
 def locks_of(group: str, code: RequestCode = RequestCode.LOCK_BATCH_MQ) -> Input:

@@ -44,7 +44,7 @@ from quorumlog.pb import admin_pb2
 BURST_COUNT: Final = 8
 ROUND_COUNT: Final = 3
 LEAVE: Final = "the end of a connection"
-_CLIENT_COUNT: Final = 16_000
+_CLIENT_COUNT: Final = 2_000
 _TIMEOUT_S: Final = 60.0
 _PACKAGE: Final = "quorumlog.v1"
 
