@@ -110,7 +110,7 @@ def _heartbeat(group_count: int, topic_count: int, client_id: str = "c") -> byte
 
 
 def heartbeat_of(number: int) -> Input:
-    """Return the heartbeat of a producer, which is told of nothing."""
+    """Return the heartbeat of a producer, which gets no notices."""
     groups = [{"groupName": "leaves"}]
     body = document(clientID=f"leaves{number}", producerDataSet=groups)
     return Input(RequestCode.HEART_BEAT, {}, body)
