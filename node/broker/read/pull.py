@@ -106,6 +106,9 @@ class Pulls:
         self.tail_count += 1
         try:
             while True:
+                # Its consumer may take all without a pause: a long queue is not one step.
+                if self._context.turn.is_over():
+                    await self._context.turn.next()
                 self._freshness.check(reader.consistency)
                 result = self._read(reader, offset)
                 if self._is_beyond(result) and not is_told:

@@ -68,6 +68,29 @@ async def test_a_tail_reads_nothing_ahead_of_a_slow_reader(tmp_path: Path) -> No
         await close(stream)
 
 
+async def test_a_tail_that_is_taken_without_a_pause_leaves_turns_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each read is a slice of its own.
+    async with node_at(tmp_path) as node:
+        await node.append(0, 20)
+        stream = tail(node, max_size_bytes=1)
+        loop, turn, turns = asyncio.get_running_loop(), 0, set[int]()
+
+        def count_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(turns) < 20:
+                loop.call_soon(count_turn)
+
+        count_turn()
+        for number in range(20):
+            assert numbers((await anext(stream)).records) == [number]
+            turns.add(turn)
+        assert len(turns) == 20
+        await close(stream)
+
+
 async def test_an_idle_tail_says_so(tmp_path: Path) -> None:
     limits = replace(Limits(), tail_idle_ms=5)
 
