@@ -19,6 +19,7 @@ from node.runtime.rows import remove_from
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
 
+_EXPIRED_COUNT: Final = 512
 SILENT_S_MAX: Final = 120.0
 """Time after which a silent client without a stream is forgotten."""
 ALIVE_S: Final = 35.0
@@ -209,6 +210,12 @@ class GatewayClients:
     def stream_count(self) -> int:
         """Count of clients with a stream."""
         return sum(client.commands is not None for client in self._clients.values())
+
+    def expire(self) -> None:
+        """Forget clients that were silent for too long, some at a time."""
+        now_s = time.monotonic()
+        for _ in range(min(len(self._clients), _EXPIRED_COUNT)):
+            self._forget_silent(now_s)
 
     def _forget_silent(self, now_s: float) -> None:
         """Look at two clients for each that calls."""

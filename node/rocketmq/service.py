@@ -306,6 +306,7 @@ class RocketMq:
             text = "a heartbeat without a client type"
             raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
         self.clients.seen(caller.client_id)
+        self.end_calls.watch()  # It forgets clients, too.
         return pb.HeartbeatResponse(status=OK)
 
     async def _terminated(self, caller: Caller, _: pb.NotifyClientTerminationRequest) -> Any:

@@ -115,19 +115,20 @@ class EndCalls:
             self._drop(key)
 
     def watch(self) -> None:
-        """Look soon: a client has opened a stream here."""
+        """Look soon: a client is here."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
     def look(self) -> None:
         """Subscribe to the leader of each group for each topic that has a producer here.
 
-        Looks again after a second as long as any client has a stream here.
+        Looks again after a second as long as there are clients, and forgets the silent ones.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._clients.stream_count:
+        self._clients.expire()
+        if len(self._clients):
             self.watch()
         hosts = self._clients.producer_topics(self._cluster.topic_names())
         wanted: dict[tuple[str, str], Leader] = {}

@@ -428,6 +428,23 @@ async def test_only_topics_that_there_are_have_somebody_to_ask_for(tmp_path: Pat
         assert set(end_calls._checks) == {(own, "orders")}
 
 
+async def test_silent_clients_are_given_back_though_no_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.rocketmq.calls.ends.LOOK_S", 0.01)
+    monkeypatch.setattr("node.rocketmq.clients.SILENT_S_MAX", 0.0)
+    async with gateway_at(tmp_path) as gateway:
+        clients = gateway.rocketmq.clients
+        with on_behalf_of(Accounts().open("10.0.0.1")):
+            rows = [clients.seen(f"c{number}") for number in range(40)]
+        rows[7].commands = asyncio.Queue()
+        gateway.rocketmq.end_calls.watch()
+        await eventually(lambda: len(clients) == 1, "the one with a stream stays")
+        rows[7].commands = None
+        await eventually(lambda: len(clients) == 0, "it has gone, too")
+        assert all(row.charge is not None and not row.charge.count for row in rows)
+
+
 async def test_without_room_for_a_question_the_broker_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
