@@ -6,9 +6,9 @@ task belongs to a connection.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from node.framed.frames import FramedParser, FrameFault
@@ -292,7 +292,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def _hand_on_in_turn(self, nbytes: int | None) -> None:
         """Hand on frames that may take ms, when no other connection does so in this turn of the
         loop: batches of many connections at once would hold it for a second."""
-        owner, began_s = self._owner, monotonic()
+        owner, began_s = self._owner, time.monotonic()
         if began_s - owner.ended_s > SLICE_S:
             owner.spent_s = 0.0
         if (owner.turns and not owner.is_calling) or owner.spent_s > SLICE_S:
@@ -303,7 +303,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             owner.wait_for_turn(self)
             return
         self._hand_on(nbytes, began_s + SLICE_S)
-        owner.ended_s = monotonic()
+        owner.ended_s = time.monotonic()
         owner.spent_s += owner.ended_s - began_s
 
     def _hand_on(self, nbytes: int | None, until_s: float = 0.0) -> None:
@@ -323,7 +323,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 count += 1
                 if not parser.rest or self._holds or self.is_ended:
                     break
-                if count >= self._turn_frame_count_max or 0 < until_s <= monotonic():
+                if count >= self._turn_frame_count_max or 0 < until_s <= time.monotonic():
                     self.hold(TURN)
                     self._loop.call_soon(self.release, TURN)
                     break
