@@ -41,7 +41,7 @@ _KEEPALIVE: Final = (
 """A client whose machine is gone is noticed within a minute, also while its calls wait."""
 _TLS_HANDSHAKE: Final = b"\x16"
 """First byte of a client with TLS. As length of a frame it would be above any limit."""
-_PLAIN_SIZE_BYTES: Final = 4 << 10
+PLAIN_SIZE_BYTES: Final = 4 << 10
 _TLS_SIZE_BYTES: Final = 72 << 10
 """Memory of an idle connection, with what OpenSSL keeps for one."""
 _LOG_INTERVAL_MS: Final = 10_000
@@ -163,7 +163,7 @@ class FramedServer:
             account = self.connections.accounts.open(str(remote[0]))
             try:
                 account.take(
-                    Kind.CONNECTIONS, _PLAIN_SIZE_BYTES if how.tls is None else _TLS_SIZE_BYTES
+                    Kind.CONNECTIONS, PLAIN_SIZE_BYTES if how.tls is None else _TLS_SIZE_BYTES
                 )
             except BusyError as error:
                 account.close()

@@ -10,6 +10,7 @@ import pytest
 import quorumlog
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
+from node.framed.server import PLAIN_SIZE_BYTES
 from node.runtime.accounts import Kind
 from tests import seeds
 from tests.cluster.conftest import running
@@ -120,9 +121,19 @@ async def judged(directory: Path, seed: int) -> None:
         async def is_empty() -> bool:
             await client.admin.list_groups()  # Drops silent members.
             now = await asyncio.to_thread(held, cluster)
-            # Followers forward requests on a connection of their own.
-            spare = {key: len(ports) - 1 for key in now if key[2] == "connections"}
-            return all(n <= held_before[key] + spare.get(key, 0) for key, n in now.items())
+            over.clear()
+            over.update((k, n) for k, n in now.items() if n > held_before[k] + spare.get(k[1:], 0))
+            return not over
 
-        await eventually(is_empty, "what was held for strangers to end")
+        # Nodes forward requests on connections of their own, which stay.
+        nodes = len(ports) - 1
+        spare = {
+            ("quorumlog_held", "connections"): nodes,
+            ("quorumlog_held_bytes", "connections"): nodes * PLAIN_SIZE_BYTES,
+        }
+        over: dict[tuple[int, str, str], float] = {}
+        try:
+            await eventually(is_empty, "what was held for strangers to end")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {over}, before {held_before}") from None
         assert max(still_ms for still_ms, _ in busy.values()) <= STILL_MS_MAX, (calm, busy)
