@@ -4,7 +4,7 @@ Owns the answers; the values are in the replicated state, so every node of the c
 """
 
 from node.rocketmq.remoting.calls.json_bodies import json_body
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -13,11 +13,8 @@ from node.state.tables.key_values import KeyValuesTable
 from quorumlog.pb.state_pb2 import Command
 
 
-class KeyValueCalls:
+class KeyValueCalls(Calls):
     """Answers the requests about keys. One per gateway."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
 
     async def change(self, request: Request) -> Answer:
         """Put or delete a key."""
@@ -25,7 +22,7 @@ class KeyValueCalls:
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
             put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
-        await self._shared.broker.commands.submit(Command(put_key_value=put))
+        await self._broker.commands.submit(Command(put_key_value=put))
         return Answer()
 
     async def value(self, request: Request) -> Answer:
@@ -48,6 +45,5 @@ class KeyValueCalls:
         return Answer(body=json_body({"table": found}))
 
     def _values(self, namespace: str) -> dict[str, str]:
-        context = self._shared.context
-        context.check_leads()
-        return context.state.table(KeyValuesTable).values(namespace)
+        self._context.check_leads()
+        return self._context.state.table(KeyValuesTable).values(namespace)

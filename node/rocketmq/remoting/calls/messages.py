@@ -9,7 +9,7 @@ from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -27,17 +27,14 @@ _CALL_COUNT_MAX: Final = 16
 """Calls of the broker for one query; each goes on where the one before stopped."""
 
 
-class MessageCalls:
+class MessageCalls(Calls):
     """Answers the requests for single messages. One per gateway."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
 
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
-        self._shared.context.check_leads()
-        found = visible_at(self._shared.context, int_of(request.command.ext, "offset"))
-        number, shown = self._shared.names.shown(found.message.queue_id)
+        self._context.check_leads()
+        found = visible_at(self._context, int_of(request.command.ext, "offset"))
+        number, shown = self._names.shown(found.message.queue_id)
         return Answer(body=seen_by_clients(found.record, shown, self._shared.routed_host(number)))
 
     async def by_key(self, request: Request) -> Answer:
@@ -54,7 +51,7 @@ class MessageCalls:
         found: list[bytes] = []
         left_size_bytes = _SIZE_BYTES_MAX
         for _ in range(_CALL_COUNT_MAX):
-            response = await self._shared.broker.queries.query_by_key(asked)
+            response = await self._broker.queries.query_by_key(asked)
             for record in reversed(self._own(response.records, number)):
                 left_size_bytes -= len(record)
                 if found and (left_size_bytes < 0 or len(found) >= count_max):
@@ -82,7 +79,7 @@ class MessageCalls:
         while at < len(records):
             (size_bytes,) = _HEAD.unpack_from(records, at)
             queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
-            of_number, shown = self._shared.names.shown(queue)
+            of_number, shown = self._names.shown(queue)
             if of_number == number:
                 found.append(seen_by_clients(records[at : at + size_bytes], shown, host))
             at += size_bytes

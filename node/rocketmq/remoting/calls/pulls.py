@@ -11,8 +11,7 @@ from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
-from node.rocketmq.remoting.calls.groups import GroupCalls
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -46,18 +45,12 @@ _HEAD: Final = struct.Struct(">i")
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
 
-class Pulls:
+class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        groups: GroupCalls,
-        add_got: Callable[[str, str, int], None],
-    ) -> None:
+    def __init__(self, shared: Shared, add_got: Callable[[str, str, int], None]) -> None:
         """`add_got` counts the messages that consumers get: topic, group and their number."""
-        self._shared = shared
-        self._groups = groups
+        super().__init__(shared)
         self._add_got = add_got
 
     async def pull(self, request: Request) -> Answer:
@@ -102,7 +95,7 @@ class Pulls:
         ext = request.command.ext
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
-        queue_id = self._shared.names.queue(number, shown)
+        queue_id = self._names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
         subscription = self._subscription(request, group, topic, flags)
         asked = PullRequest(
@@ -119,7 +112,7 @@ class Pulls:
             tags=subscription.tags,
             sql=subscription.expression if subscription.is_sql else "",
         )
-        pulled = await self._shared.broker.pulls.pull(asked)
+        pulled = await self._broker.pulls.pull(asked)
         response = pulled.response
         code, remark = _CODES[response.status]
         ext_of_answer = {
@@ -143,7 +136,7 @@ class Pulls:
         if flags & _HAS_SUBSCRIPTION:
             expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
             return Subscription(topic, expression, kind == _SQL, version)
-        known = self._groups.clients.consumers.get(group)
+        known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)

@@ -8,8 +8,8 @@ from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Clients, Member
+from node.rocketmq.remoting.calls.shared import Calls
+from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -22,12 +22,8 @@ from store.record.topic_names import dead_letter_topic, retry_topic
 _ANSWER_S: Final = 10.0
 
 
-class RelayCalls:
+class RelayCalls(Calls):
     """Answers the requests that are passed on to a client. One per gateway."""
-
-    def __init__(self, shared: Shared, clients: Clients) -> None:
-        self._shared = shared
-        self._clients = clients
 
     async def running_info(self, request: Request) -> Answer:
         """Return what a consumer tells of itself."""
@@ -40,23 +36,23 @@ class RelayCalls:
         ext = request.command.ext
         member = self._member(request, is_any=True)
         group = text_of(ext, "consumerGroup")
-        self._shared.context.check_local()
+        self._context.check_local()
         try:
             position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        topic = visible_at(self._shared.context, position, group)[0].topic
+        topic = visible_at(self._context, position, group)[0].topic
         own = {retry_topic(group), dead_letter_topic(group)}
-        if topic not in own | self._clients.consumers[group].subscriptions.keys():
+        if topic not in own | self._shared.clients.consumers[group].subscriptions.keys():
             text = f"group {group[:200]!r} does not subscribe to {topic!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
 
         def told() -> Command:
             # Read when the consumer takes it: until then only the request is held.
-            message, record = visible_at(self._shared.context, position, group)
-            number, shown = self._shared.names.shown(message.queue_id)
+            message, record = visible_at(self._context, position, group)
+            number, shown = self._names.shown(message.queue_id)
             body = seen_by_clients(record, shown, self._shared.own_host(number))
-            name = {"brokerName": self._shared.names.all[number]}
+            name = {"brokerName": self._names.all[number]}
             return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext | name, body=body)
 
         return await self._asked(member, told)
@@ -64,7 +60,7 @@ class RelayCalls:
     def _member(self, request: Request, *, is_any: bool) -> Member:
         ext = request.command.ext
         group, client_id = text_of(ext, "consumerGroup"), ext.get("clientId", "")
-        members = self._clients.members((True, group))
+        members = self._shared.clients.members((True, group))
         if is_any and not client_id and members:
             return next(iter(members.values()))
         if client_id not in members:

@@ -8,8 +8,7 @@ import time
 from typing import Final
 
 from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, properties_of
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Clients
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -32,12 +31,8 @@ _NAMES: Final = {
 }
 
 
-class ReplyCalls:
+class ReplyCalls(Calls):
     """Answers both requests that send a reply. One per gateway."""
-
-    def __init__(self, shared: Shared, clients: Clients) -> None:
-        self._shared = shared
-        self._clients = clients
 
     async def reply(self, request: Request) -> Answer:
         """Pass a reply on to the requester; refused when it is not connected to this node."""
@@ -50,7 +45,7 @@ class ReplyCalls:
         }
         properties = properties_of(fields.get("properties", ""))
         client_id = properties.get(REPLY_TO, "")
-        member = self._clients.producer(client_id)
+        member = self._shared.clients.producer(client_id)
         if member is None:
             text = f"the requester {client_id[:200]!r} is not connected to this node"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)

@@ -8,7 +8,7 @@ from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.broker.records.delayed import level_delay_ms
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
@@ -17,19 +17,16 @@ from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 _DEAD: Final = -1
 
 
-class RetryCalls:
+class RetryCalls(Calls):
     """Answers the request that gives a message back. One per gateway."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
 
     async def send_back(self, request: Request) -> Answer:
         """Have a message delivered again after a pause, or make it a dead letter."""
         ext = request.command.ext
         group = text_of(ext, "group")
         level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
-        self._shared.context.check_leads()
-        message = visible_at(self._shared.context, int_of(ext, "offset"), group).message
+        self._context.check_leads()
+        message = visible_at(self._context, int_of(ext, "offset"), group).message
         given = RetryMessage(
             topic=message.topic,
             queue_id=message.queue_id,
@@ -43,5 +40,5 @@ class RetryCalls:
             messages=[given],
             attempt_count_max=limit + 1,  # 0: the group's.
         )
-        await self._shared.broker.retry.retry_later(retry)
+        await self._broker.retry.retry_later(retry)
         return Answer()

@@ -26,7 +26,7 @@ from node.rocketmq.remoting.calls.sent_messages import (
     uniform_entries,
     unique_key,
 )
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Request
@@ -81,22 +81,21 @@ def _is_special(properties: str) -> bool:
     return is_half or any(f"{name}\x01" in properties for name in DELAYS)
 
 
-class Sends:
+class Sends(Calls):
     """Answers the three requests that send messages. One per gateway."""
 
     def __init__(
         self,
         shared: Shared,
         is_locked: Callable[[str], bool],
+        unique_keys: UniqueKeys,
         *,
         has_auto_topics: bool,
-        unique_keys: UniqueKeys,
     ) -> None:
-        """`is_locked` returns whether a group reads in order; `has_auto_topics` whether a send
-        makes its topic; `unique_keys` knows the sends that came before."""
+        """`is_locked` returns whether a group reads in order; `unique_keys` knows the sends that
+        came before; `has_auto_topics` says whether a send makes its topic."""
+        super().__init__(shared)
         self._unique_keys = unique_keys
-        self._shared = shared
-        self._context = shared.context
         self._is_locked = is_locked
         self._has_auto_topics = has_auto_topics
         self._singles = SingleSends(shared.broker)
@@ -169,8 +168,8 @@ class Sends:
             self._check_topic(topic)
             self._context.makers.check_topic(topic)
             asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
-            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._shared.names.count
-            await self._shared.broker.topics.create_topic(
+            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._names.count
+            await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count)
             )
         pending = self._appended(request)
@@ -201,7 +200,7 @@ class Sends:
             store_host=self._context.store.config.store_host,
             reconsume_times=times,
         )
-        receipt = await self._shared.broker.retry.take_copy(
+        receipt = await self._broker.retry.take_copy(
             group,
             record,
             is_dead=times > limit or self._is_locked(group),
@@ -269,7 +268,7 @@ class Sends:
                 encoder,
                 is_usual=not is_batch and stored.is_usual,
             ),
-            shown if shown >= 0 else self._shared.names.shown(queue_id)[1],
+            shown if shown >= 0 else self._names.shown(queue_id)[1],
             key or stored.first_key,
             encoder.sizes,
             self._shared.own_host(number),
@@ -294,9 +293,9 @@ class Sends:
             return self._singles.append(common.topic, common.queue_id, records)
         self._singles.flush()  # Sends enter the log in the order in which they came.
         if not append.HasField("transaction") and not append.has_delayed:
-            return self._shared.broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, records)
         with on_behalf_of(account):  # The broker asks whose they are.
-            return self._shared.broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, records)
 
     def _before(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
@@ -311,7 +310,7 @@ class Sends:
             QueueRange(topic=topic, queue_id=message.queue_id, first_offset=message.queue_offset)
         ]
         done.set_result(AppendResponse(position=message.position, queues=rows))
-        number, shown = self._shared.names.shown(message.queue_id)
+        number, shown = self._names.shown(message.queue_id)
         host = self._shared.own_host(number)
         return Pending(done, shown, key, [message.size_bytes], host)
 
@@ -323,7 +322,7 @@ class Sends:
     def _queue(self, topic: str, number: int, shown: int) -> int:
         """Return the group's queue for a queue id of a broker name. Raises UnknownTopicError,
         TopicNotWritableError, RefusedError."""
-        found, names = self._context.topic(topic), self._shared.names
+        found, names = self._context.topic(topic), self._names
         if not found.permission & PERMISSION_WRITE:
             raise TopicNotWritableError(topic, found.permission)
         count = found.queue_count

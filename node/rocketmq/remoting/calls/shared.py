@@ -17,6 +17,7 @@ from node.broker import Broker
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.resets import Resets
+from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
@@ -36,6 +37,9 @@ _log: Final = structlog.get_logger(component="remoting")
 
 class Shared:
     """The parts that the requests of all subjects use. One per gateway."""
+
+    clients: Clients
+    """Those of `GroupCalls`."""
 
     def __init__(
         self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
@@ -170,3 +174,13 @@ class Shared:
             and NAME_CHARACTERS.issuperset(group)
             and self.context.state.topic(topic) is None
         )
+
+
+class Calls:
+    """Base of the parts that answer the requests about one subject. One of each per gateway."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared: Final = shared
+        self._broker: Final = shared.broker
+        self._context: Final = shared.context
+        self._names: Final = shared.names
