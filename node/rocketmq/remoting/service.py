@@ -18,7 +18,6 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
-from node.rocketmq.remoting.calls.key_values import KeyValueCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
 from node.rocketmq.remoting.calls.meters import SAMPLE_S
@@ -27,8 +26,6 @@ from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
 from node.rocketmq.remoting.calls.relays import RelayCalls
-from node.rocketmq.remoting.calls.replies import ReplyCalls
-from node.rocketmq.remoting.calls.retries import RetryCalls
 from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.send import Sends
 from node.rocketmq.remoting.calls.shared import Shared
@@ -84,7 +81,6 @@ class Remoting:
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
         shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
-        self._retries = RetryCalls(shared)
         self.locks: Final = LockCalls(shared)
         has_auto_topics = settings.rocketmq_auto_topics
         self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
@@ -94,7 +90,6 @@ class Remoting:
         broker.add_leader_work(self.unique_keys)
         self.transactions: Final = TransactionCalls(shared)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
-        self._replies = ReplyCalls(shared)
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings)
@@ -102,7 +97,6 @@ class Remoting:
         self._routes = RouteCalls(
             shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
-        self._key_values = KeyValueCalls(shared)
         self._topics = TopicAdmin(shared, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(shared, self._routes.places)
@@ -124,10 +118,10 @@ class Remoting:
             RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.commit,
             RequestCode.END_TRANSACTION: at_leader(self.transactions.end_transaction),
-            RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE: self._relays.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._relays.reply,
             RequestCode.CONSUMER_SEND_MSG_BACK: at_leader(
-                self._retries.send_back, is_repeatable=False
+                self._messages.send_back, is_repeatable=False
             ),
             RequestCode.POP_MESSAGE: at_leader(self._pops.pop),
             RequestCode.ACK_MESSAGE: at_leader(self._pops.ack),
@@ -154,10 +148,10 @@ class Remoting:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: at_leader(self._key_values.change),
-            RequestCode.DELETE_KV_CONFIG: at_leader(self._key_values.change),
-            RequestCode.GET_KV_CONFIG: at_leader(self._key_values.value),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._key_values.values),
+            RequestCode.PUT_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.DELETE_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.GET_KV_CONFIG: at_leader(self._routes.value_of_key),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._routes.values_of_namespace),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,

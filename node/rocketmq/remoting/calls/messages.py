@@ -1,13 +1,15 @@
-"""Single messages: by position, and by key.
+"""Single messages: by position, by key, and those that a consumer gives back.
 
 Owns which of a group's messages a broker name answers for: tools ask every name of a route and put
-the answers together.
+the answers together. What becomes of a message that is given back is the broker's: the same pauses
+and limits as for consumers of other protocols.
 """
 
 import struct
 from typing import Final
 
 from node.broker.read.visibility import visible_at
+from node.broker.records.delayed import level_delay_ms
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
@@ -16,6 +18,7 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, VALUE_LENGTH_MAX, int_of, text_of
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import QueryByKeyRequest
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from store import format as fmt
 from store.record.check import store_timestamp
 
@@ -25,10 +28,11 @@ _SIZE_BYTES_MAX: Final = 4 << 20
 """Messages of one answer, but for the first one of any size: 64 of the largest have 256 MiB."""
 _CALL_COUNT_MAX: Final = 16
 """Calls of the broker for one query; each goes on where the one before stopped."""
+_DEAD: Final = -1
 
 
 class MessageCalls(Calls):
-    """Answers the requests for single messages. One per gateway."""
+    """Answers the requests about single messages. One per gateway."""
 
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
@@ -71,6 +75,29 @@ class MessageCalls(Calls):
             text = "no message of this broker name has the key"
             return Answer(ResponseCode.QUERY_NOT_FOUND, ext_of_answer, remark=text)
         return Answer(ext=ext_of_answer, body=b"".join(found))
+
+    async def send_back(self, request: Request) -> Answer:
+        """Have a message delivered again after a pause, or make it a dead letter."""
+        ext = request.command.ext
+        group = text_of(ext, "group")
+        level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
+        self._context.check_leads()
+        message = visible_at(self._context, int_of(ext, "offset"), group).message
+        given = RetryMessage(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            offset=message.queue_offset,
+            delay_ms=level_delay_ms(level) if level > 0 else 0,
+            is_dead=level == _DEAD,
+        )
+        limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
+        retry = RetryLaterRequest(
+            group=group,
+            messages=[given],
+            attempt_count_max=limit + 1,  # 0: the group's.
+        )
+        await self._broker.retry.retry_later(retry)
+        return Answer()
 
     def _own(self, records: bytes, number: int) -> "list[bytes]":
         """Return the records of a broker name's queues, each as its clients see it."""

@@ -1,7 +1,9 @@
-"""Routes: the requests to a name server of RocketMQ, answered from this node's memory.
+"""The requests to a name server of RocketMQ: routes, and its key-value configuration.
 
-Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
-topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
+Owns the documents. Routes are answered from this node's memory; keys and their values are in the
+replicated state, read and changed on the leader. Each broker name has the broker id 0 and one
+address; what each name owns of a topic is its share of every group's queues. Source: protocol
+sections 5 and 16.3.
 """
 
 import re
@@ -16,10 +18,12 @@ from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import bool_of, text_of
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.fields import VALUE_LENGTH_MAX, bool_of, text_of
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
+from node.state.tables.key_values import KeyValuesTable
 from node.state.tables.topic_types import MIXED
+from quorumlog.pb.state_pb2 import Command
 from store.record.topic_names import retry_topic
 
 AUTO_TOPIC: Final = "TBW102"
@@ -145,3 +149,37 @@ class RouteCalls(Calls):
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
         return Answer(body=json_body({"topicList": self._topic_names() if is_own else []}))
+
+    # --- Keys and values ---
+
+    async def change_key(self, request: Request) -> Answer:
+        """Put or delete a key."""
+        ext = request.command.ext
+        put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
+        if request.command.code == RequestCode.PUT_KV_CONFIG:
+            put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
+        await self._broker.commands.submit(Command(put_key_value=put))
+        return Answer()
+
+    async def value_of_key(self, request: Request) -> Answer:
+        """Return the value of a key."""
+        ext = request.command.ext
+        namespace, key = text_of(ext, "namespace"), text_of(ext, "key")
+        found = self._values(namespace).get(key)
+        if found is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(ext={"value": found})
+
+    async def values_of_namespace(self, request: Request) -> Answer:
+        """Return all values of a namespace."""
+        namespace = text_of(request.command.ext, "namespace")
+        found = self._values(namespace)
+        if not found:
+            text = f"No config item, Namespace: {namespace}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(body=json_body({"table": found}))
+
+    def _values(self, namespace: str) -> dict[str, str]:
+        self._context.check_leads()
+        return self._context.state.table(KeyValuesTable).values(namespace)

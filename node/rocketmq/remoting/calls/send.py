@@ -15,7 +15,6 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
-from node.rocketmq.remoting.calls.pending import Pending
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
     Entry,
@@ -28,11 +27,18 @@ from node.rocketmq.remoting.calls.sent_messages import (
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
-from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
+from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import (
+    INT32_MAX,
+    INT64_MAX,
+    SHORT_NAMES,
+    bool_of,
+    int_of,
+    text_of,
+)
 from node.runtime.accounts import Account, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -49,19 +55,7 @@ RETRY_QUEUE: Final = 0
 """The only queue of a retry topic."""
 AUTO_QUEUE_COUNT_MAX: Final = 8
 """Queues of a broker name that a send may ask for when it makes its topic."""
-_SHORT: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "maxReconsumeTimes": "l",
-    "count": "d",
-}
-_LONG: Final = {name: name for name in _SHORT} | {"count": "defaultTopicQueueNums"}
+_LONG_NAMES: Final = {name: name for name in SHORT_NAMES}
 _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
 _HALF: Final = 0x4
@@ -72,7 +66,7 @@ _NO_ORIGIN: Final = "0" * 32
 
 def _names(request: Request) -> Mapping[str, str]:
     """Return the names of the fields of a send."""
-    return _LONG if request.command.code == RequestCode.SEND_MESSAGE else _SHORT
+    return _LONG_NAMES if request.command.code == RequestCode.SEND_MESSAGE else SHORT_NAMES
 
 
 def _is_special(properties: str) -> bool:
@@ -167,7 +161,9 @@ class Sends(Calls):
         if self._is_to_be_made(topic):
             self._check_topic(topic)
             self._context.makers.check_topic(topic)
-            asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
+            asked = int_of(
+                request.command.ext, _names(request)["defaultTopicQueueNums"], 4, hi=INT32_MAX
+            )
             count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._names.count
             await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count)

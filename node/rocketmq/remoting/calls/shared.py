@@ -16,7 +16,6 @@ import structlog
 from node.broker import Broker
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
-from node.rocketmq.remoting.calls.resets import Resets
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
@@ -32,7 +31,39 @@ from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
+PENDING_COUNT_MAX: Final = 65_536
 _log: Final = structlog.get_logger(component="remoting")
+
+
+class Resets:
+    """Offsets that a person moved, until the consumers of the group have noticed. One per gateway.
+
+    A consumer goes on where it is and commits its own offset every 5 s, so a move is pending for a
+    queue until the next pull of it is answered with the new offset; commits of the old one are
+    ignored until then. The list belongs to the node that answers for the broker name, where the
+    consumers of its queues pull and commit, and is not replicated.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str, int], int] = {}
+
+    def begin(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a move; the oldest one is forgotten when there are too many."""
+        key = (group, topic, queue_id)
+        self._pending.pop(key, None)
+        self._pending[key] = offset
+        while len(self._pending) > PENDING_COUNT_MAX:
+            del self._pending[next(iter(self._pending))]
+
+    def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a move of a queue is pending."""
+        return (group, topic, queue_id) in self._pending
+
+    def take(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a queue was moved to, and forget it: the answer tells the consumer."""
+        if not self._pending:
+            return None
+        return self._pending.pop((group, topic, queue_id), None)
 
 
 class Shared:
