@@ -17,12 +17,7 @@ from typing import Final
 import structlog
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.rocketmq.protocol.names import (
-    check_key,
-    check_message_group,
-    check_tag,
-    has_control,
-)
+from node.rocketmq.protocol.names import check_key, check_message_group, check_tag, has_control
 from node.rocketmq.protocol.properties import (
     BODY_ENCODING,
     BORN_HOST,
@@ -74,10 +69,7 @@ message costs a node no more than a plain one."""
 _NO_DIGEST: Final = "0" * 32
 """The digest of no body: clients tell their users that a message with it is damaged."""
 
-_UNSUPPORTED: Final = {
-    MessageType.LITE: "lite topics",
-    MessageType.PRIORITY: "priorities",
-}
+_UNSUPPORTED: Final = {MessageType.LITE: "lite topics", MessageType.PRIORITY: "priorities"}
 _TYPES: Final = {
     "FIFO": MessageType.FIFO,
     "DELAY": MessageType.DELAY,
@@ -298,10 +290,7 @@ def from_record(record: Record, topic: str) -> Message:
         system.dead_letter_queue.CopyFrom(dead)
     user = {name: value for name, value in found.items() if name not in RESERVED}
     return Message(
-        topic=Resource(name=topic),
-        user_properties=user,
-        system_properties=system,
-        body=body,
+        topic=Resource(name=topic), user_properties=user, system_properties=system, body=body
     )
 
 

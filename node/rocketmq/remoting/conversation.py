@@ -296,12 +296,7 @@ class RemotingConnection:
         if command.is_oneway or self.connection.is_ended:
             return
         response = Command(
-            answer.code,
-            command.opaque,
-            RESPONSE,
-            dict(answer.ext),
-            answer.body,
-            answer.remark,
+            answer.code, command.opaque, RESPONSE, dict(answer.ext), answer.body, answer.remark
         )
         head, body, connection = encode_head(response), answer.body, self.connection
         size_bytes = len(head) + len(body)

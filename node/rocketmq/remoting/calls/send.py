@@ -258,11 +258,7 @@ class Sends(Calls):
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         pending = Pending(
             self._receipt(
-                request.account,
-                append,
-                common,
-                encoder,
-                is_usual=not is_batch and stored.is_usual,
+                request.account, append, common, encoder, is_usual=not is_batch and stored.is_usual
             ),
             shown if shown >= 0 else self._names.shown(queue_id)[1],
             key or stored.first_key,
