@@ -175,11 +175,6 @@ class RemotingConnection:
         """host:port of the client."""
         return self.connection.remote
 
-    @property
-    def port_number(self) -> int:
-        """Number of the broker name whose port accepted the connection, or what stands for it."""
-        return self.connection.port_number
-
     def become_node(self) -> None:
         """Take what other nodes forward from now on: it is larger than what clients send."""
         if not self.is_node:

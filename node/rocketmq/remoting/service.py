@@ -195,10 +195,8 @@ class Remoting:
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
-        self.places.start()
-        self._lookers = [
-            asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
-        ]
+        works = (self.places.watch(), self._look(), self.isolation.watch())
+        self._lookers = [asyncio.create_task(work) for work in works]
         light = self._light()
         handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
         handlers |= {**light, GREETING: self._proof.greet}
@@ -214,7 +212,6 @@ class Remoting:
             task.cancel()
         await asyncio.gather(*self._lookers, return_exceptions=True)
         await self.forwarder.stop()
-        await self.places.stop()
 
     def _in_turn(self, handler: Handler) -> Handler:
         turn = self._shared.context.turn

@@ -22,6 +22,7 @@ from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import (
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
+    SQL,
     TOPICS_OF_GROUP_MAX,
     Clients,
     Consumption,
@@ -41,7 +42,6 @@ TOLD_AFTER_S: Final = 0.05
 TOLD_MEMBER_S: Final = 0.001
 """And so much later for each: however often a large group changes, its members get 1,000
 notices a second at most."""
-_SQL: Final = "SQL92"
 
 
 class GroupCalls(Calls):
@@ -157,6 +157,6 @@ def _subscription(row: dict[str, Any]) -> Subscription:
     return Subscription(
         text_in(row, "topic"),
         text_in(row, "subString", EXPRESSION_LENGTH_MAX),
-        text_in(row, "expressionType") == _SQL,
+        text_in(row, "expressionType") == SQL,
         version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

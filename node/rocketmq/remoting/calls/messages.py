@@ -5,7 +5,6 @@ the answers together. What becomes of a message that is given back is the broker
 and limits as for consumers of other protocols.
 """
 
-import struct
 from typing import Final
 
 from node.broker.read.visibility import visible_at
@@ -22,7 +21,6 @@ from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from store import format as fmt
 from store.record.check import store_timestamp
 
-_HEAD: Final = struct.Struct(">i")
 _COUNT_MAX: Final = 64
 _SIZE_BYTES_MAX: Final = 4 << 20
 """Messages of one answer, but for the first one of any size: 64 of the largest have 256 MiB."""
@@ -104,7 +102,7 @@ class MessageCalls(Calls):
         found, at = [], 0
         host = self._shared.routed_host(number)
         while at < len(records):
-            (size_bytes,) = _HEAD.unpack_from(records, at)
+            (size_bytes,) = fmt.INT32.unpack_from(records, at)
             queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
             of_number, shown = self._names.shown(queue)
             if of_number == number:

@@ -15,7 +15,7 @@ from node.rocketmq.cluster import Share
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import Subscription
+from node.rocketmq.remoting.clients import SQL, Subscription
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -32,7 +32,6 @@ _INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 _ANY_QUEUE: Final = -1
 _FIRST: Final = pop_pb2.ReceiveRequest.START_FIRST
 _END: Final = pop_pb2.ReceiveRequest.START_END
-_SQL: Final = "SQL92"
 _MASK: Final = INT32_MAX
 _POP, _PULL = "POP", "PULL"
 _INFO_PARTS: Final = 8
@@ -81,7 +80,7 @@ class PopCalls(Calls):
         """Take messages; with a poll time wait for the first one."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
-        is_sql = ext.get("expType", "TAG") == _SQL
+        is_sql = ext.get("expType", "TAG") == SQL
         wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0)
         asked = pop_pb2.ReceiveRequest(
             group=group,

@@ -5,14 +5,13 @@ Any replica answers from what it has applied. Only the leader may say that an of
 end: a replica that lags would send the consumer back.
 """
 
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import Subscription
+from node.rocketmq.remoting.clients import SQL, Subscription
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -28,7 +27,6 @@ from store.record.message import encode_host
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
-_SQL: Final = "SQL92"
 _MESSAGE_COUNT_MAX: Final = 1_024
 _BEYOND: Final = "OFFSET_OVERFLOW_BADLY"
 _CODES: Final = {
@@ -41,7 +39,6 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, _BEYOND),
 }
-_HEAD: Final = struct.Struct(">i")
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
 
@@ -135,7 +132,7 @@ class Pulls(Calls):
         version = int_of(ext, "subVersion", 0)
         if flags & _HAS_SUBSCRIPTION:
             expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
-            return Subscription(topic, expression, kind == _SQL, version)
+            return Subscription(topic, expression, kind == SQL, version)
         known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
@@ -168,7 +165,7 @@ def seen_by_clients(records: bytes, queue_id: int, host: Host) -> bytes:
     out, at = bytearray(records), 0
     encoded = encode_host(host)
     while at < len(out):
-        (size_bytes,) = _HEAD.unpack_from(out, at)
+        (size_bytes,) = fmt.INT32.unpack_from(out, at)
         fmt.INT32.pack_into(out, at + fmt.QUEUE_ID_AT, queue_id)
         (sys_flag,) = fmt.INT32.unpack_from(out, at + fmt.SYS_FLAG_AT)
         is_v6 = sys_flag & fmt.SYS_FLAG_STORE_HOST_V6 != 0

@@ -119,7 +119,7 @@ class Shared:
                 text = f"no broker is named {name[:200]!r} here; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             return number
-        number = request.connection.port_number
+        number = request.connection.connection.port_number
         return number if 0 <= number < count else self._own_number
 
     def topic(self, name: str) -> TopicSettings:
