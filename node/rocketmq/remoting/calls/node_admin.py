@@ -203,9 +203,8 @@ class NodeAdmin(Calls):
         for name, value in sorted(self._settings.model_dump(mode="json").items()):
             if not any(part in name for part in _HIDDEN):
                 lines.append(f"{name}={value}")
-        version: dict[str, Any] = data_version()
         body = "".join(f"{line}\n" for line in lines).encode()
-        return Answer(ext={"version": json_body(version).decode()}, body=body)
+        return Answer(ext={"version": json_body(data_version()).decode()}, body=body)
 
     # --- What its names take ---
 

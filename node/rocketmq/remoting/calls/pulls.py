@@ -52,12 +52,12 @@ class Pulls(Calls):
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
-        ext = request.command.ext
         number = self._shared.number_of(request)
         moved = self._moved(request, number)
         if moved is not None:
             return moved
-        if FORWARDED in ext:  # Another replica asks whether an offset is beyond the end.
+        if FORWARDED in request.command.ext:
+            # Another replica asks whether an offset is beyond the end.
             return await self._read(request, number, is_leader=True)
         try:
             answer = await self._read(request, number, is_leader=False)
@@ -73,13 +73,13 @@ class Pulls(Calls):
     def _moved(self, request: Request, number: int) -> Answer | None:
         """Return the answer that sends a consumer where a person moved its group; None: it was
         not moved."""
-        ext, shared = request.command.ext, self._shared
-        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
+        ext = request.command.ext
+        queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         topic = text_of(ext, "topic")
-        offset = shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
+        offset = self._shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
         if offset is None:
             return None
-        lo, hi = shared.context.store.queue_range(topic, queue_id)
+        lo, hi = self._context.store.queue_range(topic, queue_id)
         found = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),
@@ -131,8 +131,8 @@ class Pulls(Calls):
         ext = request.command.ext
         version = int_of(ext, "subVersion", 0)
         if flags & _HAS_SUBSCRIPTION:
-            expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
-            return Subscription(topic, expression, kind == SQL, version)
+            is_sql = ext.get("expressionType", "TAG") == SQL
+            return Subscription(topic, ext.get("subscription", "*"), is_sql, version)
         known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"

@@ -7,7 +7,7 @@ belongs to the broker name that the client means, not to the node that it reache
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from node.errors.common import TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
-    Entry,
     StoredProperties,
     entries_of,
     properties_data,
@@ -31,14 +30,7 @@ from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.fields import (
-    INT32_MAX,
-    INT64_MAX,
-    SHORT_NAMES,
-    bool_of,
-    int_of,
-    text_of,
-)
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, SHORT_NAMES, bool_of, int_of, text_of
 from node.runtime.accounts import Account, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -191,7 +183,7 @@ class Sends(Calls):
             properties,
             flag=int_of(command.ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX),
             sys_flag=int_of(command.ext, names["sysFlag"], 0, hi=INT32_MAX) & _COMPRESSED,
-            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0),
             born_host=self._shared.born_host(request),
             store_host=self._context.store.config.store_host,
             reconsume_times=times,
@@ -228,27 +220,25 @@ class Sends(Calls):
             if before is not None:
                 return before
         run = uniform_entries(command.body) if is_batch else None
-        entries: Iterable[Entry] = ()
-        if is_batch:
-            entries = entries_of(command.body) if run is None else ()
-        else:
-            flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
-            entries = (Entry(flag, command.body, properties),)
+        flag = 0 if is_batch else int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
         common = CommonFields(
             topic,
             queue_id,
             sys_flag & _COMPRESSED,
-            int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            int_of(ext, names["bornTimestamp"], 0),
             born_host,
             self._context.store.config.store_host,
             int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
         )
         encoder, stored = RecordEncoder(common), StoredProperties(self._context.identity.cluster_id)
-        if run is not None:
+        if not is_batch:
+            encoder.add(flag, command.body, stored.of(properties))
+        elif run is not None:
             encoder.add_run(*run)
             stored.first_key = run.keys[0].decode("ascii")
-        for one_flag, body, data in entries:
-            encoder.add(one_flag, body, stored.of(data))
+        else:
+            for of_one, body, data in entries_of(command.body):
+                encoder.add(of_one, body, stored.of(data))
         if is_batch and stored.has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
         append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)

@@ -18,21 +18,15 @@ from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.runtime.accounts import KIB, Account, Charge, Kind
-from quorumlog.pb.transaction_pb2 import (
-    TRANSACTION_OUTCOME_COMMITTED,
-    TRANSACTION_OUTCOME_ROLLED_BACK,
-    CheckTransactionsRequest,
-    EndTransactionRequest,
-    TransactionCheck,
-)
+from quorumlog.pb import transaction_pb2
 from store import format as fmt
 from store.record.message import decode_message, message_id
 
 _COMMIT: Final = 8
 _ROLLBACK: Final = 12
 _OUTCOMES: Final = {
-    _COMMIT: TRANSACTION_OUTCOME_COMMITTED,
-    _ROLLBACK: TRANSACTION_OUTCOME_ROLLED_BACK,
+    _COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    _ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
 _CHECKER: Final = "remoting"
 _INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
@@ -62,7 +56,7 @@ class TransactionCalls(Calls):
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
-            end = EndTransactionRequest(
+            end = transaction_pb2.EndTransactionRequest(
                 transaction_id=int_of(ext, "commitLogOffset"),
                 producer_group=text_of(ext, "producerGroup"),
                 outcome=outcome,
@@ -135,13 +129,13 @@ class TransactionCalls(Calls):
             _log.info("producers are not asked at the moment", group=group, reason=str(error))
 
     async def _ask_all(self, group: str) -> None:
-        request = CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
+        request = transaction_pb2.CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
         checks = self._broker.transactions.check_transactions(request)
         async for check in checks:
             if check.record_count and not self._ask(group, check):
                 return  # No producer is left; the next one's heartbeat begins again.
 
-    def _ask(self, group: str, check: TransactionCheck) -> bool:
+    def _ask(self, group: str, check: transaction_pb2.TransactionCheck) -> bool:
         """Ask one producer of a group; return whether there is one."""
         known = self._shared.clients.producers.get(group)
         if known is None:

@@ -116,13 +116,11 @@ class ResponseCode(IntEnum):
     POLLING_TIMEOUT = 210
 
 
-SENT: Final = frozenset(
-    {
-        RequestCode.CHECK_TRANSACTION_STATE,
-        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-    }
-)
+SENT: Final = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
 """Requests of the node to its clients."""
 ADMINISTRATION: Final = frozenset(
     {
