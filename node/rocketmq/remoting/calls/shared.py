@@ -1,7 +1,7 @@
 """What all requests share: the broker name that a request means, its client, this node's address.
 
-Owns the way from a request to a broker name: the ext field of newer clients, else the port that
-accepted the connection, else the name of this node.
+Owns the way from a request to a broker name (the ext field of newer clients, else the port that
+accepted the connection, else the name of this node), and the offsets that a person moved.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Shared:
     """The parts that the requests of all subjects use. One per gateway."""
 
     clients: Clients
-    """Those of `GroupCalls`."""
+    """The table of `GroupCalls`, which puts it here."""
 
     def __init__(
         self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
