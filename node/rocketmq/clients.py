@@ -40,14 +40,7 @@ _TEXT_SIZE_BYTES: Final = 100
 class GatewayClient:
     """One client instance, as it introduced itself."""
 
-    __slots__ = (
-        "charge",
-        "client_id",
-        "commands",
-        "last_seen_s",
-        "question_size_bytes",
-        "topics",
-    )
+    __slots__ = ("charge", "client_id", "commands", "last_seen_s", "question_size_bytes", "topics")
 
     def __init__(self, client_id: str, charge: Charge | None) -> None:
         self.client_id, self.charge = client_id, charge

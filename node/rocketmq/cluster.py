@@ -59,10 +59,7 @@ class GatewayCluster:
     """The gateway's view of leaders and topics. One per gateway."""
 
     def __init__(
-        self,
-        context: Context,
-        other_groups: OtherGroups,
-        is_connected: Callable[[NodeId], bool],
+        self, context: Context, other_groups: OtherGroups, is_connected: Callable[[NodeId], bool]
     ) -> None:
         """`is_connected` returns whether another node of this group is up."""
         self._context: Final = context

@@ -50,10 +50,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
 )
-_NOTHING_HAPPENED: Final = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
+_NOTHING_HAPPENED: Final = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of a node's gRPC before any handler saw the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
 

@@ -34,12 +34,7 @@ _MESSAGE_TYPES: Final = {
     "FIFO": (MessageType.FIFO,),
     "DELAY": (MessageType.DELAY,),
     "TRANSACTION": (MessageType.TRANSACTION,),
-    MIXED: (
-        MessageType.NORMAL,
-        MessageType.FIFO,
-        MessageType.DELAY,
-        MessageType.TRANSACTION,
-    ),
+    MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 assert set(_MESSAGE_TYPES) == set(TOPIC_TYPES)
 _PERMISSIONS: Final = {

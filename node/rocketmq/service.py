@@ -137,21 +137,26 @@ class RocketMq:
         await self.forwarder.stop()
 
     def _table(self) -> dict[str, _Method]:
-        handle = _group_of_handle
+        handle = _group_in("receipt_handle", Code.INVALID_RECEIPT_HANDLE)
+        transaction = _group_in("transaction_id", Code.INVALID_TRANSACTION_ID)
+        recall = _group_in("recall_handle", Code.BAD_REQUEST)
         send_calls, receive_calls, end_calls = self._send_calls, self._receive_calls, self.end_calls
         rows: dict[str, tuple[Answer, Where | None]] = {
             "QueryRoute": (_told_language(self._routes.query_route), None),
             "QueryAssignment": (_told_language(self._routes.query_assignment), None),
             "Heartbeat": (self._heartbeat, None),
-            "SendMessage": (_awaited(send_calls.send_message), send_calls.group_of),
+            "SendMessage": (lambda _, asked: send_calls.send_message(asked), send_calls.group_of),
             "AckMessage": (self._ack, None),
             "ForwardMessageToDeadLetterQueue": (
-                _awaited(receive_calls.forward_to_dead_letters),
+                lambda _, asked: receive_calls.forward_to_dead_letters(asked),
                 handle,
             ),
-            "ChangeInvisibleDuration": (_awaited(receive_calls.change_invisible_duration), handle),
-            "EndTransaction": (_awaited(end_calls.end_transaction), _group_of_transaction),
-            "RecallMessage": (_awaited(end_calls.recall_message), _group_of_recall),
+            "ChangeInvisibleDuration": (
+                lambda _, asked: receive_calls.change_invisible_duration(asked),
+                handle,
+            ),
+            "EndTransaction": (lambda _, asked: end_calls.end_transaction(asked), transaction),
+            "RecallMessage": (lambda _, asked: end_calls.recall_message(asked), recall),
             "NotifyClientTermination": (self._terminated, None),
         }
         return {
@@ -276,7 +281,8 @@ class RocketMq:
             raise CallRefusedError(Code.BAD_REQUEST, text)
         by_group: dict[str, list[pb.AckMessageEntry]] = {}
         for entry in request.entries:
-            by_group.setdefault(_group_of(entry.receipt_handle), []).append(entry)
+            handle = handles.parse(entry.receipt_handle, Code.INVALID_RECEIPT_HANDLE)
+            by_group.setdefault(handle.group, []).append(entry)
         if not by_group:
             raise CallRefusedError(Code.BAD_REQUEST, "no entries")
         found: dict[str, pb.AckMessageResultEntry] = {}
@@ -358,28 +364,6 @@ def _told_language(run: Callable[[Any, str], Any]) -> Answer:
     return answered
 
 
-def _awaited(run: Callable[[Any], Awaitable[Any]]) -> Answer:
-    """Make an Answer of a coroutine function of the request alone."""
-
-    async def answered(_: Caller, request: Any) -> Any:
-        return await run(request)
-
-    return answered
-
-
-def _group_of(receipt_handle: str) -> str:
-    return handles.parse(receipt_handle, Code.INVALID_RECEIPT_HANDLE).group
-
-
-def _group_of_handle(
-    request: pb.ChangeInvisibleDurationRequest | pb.ForwardMessageToDeadLetterQueueRequest,
-) -> str:
-    return _group_of(request.receipt_handle)
-
-
-def _group_of_transaction(request: pb.EndTransactionRequest) -> str:
-    return handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).group
-
-
-def _group_of_recall(request: pb.RecallMessageRequest) -> str:
-    return handles.parse(request.recall_handle, Code.BAD_REQUEST).group
+def _group_in(field: str, code: Code) -> Where:
+    """Make a Where of a field that has a text which this cluster gave out."""
+    return lambda request: handles.parse(getattr(request, field), code).group

@@ -76,7 +76,8 @@ class EndCalls:
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
         if not inner.isdecimal() or int(inner) > _POSITION_MAX:
-            raise _unknown(request.transaction_id)
+            text = f"transaction {request.transaction_id[:200]!r} is unknown"
+            raise CallRefusedError(Code.INVALID_TRANSACTION_ID, text)
         outcome = _OUTCOMES.get(request.resolution)
         if outcome is None:
             return pb.EndTransactionResponse(status=OK)
@@ -200,8 +201,3 @@ def _tell(task: "asyncio.Task[None]") -> None:
         if isinstance(error, AssertionError):
             raise error  # Reaches the loop's handler, which ends the process.
         _log.info("orphaned transactions are not asked for at the moment", reason=str(error))
-
-
-def _unknown(transaction_id: str) -> CallRefusedError:
-    text = f"transaction {transaction_id[:200]!r} is unknown"
-    return CallRefusedError(Code.INVALID_TRANSACTION_ID, text)

@@ -52,7 +52,8 @@ class ReceiveCalls:
         found = await self._pop.receive(self._receive_request(caller, request, group, topic))
         if not found.deliveries:
             text = "there is no message at the moment"
-            yield _status(pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text))
+            status = pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text)
+            yield pb.ReceiveMessageResponse(status=status)
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
             return
         if request.auto_renew:
@@ -60,7 +61,7 @@ class ReceiveCalls:
             self._renewals.hold(caller.client_id, group, topic, inner)
         is_told = False
         try:
-            yield _status(OK)
+            yield pb.ReceiveMessageResponse(status=OK)
             async for element in self._messages(topic, found):
                 yield element
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
@@ -75,10 +76,7 @@ class ReceiveCalls:
         wanted = filter_of(request.filter_expression)
         invisible_ms = RENEWED_MS
         if not request.auto_renew:
-            invisible_ms = _milliseconds(request.invisible_duration)
-            if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
-                text = f"{invisible_ms} ms, the limits are 1 and {INVISIBLE_MS_MAX}"
-                raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+            invisible_ms = _invisible_ms(request.invisible_duration, 1)
         wait_s = float(LONG_POLLING_S)
         if request.HasField("long_polling_timeout"):
             wait_s = min(wait_s, _milliseconds(request.long_polling_timeout) / 1000)
@@ -108,9 +106,8 @@ class ReceiveCalls:
             at += record.size_bytes
             message = await self._deliveries.message(record, topic)
             system = message.system_properties
-            system.receipt_handle = str(
-                handles.ReceiptHandle(self._cluster.own_group, delivery.handle)
-            )
+            handle = handles.ReceiptHandle(self._cluster.own_group, delivery.handle)
+            system.receipt_handle = str(handle)
             system.delivery_attempt = delivery.delivery_count
             element = pb.ReceiveMessageResponse(message=message).SerializeToString()
             del record, message, system
@@ -144,10 +141,7 @@ class ReceiveCalls:
         self, request: pb.ChangeInvisibleDurationRequest
     ) -> pb.ChangeInvisibleDurationResponse:
         """Hide a message for longer or shorter, from now on; 0 makes it visible at once."""
-        invisible_ms = _milliseconds(request.invisible_duration)
-        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            text = f"{invisible_ms} ms, the limits are 0 and {INVISIBLE_MS_MAX}"
-            raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+        invisible_ms = _invisible_ms(request.invisible_duration, 0)
         inner = _inner(request.receipt_handle)
         self._renewals.let_go([inner])
         answer = await self._pop.change_invisible(
@@ -183,13 +177,18 @@ _STALE: Final = pb.Status(
 )
 
 
-def _status(status: pb.Status) -> pb.ReceiveMessageResponse:
-    return pb.ReceiveMessageResponse(status=status)
-
-
 def _inner(receipt_handle: str) -> str:
     return handles.parse(receipt_handle, Code.INVALID_RECEIPT_HANDLE).inner
 
 
 def _milliseconds(duration: Duration) -> int:
     return duration.seconds * 1000 + duration.nanos // 1_000_000
+
+
+def _invisible_ms(duration: Duration, lo: int) -> int:
+    """Return an invisible time. Raises CallRefusedError for one out of range."""
+    found = _milliseconds(duration)
+    if not lo <= found <= INVISIBLE_MS_MAX:
+        text = f"{found} ms, the limits are {lo} and {INVISIBLE_MS_MAX}"
+        raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+    return found

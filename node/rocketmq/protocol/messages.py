@@ -17,42 +17,13 @@ from typing import Final
 import structlog
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.rocketmq.protocol.names import (
-    check_key,
-    check_message_group,
-    check_tag,
-    has_control,
-)
-from node.rocketmq.protocol.properties import (
-    BODY_ENCODING,
-    BORN_HOST,
-    BORN_NANOS,
-    DEAD_LETTER_ID,
-    DEAD_LETTER_TOPIC,
-    DELIVER_MS,
-    DELIVERY_NANOS,
-    DELIVERY_TIME_MS,
-    MESSAGE_GROUP,
-    MESSAGE_TYPE,
-    ORPHAN_SECONDS,
-    RESERVED,
-    RETRY_TOPIC,
-    TRACE_CONTEXT,
-)
+from node.rocketmq.protocol import properties
+from node.rocketmq.protocol.names import check_key, check_message_group, check_tag, has_control
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.on_thread import on_thread
 from quorumlog.errors import QuorumlogError, TooLargeError
-from quorumlog.pb.rocketmq_pb2 import (
-    Code,
-    DeadLetterQueue,
-    Digest,
-    DigestType,
-    Encoding,
-    Message,
-    MessageType,
-    Resource,
-    SystemProperties,
-)
+from quorumlog.pb import rocketmq_pb2 as pb
+from quorumlog.pb.rocketmq_pb2 import Code, Encoding, Message, MessageType
 from quorumlog.records.compression import KIND_MASK, ZLIB, decompress
 from store import format as fmt
 from store.format import Host
@@ -74,10 +45,7 @@ message costs a node no more than a plain one."""
 _NO_DIGEST: Final = "0" * 32
 """The digest of no body: clients tell their users that a message with it is damaged."""
 
-_UNSUPPORTED: Final = {
-    MessageType.LITE: "lite topics",
-    MessageType.PRIORITY: "priorities",
-}
+_UNSUPPORTED: Final = {MessageType.LITE: "lite topics", MessageType.PRIORITY: "priorities"}
 _TYPES: Final = {
     "FIFO": MessageType.FIFO,
     "DELAY": MessageType.DELAY,
@@ -183,7 +151,7 @@ def _check_properties(message: Message) -> None:
         if not name or not value or has_control(name) or has_control(value):
             text = f"property {name[:200]!r}: name and value must not be empty, nor have controls"
             raise CallRefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
-        if name in RESERVED:
+        if name in properties.RESERVED:
             text = f"property {name!r} belongs to the system; use another name"
             raise CallRefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
@@ -193,11 +161,11 @@ def _check_digest(message: Message) -> None:
     if not digest.checksum:
         return
     match digest.type:
-        case DigestType.CRC32:
+        case pb.DigestType.CRC32:
             expected = {f"{zlib.crc32(body):08X}", f"{zlib.crc32(body):X}", str(zlib.crc32(body))}
-        case DigestType.MD5:
+        case pb.DigestType.MD5:
             expected = {hashlib.md5(body, usedforsecurity=False).hexdigest().upper()}
-        case DigestType.SHA1:
+        case pb.DigestType.SHA1:
             expected = {hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()}
         case _:
             return
@@ -213,36 +181,36 @@ def to_record(
     """Return the record of a message that was checked and has the type `kind`; the leader fills in
     the rest."""
     system = message.system_properties
-    properties = dict(message.user_properties)
-    properties[fmt.PROPERTY_UNIQUE_KEY] = system.message_id
+    kept = dict(message.user_properties)
+    kept[fmt.PROPERTY_UNIQUE_KEY] = system.message_id
     if system.tag:
-        properties[fmt.PROPERTY_TAGS] = system.tag
+        kept[fmt.PROPERTY_TAGS] = system.tag
     if system.keys:
-        properties[fmt.PROPERTY_KEYS] = " ".join(system.keys)
-    properties[MESSAGE_TYPE] = MessageType.Name(kind)
+        kept[fmt.PROPERTY_KEYS] = " ".join(system.keys)
+    kept[properties.MESSAGE_TYPE] = MessageType.Name(kind)
     if system.message_group:
-        properties[MESSAGE_GROUP] = system.message_group
+        kept[properties.MESSAGE_GROUP] = system.message_group
     if system.born_host:
-        properties[BORN_HOST] = system.born_host
+        kept[properties.BORN_HOST] = system.born_host
     if system.trace_context:
-        properties[TRACE_CONTEXT] = system.trace_context
+        kept[properties.TRACE_CONTEXT] = system.trace_context
     if system.body_encoding == _GZIP:
-        properties[BODY_ENCODING] = Encoding.Name(_GZIP)
+        kept[properties.BODY_ENCODING] = Encoding.Name(_GZIP)
     if system.HasField("delivery_timestamp"):
         due = system.delivery_timestamp
-        properties[DELIVER_MS] = properties[DELIVERY_TIME_MS] = str(_ceil_ms(due))
+        kept[properties.DELIVER_MS] = kept[properties.DELIVERY_TIME_MS] = str(_ceil_ms(due))
         if due.nanos % _MS:
-            properties[DELIVERY_NANOS] = str(due.nanos)
+            kept[properties.DELIVERY_NANOS] = str(due.nanos)
     born = system.born_timestamp
     if born.nanos % _MS:
-        properties[BORN_NANOS] = str(born.nanos)
+        kept[properties.BORN_NANOS] = str(born.nanos)
     if system.HasField("orphaned_transaction_recovery_duration"):
-        properties[ORPHAN_SECONDS] = str(system.orphaned_transaction_recovery_duration.seconds)
+        kept[properties.ORPHAN_SECONDS] = str(system.orphaned_transaction_recovery_duration.seconds)
     return encode_message(
         topic,
         queue_id,
         message.body,
-        properties,
+        kept,
         born_unix_ms=unix_ms_of(born),
         born_host=_host(system.born_host, store_host),
         store_host=store_host,
@@ -265,16 +233,16 @@ def from_record(record: Record, topic: str) -> Message:
     """
     found = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
     body, encoding, digest = _delivered_body(record)
-    if BODY_ENCODING in found:
+    if properties.BODY_ENCODING in found:
         encoding = _GZIP
-    system = SystemProperties(
+    system = pb.SystemProperties(
         keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
         message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
-        body_digest=Digest(type=DigestType.MD5, checksum=digest),
+        body_digest=pb.Digest(type=pb.DigestType.MD5, checksum=digest),
         body_encoding=encoding,
-        message_type=_stored_type(found.get(MESSAGE_TYPE, "")),
-        born_timestamp=timestamp(record.born_unix_ms, found.get(BORN_NANOS)),
-        born_host=found.get(BORN_HOST) or record.born_host[0],
+        message_type=_TYPES.get(found.get(properties.MESSAGE_TYPE, ""), _NORMAL),
+        born_timestamp=timestamp(record.born_unix_ms, found.get(properties.BORN_NANOS)),
+        born_host=found.get(properties.BORN_HOST) or record.born_host[0],
         store_timestamp=timestamp(record.store_unix_ms),
         store_host="{}:{}".format(*record.store_host),
         queue_id=record.queue_id,
@@ -282,26 +250,23 @@ def from_record(record: Record, topic: str) -> Message:
     )
     if fmt.PROPERTY_TAGS in found:
         system.tag = found[fmt.PROPERTY_TAGS]
-    if MESSAGE_GROUP in found:
-        system.message_group = found[MESSAGE_GROUP]
-    if TRACE_CONTEXT in found:
-        system.trace_context = found[TRACE_CONTEXT]
-    if _NUMBER.match(found.get(DELIVERY_TIME_MS, "")):
-        milliseconds, nanos = int(found[DELIVERY_TIME_MS]), found.get(DELIVERY_NANOS)
-        due = timestamp(milliseconds - (nanos is not None), nanos)
-        system.delivery_timestamp.CopyFrom(due)
-    origin = found.get(DEAD_LETTER_TOPIC) or found.get(RETRY_TOPIC)
+    if properties.MESSAGE_GROUP in found:
+        system.message_group = found[properties.MESSAGE_GROUP]
+    if properties.TRACE_CONTEXT in found:
+        system.trace_context = found[properties.TRACE_CONTEXT]
+    if _NUMBER.match(found.get(properties.DELIVERY_TIME_MS, "")):
+        nanos = found.get(properties.DELIVERY_NANOS)
+        milliseconds = int(found[properties.DELIVERY_TIME_MS]) - (nanos is not None)
+        system.delivery_timestamp.CopyFrom(timestamp(milliseconds, nanos))
+    origin = found.get(properties.DEAD_LETTER_TOPIC) or found.get(properties.RETRY_TOPIC)
     if origin and topic.startswith(fmt.DEAD_LETTER_TOPIC_PREFIX):
         # The id is the one that the producer gave.
-        message_id = found.get(DEAD_LETTER_ID) or system.message_id
-        dead = DeadLetterQueue(topic=origin, message_id=message_id)
+        message_id = found.get(properties.DEAD_LETTER_ID) or system.message_id
+        dead = pb.DeadLetterQueue(topic=origin, message_id=message_id)
         system.dead_letter_queue.CopyFrom(dead)
-    user = {name: value for name, value in found.items() if name not in RESERVED}
+    user = {name: value for name, value in found.items() if name not in properties.RESERVED}
     return Message(
-        topic=Resource(name=topic),
-        user_properties=user,
-        system_properties=system,
-        body=body,
+        topic=pb.Resource(name=topic), user_properties=user, system_properties=system, body=body
     )
 
 
@@ -340,11 +305,6 @@ class Deliveries:
             async with self._turn:
                 return await on_thread(partial(from_record, record, topic))
         return from_record(record, topic)
-
-
-def _stored_type(name: str) -> MessageType:
-    """Return the type that a record names; NORMAL for any other name."""
-    return _TYPES.get(name, MessageType.NORMAL)
 
 
 def _is_time(time: Timestamp) -> bool:

@@ -30,39 +30,30 @@ def topic_name(topic: Resource, *, for_reading: bool = False) -> str:
 
     Dead letters may be read, but not sent to.
     """
-    _check_namespace(topic, Code.ILLEGAL_TOPIC)
-    name = topic.name
-    if not 1 <= len(name) <= TOPIC_LENGTH_MAX or not _CHARACTERS.issuperset(name):
-        rule = f"1 to {TOPIC_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
-        raise CallRefusedError(Code.ILLEGAL_TOPIC, f"topic {name[:200]!r} must have {rule}")
+    name = _checked_name("topic", topic, TOPIC_LENGTH_MAX, Code.ILLEGAL_TOPIC)
     if is_reserved(name) and not (for_reading and name.startswith(DEAD_LETTER_TOPIC_PREFIX)):
-        raise CallRefusedError(
-            Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system; use another name"
-        )
+        text = f"topic {name!r} belongs to the system; use another name"
+        raise CallRefusedError(Code.ILLEGAL_TOPIC, text)
     return name
 
 
 def group_name(group: Resource) -> str:
     """Return the name of a consumer group. Raises CallRefusedError."""
-    _check_namespace(group, Code.ILLEGAL_CONSUMER_GROUP)
-    name = group.name
-    if not 1 <= len(name) <= GROUP_LENGTH_MAX or not _CHARACTERS.issuperset(name):
-        rule = f"1 to {GROUP_LENGTH_MAX} of letters, digits, '%', '|', '_' and '-'"
-        raise CallRefusedError(
-            Code.ILLEGAL_CONSUMER_GROUP, f"group {name[:200]!r} must have {rule}"
-        )
+    code = Code.ILLEGAL_CONSUMER_GROUP
+    name = _checked_name("group", group, GROUP_LENGTH_MAX, code)
     if name.startswith(_SYSTEM_GROUP):
-        raise CallRefusedError(
-            Code.ILLEGAL_CONSUMER_GROUP, f"groups {_SYSTEM_GROUP}... are the system's"
-        )
+        raise CallRefusedError(code, f"groups {_SYSTEM_GROUP}... are the system's")
     return name
 
 
-def _check_namespace(resource: Resource, code: Code) -> None:
-    if resource.resource_namespace:
-        raise CallRefusedError(
-            code, f"namespace {resource.resource_namespace!r}: use none, there are none"
-        )
+def _checked_name(what: str, resource: Resource, length_max: int, code: Code) -> str:
+    name, namespace = resource.name, resource.resource_namespace
+    if namespace:
+        raise CallRefusedError(code, f"namespace {namespace!r}: use none, there are none")
+    if not 1 <= len(name) <= length_max or not _CHARACTERS.issuperset(name):
+        rule = f"1 to {length_max} of letters, digits, '%', '|', '_' and '-'"
+        raise CallRefusedError(code, f"{what} {name[:200]!r} must have {rule}")
+    return name
 
 
 def check_tag(tag: str) -> None:

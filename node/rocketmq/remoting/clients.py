@@ -30,6 +30,7 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 GROUPS_OF_CLIENT_MAX: Final = 256
 """Groups of each kind in one heartbeat."""
 TOPICS_OF_GROUP_MAX: Final = 1_024
+SQL: Final = "SQL92"
 _TROUBLE_INTERVAL_MS: Final = 10_000
 _Key = tuple[bool, str]
 """Whether it is a group of consumers, and its name."""
@@ -65,7 +66,7 @@ class Subscription:
             "topic": self.topic,
             "subString": self.expression,
             "subVersion": self.version,
-            "expressionType": "SQL92" if self.is_sql else "TAG",
+            "expressionType": SQL if self.is_sql else "TAG",
             "tagsSet": tags,
             "codeSet": [tags_code(tag) for tag in tags],
             "classFilterMode": False,

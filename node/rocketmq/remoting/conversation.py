@@ -7,7 +7,7 @@ for all their connections, so an answer goes out on the connection of its reques
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -87,26 +87,25 @@ class RemotingCalls:
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Handler] = {}
-        self.begin: Begin = lambda _request: None
+        self.begins: Mapping[int, Begin] = {}
         self.check: Callable[[Request], None] = lambda _request: None
         """Raises RefusedError for a request of a client without access."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
-        self.bulk_codes: frozenset[int] = frozenset()
+        self.bulk_codes: Set[int] = frozenset()
         """Requests whose bodies are no documents."""
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Handler],
-        begin: Begin,
+        begins: Mapping[int, Begin],
         check: Callable[[Request], None],
         on_closed: "Callable[[RemotingConnection], None]",
-        bulk_codes: frozenset[int],
+        bulk_codes: Set[int],
     ) -> None:
         """Serve requests from now on."""
-        self.bulk_codes = bulk_codes
-        self.handlers, self.begin, self.check = handlers, begin, check
-        self.on_closed = on_closed
+        self.handlers, self.begins, self.check = handlers, begins, check
+        self.on_closed, self.bulk_codes = on_closed, bulk_codes
         self.refusal = None
 
     def stop(self) -> None:
@@ -176,11 +175,6 @@ class RemotingConnection:
         """host:port of the client."""
         return self.connection.remote
 
-    @property
-    def port_number(self) -> int:
-        """Number of the broker name whose port accepted the connection, or what stands for it."""
-        return self.connection.port_number
-
     def become_node(self) -> None:
         """Take what other nodes forward from now on: it is larger than what clients send."""
         if not self.is_node:
@@ -224,7 +218,8 @@ class RemotingConnection:
             if handler is None:
                 text = f" request type {command.code} not supported"
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
-            begun = calls.begin(request)
+            begin = calls.begins.get(command.code)
+            begun = None if begin is None else begin(request)
             if begun is None and body and command.code not in calls.bulk_codes:
                 document_size_bytes = DOCUMENT_FACTOR * len(body)
                 charges.append(request.account.charge(Kind.DOCUMENTS, document_size_bytes))
@@ -296,12 +291,7 @@ class RemotingConnection:
         if command.is_oneway or self.connection.is_ended:
             return
         response = Command(
-            answer.code,
-            command.opaque,
-            RESPONSE,
-            dict(answer.ext),
-            answer.body,
-            answer.remark,
+            answer.code, command.opaque, RESPONSE, dict(answer.ext), answer.body, answer.remark
         )
         head, body, connection = encode_head(response), answer.body, self.connection
         size_bytes = len(head) + len(body)

@@ -45,7 +45,6 @@ class Places:
         self._names: dict[str, BrokerNames] = {}
         self._seen: dict[str, set[NodeId]] = {}
         """Nodes of each group that were seen up since the start."""
-        self._task: asyncio.Task[None] | None = None
 
     def names_of(self, group: str) -> BrokerNames:
         """Return the broker names of a group."""
@@ -104,25 +103,12 @@ class Places:
 
     # --- Asking ---
 
-    def start(self) -> None:
-        """Begin to ask the other nodes."""
-        self._task = asyncio.create_task(self._ask_again())
-
-    async def stop(self) -> None:
-        """Ask no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _ask_again(self) -> None:
+    async def watch(self) -> None:
+        """Ask each known node at intervals where it speaks the protocol."""
         while True:
-            await self.ask()
+            addresses = self._cluster.node_addresses()
+            await asyncio.gather(*(self._ask(address) for address in addresses))
             await asyncio.sleep(ASK_INTERVAL_S)
-
-    async def ask(self) -> None:
-        """Ask each known node once where it speaks the protocol."""
-        addresses = self._cluster.node_addresses()
-        await asyncio.gather(*(self._ask(address) for address in addresses))
 
     async def _ask(self, address: str) -> None:
         route = await self._ask_route(address)

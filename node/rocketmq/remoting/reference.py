@@ -5,7 +5,7 @@ Owns the form of the table. A test compares it with the handlers of the gateway.
 
 from collections.abc import Iterator
 
-from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode
+from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode, ResponseCode
 
 
 def table() -> Iterator[str]:
@@ -15,7 +15,7 @@ def table() -> Iterator[str]:
     for code in RequestCode:
         answer = "sent to clients, not served" if code in SENT else "served"
         if code in REFUSED:
-            answer = f"refused with {REFUSED[code].name}: {REFUSED[code].why}"
+            answer = f"refused with {ResponseCode.NO_PERMISSION.name}: {REFUSED[code]}"
         yield f"| {int(code)} | {code.name} | {answer} |"
 
 

@@ -18,7 +18,6 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
-from node.rocketmq.remoting.calls.key_values import KeyValueCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
 from node.rocketmq.remoting.calls.meters import SAMPLE_S
@@ -27,8 +26,6 @@ from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
 from node.rocketmq.remoting.calls.relays import RelayCalls
-from node.rocketmq.remoting.calls.replies import ReplyCalls
-from node.rocketmq.remoting.calls.retries import RetryCalls
 from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.send import Sends
 from node.rocketmq.remoting.calls.shared import Shared
@@ -41,28 +38,14 @@ from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import (
-    ADMINISTRATION,
-    REFUSED,
-    RequestCode,
-    ResponseCode,
-)
+from node.rocketmq.remoting.protocol.codes import ADMINISTRATION, REFUSED, RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import GREETING
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
-_SENDS: Final = frozenset(
+_SENDS: Final[frozenset[int]] = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
-_LIGHT: Final = _SENDS | {
-    *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE),
-    *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
-    *(RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
-    *(RequestCode.END_TRANSACTION, RequestCode.CONSUMER_SEND_MSG_BACK),
-    *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
-}
-"""Requests about one message or queue, or one batch; all others wait for a turn, and their bodies
-are documents."""
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -98,51 +81,57 @@ class Remoting:
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
         shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
-        self._retries = RetryCalls(shared)
         self.locks: Final = LockCalls(shared)
         has_auto_topics = settings.rocketmq_auto_topics
         self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
         self._sends = Sends(
-            shared,
-            self.locks.is_locked,
-            has_auto_topics=has_auto_topics,
-            unique_keys=self.unique_keys,
+            shared, self.locks.is_locked, self.unique_keys, has_auto_topics=has_auto_topics
         )
         broker.add_leader_work(self.unique_keys)
         self.transactions: Final = TransactionCalls(shared)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
-        self.transactions.producers = self.groups.clients.producers
-        self._replies = ReplyCalls(shared, self.groups.clients)
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
-        self._node = NodeAdmin(shared, settings, self.groups.clients.consumers)
-        self._pulls = Pulls(shared, self.groups, self._node.add_got)
+        self._node = NodeAdmin(shared, settings)
+        self._pulls = Pulls(shared, self._node.add_got)
         self._routes = RouteCalls(
-            shared,
-            cluster,
-            self._node.closed_names,
-            self.groups.clients.consumers,
-            has_auto_topics=has_auto_topics,
+            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
-        self._key_values = KeyValueCalls(shared)
         self._topics = TopicAdmin(shared, self._routes.own_topics)
-        self._group_admin = GroupAdmin(shared, self.groups.clients)
-        self._pops = PopCalls(shared, self._routes.shares, self.groups.clients)
-        self._relays = RelayCalls(shared, self.groups.clients)
+        self._group_admin = GroupAdmin(shared)
+        self._pops = PopCalls(shared, self._routes.places)
+        self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> dict[int, Handler]:
         """Return the handler of each request that is served."""
+        return self._light() | self._heavy()
+
+    def _light(self) -> dict[int, Handler]:
+        """Return those of requests about one message or queue, or one batch."""
         at_leader, offsets = self._shared.at_leader, self._offsets
         return {
-            RequestCode.SEND_MESSAGE: self._sends.send,
-            RequestCode.SEND_MESSAGE_V2: self._sends.send,
-            RequestCode.SEND_BATCH_MESSAGE: self._sends.send,
+            **dict.fromkeys(_SENDS, self._sends.send),
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.commit,
+            RequestCode.END_TRANSACTION: at_leader(self.transactions.end_transaction),
+            RequestCode.SEND_REPLY_MESSAGE: self._relays.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self._relays.reply,
+            RequestCode.CONSUMER_SEND_MSG_BACK: at_leader(
+                self._messages.send_back, is_repeatable=False
+            ),
+            RequestCode.POP_MESSAGE: at_leader(self._pops.pop),
+            RequestCode.ACK_MESSAGE: at_leader(self._pops.ack),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: at_leader(self._pops.change_invisible),
+        }
+
+    def _heavy(self) -> dict[int, Handler]:
+        """Return all others. They wait for a turn, and their bodies are documents."""
+        at_leader, offsets = self._shared.at_leader, self._offsets
+        return {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
             RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
@@ -152,23 +141,17 @@ class Remoting:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: at_leader(self.groups.members),
             RequestCode.LOCK_BATCH_MQ: at_leader(self.locks.lock),
             RequestCode.UNLOCK_BATCH_MQ: at_leader(self.locks.unlock),
-            RequestCode.END_TRANSACTION: at_leader(self.transactions.end_transaction),
-            RequestCode.SEND_REPLY_MESSAGE: self._replies.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self._replies.reply,
             RequestCode.VIEW_MESSAGE_BY_ID: at_leader(self._messages.by_position),
             RequestCode.QUERY_MESSAGE: at_leader(self._messages.by_key),
             RequestCode.CHECK_CLIENT_CONFIG: self.groups.check_config,
-            RequestCode.CONSUMER_SEND_MSG_BACK: at_leader(
-                self._retries.send_back, is_repeatable=False
-            ),
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._routes.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: at_leader(self._key_values.change),
-            RequestCode.DELETE_KV_CONFIG: at_leader(self._key_values.change),
-            RequestCode.GET_KV_CONFIG: at_leader(self._key_values.value),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._key_values.values),
+            RequestCode.PUT_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.DELETE_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.GET_KV_CONFIG: at_leader(self._routes.value_of_key),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._routes.values_of_namespace),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._topics.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
@@ -206,25 +189,19 @@ class Remoting:
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
-            RequestCode.POP_MESSAGE: at_leader(self._pops.pop),
-            RequestCode.ACK_MESSAGE: at_leader(self._pops.ack),
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: at_leader(self._pops.change_invisible),
             **dict.fromkeys(REFUSED, _refuse),
         }
 
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
-        self.places.start()
-        self._lookers = [
-            asyncio.create_task(work) for work in (self._look(), self.isolation.watch())
-        ]
-        handlers = {
-            code: handler if code in _LIGHT else self._in_turn(handler)
-            for code, handler in self.handlers().items()
-        }
-        handlers[GREETING] = self._proof.greet
-        self._calls.open(handlers, self._begin, self._check, self._on_closed, _LIGHT)
+        works = (self.places.watch(), self._look(), self.isolation.watch())
+        self._lookers = [asyncio.create_task(work) for work in works]
+        light = self._light()
+        handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
+        handlers |= {**light, GREETING: self._proof.greet}
+        begins = dict.fromkeys(_SENDS, self._sends.begin)
+        self._calls.open(handlers, begins, self._check, self._on_closed, light.keys())
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
@@ -235,7 +212,6 @@ class Remoting:
             task.cancel()
         await asyncio.gather(*self._lookers, return_exceptions=True)
         await self.forwarder.stop()
-        await self.places.stop()
 
     def _in_turn(self, handler: Handler) -> Handler:
         turn = self._shared.context.turn
@@ -245,9 +221,6 @@ class Remoting:
             return await handler(request)
 
         return handle
-
-    def _begin(self, request: Request) -> "asyncio.Future[Answer] | None":
-        return self._sends.begin(request) if request.command.code in _SENDS else None
 
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
@@ -290,5 +263,4 @@ class Remoting:
 
 async def _refuse(request: Request) -> Answer:
     """Answer a request that has no meaning here with the reason."""
-    refusal = REFUSED[RequestCode(request.command.code)]
-    raise RefusedError(refusal.code, refusal.why)
+    raise RefusedError(ResponseCode.NO_PERMISSION, REFUSED[RequestCode(request.command.code)])

@@ -15,9 +15,9 @@ from node.rocketmq.remoting.calls.json_bodies import (
     rows_of,
     text_in,
 )
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.calls.topic_admin import data_version
-from node.rocketmq.remoting.clients import Clients, Member
+from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -39,12 +39,8 @@ _END: Final = -1
 RETRY_COUNT_MAX: Final = 1_000_000
 
 
-class GroupAdmin:
+class GroupAdmin(Calls):
     """Answers the requests about groups. One per gateway."""
-
-    def __init__(self, shared: Shared, clients: Clients) -> None:
-        self._shared = shared
-        self._clients = clients
 
     # --- Settings ---
 
@@ -60,30 +56,30 @@ class GroupAdmin:
         for row in rows:
             name, settings = text_in(row, "groupName"), _settings_in(row)
             put = SetGroupSettingsRequest(group=name, settings=settings)
-            await self._shared.broker.group_settings.set_group_settings(put)
+            await self._broker.group_settings.set_group_settings(put)
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
         """Forget a group and its offsets; one that does not exist is gone already."""
         group = text_of(request.command.ext, "groupName")
-        if group in self._shared.context.state.groups:
-            await self._shared.broker.groups.delete_group(DeleteGroupRequest(group=group))
+        if group in self._context.state.groups:
+            await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
         return Answer()
 
     async def describe(self, request: Request) -> Answer:
         """Return the settings of a group."""
         group = text_of(request.command.ext, "group")
-        if group not in self._shared.context.state.groups and group not in self._clients.consumers:
+        if group not in self._context.state.groups and group not in self._shared.clients.consumers:
             text = f"there is no group {group[:200]!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return Answer(body=json_body(self._row(group)))
 
     async def all(self, _request: Request) -> Answer:
         """Return the settings of all groups."""
-        names = sorted({*self._shared.context.state.groups, *self._clients.consumers})
+        names = sorted({*self._context.state.groups, *self._shared.clients.consumers})
         document = {
             "subscriptionGroupTable": {
-                name: self._row(name) async for name in self._shared.context.turn.over(names)
+                name: self._row(name) async for name in self._context.turn.over(names)
             },
             "forbiddenTable": {},
             "dataVersion": data_version(),
@@ -91,14 +87,14 @@ class GroupAdmin:
         return Answer(body=json_body(document))
 
     def _row(self, group: str) -> dict[str, Any]:
-        return group_row(group, to_json(settings_of(self._shared.context, group)))
+        return group_row(group, to_json(settings_of(self._context, group)))
 
     # --- Members ---
 
     async def consumers(self, request: Request) -> Answer:
         """Return the consumers of a group that are connected to this node."""
         group = text_of(request.command.ext, "consumerGroup")
-        known = self._clients.consumers.get(group)
+        known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
@@ -116,7 +112,7 @@ class GroupAdmin:
     async def producers(self, request: Request) -> Answer:
         """Return the producers of a group that are connected to this node."""
         group = text_of(request.command.ext, "producerGroup")
-        members = self._clients.members((False, group))
+        members = self._shared.clients.members((False, group))
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
@@ -124,18 +120,18 @@ class GroupAdmin:
         return Answer(body=json_body({"connectionSet": found}))
 
     async def _connections(self, members: dict[str, Member]) -> list[dict[str, Any]]:
-        turn = self._shared.context.turn
+        turn = self._context.turn
         return [_connection(member) async for member in turn.over([*members.values()])]
 
     async def all_producers(self, _request: Request) -> Answer:
         """Return all producers that are connected to this node, by group."""
         rows = [
             (group, member)
-            for group, known in self._clients.producers.items()
+            for group, known in self._shared.clients.producers.items()
             for member in known.members.values()
         ]
         data: dict[str, list[dict[str, Any]]] = {}
-        async for group, member in self._shared.context.turn.over(rows):
+        async for group, member in self._context.turn.over(rows):
             row = {
                 "clientId": member.client_id,
                 "remoteIP": f"/{member.connection.remote}",
@@ -149,20 +145,22 @@ class GroupAdmin:
     async def groups_of_topic(self, request: Request) -> Answer:
         """Return the groups that read a topic, or did."""
         topic = text_of(request.command.ext, "topic")
-        stored = (g for g, table in self._shared.context.state.groups.items() if topic in table)
-        online = (g for g, one in self._clients.consumers.items() if topic in one.subscriptions)
+        stored = (g for g, table in self._context.state.groups.items() if topic in table)
+        online = (
+            g for g, one in self._shared.clients.consumers.items() if topic in one.subscriptions
+        )
         return Answer(body=json_body({"groupList": sorted({*stored, *online})}))
 
     async def topics_of_group(self, request: Request) -> Answer:
         """Return the topics of which a group has offsets."""
-        stored = self._shared.context.state.groups.get(text_of(request.command.ext, "group"), {})
+        stored = self._context.state.groups.get(text_of(request.command.ext, "group"), {})
         return Answer(body=json_body({"topicList": sorted(stored)}))
 
     async def subscription(self, request: Request) -> Answer:
         """Return what a group subscribes to of a topic."""
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
-        known = self._clients.consumers.get(group)
+        known = self._shared.clients.consumers.get(group)
         found = known.subscriptions.get(topic) if known is not None else None
         document: dict[str, Any] = {"group": group, "topic": topic}
         if found is not None:
@@ -174,7 +172,7 @@ class GroupAdmin:
     async def progress(self, request: Request) -> Answer:
         """Return how far a group is in the queues of one broker name."""
         number, ext = self._shared.number_of(request), request.command.ext
-        group, context = text_of(ext, "consumerGroup"), self._shared.context
+        group, context = text_of(ext, "consumerGroup"), self._context
         context.check_leads()
         table: dict[str, Any] = {}
         stored = context.state.groups.get(group, {})
@@ -188,13 +186,13 @@ class GroupAdmin:
         return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
-        known, state = self._clients.consumers.get(group), self._shared.context.state
+        known, state = self._shared.clients.consumers.get(group), self._context.state
         topics = {*stored, *(known.subscriptions if known is not None else ())}
         topics = ({asked} if asked else topics) - INTERNAL_TOPICS
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
-        _, hi = self._shared.context.store.queue_range(topic, queue)
+        _, hi = self._context.store.queue_range(topic, queue)
         offset = stored.get(topic, {}).get(queue, 0)
         return {
             "brokerOffset": hi,
@@ -214,7 +212,7 @@ class GroupAdmin:
             group, number = text_of(request.command.ext, "group"), self._shared.number_of(request)
             for key, offset in table.items():
                 queue = json.loads(key)
-                queue_id = self._shared.names.queue(number, queue["queueId"])
+                queue_id = self._names.queue(number, queue["queueId"])
                 self._shared.resets.begin(group, queue["topic"], queue_id, offset)
         return answer
 
@@ -225,27 +223,27 @@ class GroupAdmin:
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
         moved: dict[str, int] = {}
         rows = []
-        turn = self._shared.context.turn
+        turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 moved[self._shared.queue_key(topic, number, shown)] = offset
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
-            await self._shared.broker.groups.commit_offsets(
+            await self._broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
         return Answer(body=json_body({"offsetTable": moved}))
 
     async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
         """Return the first offset at a time or later; -1 as time: the end."""
-        lo, hi = self._shared.context.store.queue_range(topic, queue)
+        lo, hi = self._context.store.queue_range(topic, queue)
         if unix_ms <= _END or lo == hi:
             return hi
         asked = OffsetByTimeRequest(
             topic=topic, queue_id=queue, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
         )
-        return (await self._shared.broker.queries.offset_by_time(asked)).offset
+        return (await self._broker.queries.offset_by_time(asked)).offset
 
 
 def _connection(member: Member) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from node.rocketmq.remoting.calls.json_bodies import (
     rows_of,
     text_in,
 )
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import (
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
+    SQL,
     TOPICS_OF_GROUP_MAX,
     Clients,
     Consumption,
@@ -41,10 +42,9 @@ TOLD_AFTER_S: Final = 0.05
 TOLD_MEMBER_S: Final = 0.001
 """And so much later for each: however often a large group changes, its members get 1,000
 notices a second at most."""
-_SQL: Final = "SQL92"
 
 
-class GroupCalls:
+class GroupCalls(Calls):
     """Answers the requests about members. One per gateway."""
 
     def __init__(
@@ -55,9 +55,9 @@ class GroupCalls:
     ) -> None:
         """`on_producer` is called with each group that a heartbeat produces for, and the account of
         its caller, `on_left` with group and client id of a consumer that left."""
-        self._shared = shared
+        super().__init__(shared)
         self._on_producer = on_producer
-        self.clients: Final = Clients(self._on_changed, on_left)
+        shared.clients = self.clients = Clients(self._on_changed, on_left)
         self._to_tell: dict[str, asyncio.Task[None]] = {}
 
     async def heartbeat(self, request: Request) -> Answer:
@@ -72,7 +72,7 @@ class GroupCalls:
         producers = [self._group(text_in(row, "groupName")) for row in rows]
         consumers = {}
         rows = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
-        async for row in self._shared.context.turn.over(rows):
+        async for row in self._context.turn.over(rows):
             subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
             consumers[self._group(text_in(row, "groupName"))] = Consumption(
                 text_in(row, "consumeType"),
@@ -125,7 +125,7 @@ class GroupCalls:
         return Answer()
 
     def _group(self, name: str) -> str:
-        self._shared.context.check_name("group", name)
+        self._context.check_name("group", name)
         return name
 
     # --- Notices ---
@@ -142,7 +142,7 @@ class GroupCalls:
         known = self.clients.consumers.get(group)
         if known is None or known.message_model == "BROADCASTING":
             return
-        async for member in self._shared.context.turn.over([*known.members.values()]):
+        async for member in self._context.turn.over([*known.members.values()]):
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             member.connection.tell(command)
 
@@ -157,6 +157,6 @@ def _subscription(row: dict[str, Any]) -> Subscription:
     return Subscription(
         text_in(row, "topic"),
         text_in(row, "subString", EXPRESSION_LENGTH_MAX),
-        text_in(row, "expressionType") == _SQL,
+        text_in(row, "expressionType") == SQL,
         version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from node.errors.common import BusyError
 from node.rocketmq.protocol.names import TOPIC_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -40,11 +40,11 @@ class _Lock(NamedTuple):
     size_bytes: int
 
 
-class LockCalls:
+class LockCalls(Calls):
     """Answers the requests that lock queues. One per gateway."""
 
     def __init__(self, shared: Shared, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._shared = shared
+        super().__init__(shared)
         self._monotonic_s = monotonic_s
         self._locks: OrderedDict[_Key, _Lock] = OrderedDict()
         """The lock that runs out first is the first."""
@@ -102,7 +102,7 @@ class LockCalls:
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         """Return group and client id of a request. Raises RefusedError, BadRequestError."""
         group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
-        self._shared.context.check_name("group", group)
+        self._context.check_name("group", group)
         if len(client_id) > CLIENT_ID_LENGTH_MAX:
             text = f"clientId must have at most {CLIENT_ID_LENGTH_MAX} characters"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
@@ -112,7 +112,7 @@ class LockCalls:
         self, group: str, rows: list[dict[str, Any]]
     ) -> Iterator[tuple[_Key, dict[str, Any]]]:
         """Yield each queue of a request, in both forms. Raises RefusedError."""
-        names, count_max = self._shared.names, self._shared.context.limits.queue_count_max
+        names, count_max = self._names, self._context.limits.queue_count_max
         for row in rows:
             number, queue_id = names.number_of(text_in(row, "brokerName")), row.get("queueId")
             topic = text_in(row, "topic", TOPIC_LENGTH_MAX)

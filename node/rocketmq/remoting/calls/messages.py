@@ -1,43 +1,42 @@
-"""Single messages: by position, and by key.
+"""Single messages: by position, by key, and those that a consumer gives back.
 
 Owns which of a group's messages a broker name answers for: tools ask every name of a route and put
-the answers together.
+the answers together. What becomes of a message that is given back is the broker's: the same pauses
+and limits as for consumers of other protocols.
 """
 
-import struct
 from typing import Final
 
 from node.broker.read.visibility import visible_at
+from node.broker.records.delayed import level_delay_ms
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, VALUE_LENGTH_MAX, int_of, text_of
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import QueryByKeyRequest
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from store import format as fmt
 from store.record.check import store_timestamp
 
-_HEAD: Final = struct.Struct(">i")
 _COUNT_MAX: Final = 64
 _SIZE_BYTES_MAX: Final = 4 << 20
 """Messages of one answer, but for the first one of any size: 64 of the largest have 256 MiB."""
 _CALL_COUNT_MAX: Final = 16
 """Calls of the broker for one query; each goes on where the one before stopped."""
+_DEAD: Final = -1
 
 
-class MessageCalls:
-    """Answers the requests for single messages. One per gateway."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+class MessageCalls(Calls):
+    """Answers the requests about single messages. One per gateway."""
 
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
-        self._shared.context.check_leads()
-        found = visible_at(self._shared.context, int_of(request.command.ext, "offset"))
-        number, shown = self._shared.names.shown(found.message.queue_id)
+        self._context.check_leads()
+        found = visible_at(self._context, int_of(request.command.ext, "offset"))
+        number, shown = self._names.shown(found.message.queue_id)
         return Answer(body=seen_by_clients(found.record, shown, self._shared.routed_host(number)))
 
     async def by_key(self, request: Request) -> Answer:
@@ -54,7 +53,7 @@ class MessageCalls:
         found: list[bytes] = []
         left_size_bytes = _SIZE_BYTES_MAX
         for _ in range(_CALL_COUNT_MAX):
-            response = await self._shared.broker.queries.query_by_key(asked)
+            response = await self._broker.queries.query_by_key(asked)
             for record in reversed(self._own(response.records, number)):
                 left_size_bytes -= len(record)
                 if found and (left_size_bytes < 0 or len(found) >= count_max):
@@ -75,14 +74,37 @@ class MessageCalls:
             return Answer(ResponseCode.QUERY_NOT_FOUND, ext_of_answer, remark=text)
         return Answer(ext=ext_of_answer, body=b"".join(found))
 
+    async def send_back(self, request: Request) -> Answer:
+        """Have a message delivered again after a pause, or make it a dead letter."""
+        ext = request.command.ext
+        group = text_of(ext, "group")
+        level = int_of(ext, "delayLevel", 0, lo=_DEAD, hi=INT32_MAX)
+        self._context.check_leads()
+        message = visible_at(self._context, int_of(ext, "offset"), group).message
+        given = RetryMessage(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            offset=message.queue_offset,
+            delay_ms=level_delay_ms(level) if level > 0 else 0,
+            is_dead=level == _DEAD,
+        )
+        limit = int_of(ext, "maxReconsumeTimes", -1, lo=-1, hi=INT32_MAX)
+        retry = RetryLaterRequest(
+            group=group,
+            messages=[given],
+            attempt_count_max=limit + 1,  # 0: the group's.
+        )
+        await self._broker.retry.retry_later(retry)
+        return Answer()
+
     def _own(self, records: bytes, number: int) -> "list[bytes]":
         """Return the records of a broker name's queues, each as its clients see it."""
         found, at = [], 0
         host = self._shared.routed_host(number)
         while at < len(records):
-            (size_bytes,) = _HEAD.unpack_from(records, at)
+            (size_bytes,) = fmt.INT32.unpack_from(records, at)
             queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
-            of_number, shown = self._shared.names.shown(queue)
+            of_number, shown = self._names.shown(queue)
             if of_number == number:
                 found.append(seen_by_clients(records[at : at + size_bytes], shown, host))
             at += size_bytes

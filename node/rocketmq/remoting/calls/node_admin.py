@@ -6,13 +6,12 @@ A setting is changed by a restart of the node and not by a tool.
 
 import shutil
 import time
-from collections.abc import Collection
 from typing import Any, Final
 
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.meters import GOT_COUNT_MAX, METER_COUNT_MAX, Meter
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -43,18 +42,11 @@ _NOT_COUNTED: Final = (
 _HIDDEN: Final = ("secret", "key", "password")
 
 
-class NodeAdmin:
+class NodeAdmin(Calls):
     """Answers the requests about this node. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        settings: Settings,
-        consumers: Collection[str],
-    ) -> None:
-        """`consumers` are the groups with members at this node."""
-        self._shared = shared
-        self._consumers = consumers
+    def __init__(self, shared: Shared, settings: Settings) -> None:
+        super().__init__(shared)
         self._settings = settings
         self._began_s = time.time()
         self._got: dict[str, int] = {}
@@ -89,8 +81,8 @@ class NodeAdmin:
     def _is_counted(self, kind: str, key: str) -> bool:
         """Whether the topic of a counter exists, and its group."""
         topic, _, group = key.rpartition("@") if kind == "get" else (key, "", "")
-        state = self._shared.context.state
-        is_group = kind != "get" or group in state.groups or group in self._consumers
+        state = self._context.state
+        is_group = kind != "get" or group in state.groups or group in self._shared.clients.consumers
         return is_group and state.topic(topic) is not None
 
     def _meter(self, kind: str, key: str) -> Meter:
@@ -105,10 +97,10 @@ class NodeAdmin:
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
         if kind == "get":
-            return self._got.get(key, 0) if key else self._shared.broker.pulls.records_total
+            return self._got.get(key, 0) if key else self._broker.pulls.records_total
         if not key:
-            return self._shared.broker.produce.records_total
-        sizes = self._shared.broker.produce.sizes.of(key)
+            return self._broker.produce.records_total
+        sizes = self._broker.produce.sizes.of(key)
         return sizes.record_count if kind == "put" else sizes.size_bytes
 
     async def stats(self, request: Request) -> Answer:
@@ -140,7 +132,7 @@ class NodeAdmin:
         return Answer(body=json_body({"table": self._runtime()}))
 
     def _runtime(self) -> dict[str, str]:
-        store = self._shared.context.store
+        store = self._context.store
         put, got = self._count("put", ""), self._count("get", "")
         put_tps, get_tps = (self._three(self._meter(kind, "")) for kind in ("put", "get"))
         disk = shutil.disk_usage(self._settings.directory)
@@ -153,7 +145,7 @@ class NodeAdmin:
             for kind in ("send", "pull", "query", "ack")
             for what, value in (
                 ("Size", "0"),
-                ("Capacity", str(self._shared.broker.context.limits.in_flight_count_max)),
+                ("Capacity", str(self._broker.context.limits.in_flight_count_max)),
                 ("HeadWaitTimeMills", "0"),
             )
         }
@@ -193,8 +185,8 @@ class NodeAdmin:
 
     def _earliest_unix_ms(self) -> int:
         """Return when the oldest message of the first topics was stored; now, without one."""
-        store, found = self._shared.context.store, unix_ms()
-        for topic in list(self._shared.context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
+        store, found = self._context.store, unix_ms()
+        for topic in list(self._context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
             first_ms = self._shared.stored_ms(topic, 0, store.queue_range(topic, 0)[0])
             found = min(found, found if first_ms is None else first_ms)
         return found
@@ -207,13 +199,12 @@ class NodeAdmin:
 
     async def config(self, _request: Request) -> Answer:
         """Return the settings as lines, without what is secret."""
-        lines = [f"brokerName={self._shared.names.all[0]}", "brokerId=0"]
+        lines = [f"brokerName={self._names.all[0]}", "brokerId=0"]
         for name, value in sorted(self._settings.model_dump(mode="json").items()):
             if not any(part in name for part in _HIDDEN):
                 lines.append(f"{name}={value}")
-        version: dict[str, Any] = data_version()
         body = "".join(f"{line}\n" for line in lines).encode()
-        return Answer(ext={"version": json_body(version).decode()}, body=body)
+        return Answer(ext={"version": json_body(data_version()).decode()}, body=body)
 
     # --- What its names take ---
 
@@ -231,7 +222,7 @@ class NodeAdmin:
             text = f"no broker is named {name[:200]!r}"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         change(name)
-        return Answer(ext={field: str(len(self._shared.context.state.topics))})
+        return Answer(ext={field: str(len(self._context.state.topics))})
 
 
 def _ranges_of(took: LatencyStats) -> str:

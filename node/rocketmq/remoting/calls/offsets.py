@@ -7,7 +7,7 @@ an earlier one by the next.
 
 from typing import Final
 
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -20,16 +20,13 @@ from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
 _UPPER: Final = "UPPER"
 
 
-class OffsetCalls:
+class OffsetCalls(Calls):
     """Answers the requests about offsets. One per gateway."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
 
     def _queue(self, request: Request) -> tuple[str, int]:
         """Return topic and the group's queue that a request is about. Raises RefusedError."""
         ext, number = request.command.ext, self._shared.number_of(request)
-        queue_id = self._shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
+        queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         return text_of(ext, "topic"), queue_id
 
     # --- Queues ---
@@ -44,13 +41,13 @@ class OffsetCalls:
 
     async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return where a queue begins and ends; 0, 0 for one that does not exist."""
-        found = self._shared.context.state.topic(topic)
+        found = self._context.state.topic(topic)
         if found is None or topic in INTERNAL_TOPICS or queue_id >= found.queue_count:
             return 0, 0
         asked = QueueOffsetsRequest(
             queues=[QueueId(topic=topic, queue_id=queue_id)], consistency=CONSISTENCY_LEADER
         )
-        row = (await self._shared.broker.queries.queue_offsets(asked)).queues[0]
+        row = (await self._broker.queries.queue_offsets(asked)).queues[0]
         return row.min_offset, row.max_offset
 
     async def by_time(self, request: Request) -> Answer:
@@ -67,7 +64,7 @@ class OffsetCalls:
             unix_ms=min(max(0, unix_ms) + is_upper, INT64_MAX),
             consistency=CONSISTENCY_LEADER,
         )
-        offset = (await self._shared.broker.queries.offset_by_time(asked)).offset
+        offset = (await self._broker.queries.offset_by_time(asked)).offset
         if is_upper:
             offset = offset - 1 if offset > lo else 0
         return Answer(ext={"offset": str(offset)})
@@ -90,7 +87,7 @@ class OffsetCalls:
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
         asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
-        offset = (await self._shared.broker.groups.fetch_offsets(asked)).offsets[0].offset
+        offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
         if offset < 0:
             is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
             if is_told or (await self._range(topic, queue_id))[0] != 0:
@@ -112,9 +109,9 @@ class OffsetCalls:
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
-        stored = self._shared.context.state.groups.get(group, {}).get(topic, {})
+        stored = self._context.state.groups.get(group, {}).get(topic, {})
         if stored.get(queue_id) != offset:
             row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
             commit = CommitOffsetsRequest(group=group, offsets=[row])
-            await self._shared.broker.groups.commit_offsets(commit)
+            await self._broker.groups.commit_offsets(commit)
         return Answer()

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.rocketmq.cluster import Share
-from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Clients, Subscription
+from node.rocketmq.remoting.calls.shared import Calls, Shared
+from node.rocketmq.remoting.clients import SQL, Subscription
 from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
@@ -32,25 +32,20 @@ _INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 _ANY_QUEUE: Final = -1
 _FIRST: Final = pop_pb2.ReceiveRequest.START_FIRST
 _END: Final = pop_pb2.ReceiveRequest.START_END
-_SQL: Final = "SQL92"
 _MASK: Final = INT32_MAX
 _POP, _PULL = "POP", "PULL"
 _INFO_PARTS: Final = 8
 
 
-class PopCalls:
+class PopCalls(Calls):
     """Answers the requests of pop consumers. One per gateway."""
 
     def __init__(
-        self,
-        shared: Shared,
-        shares: Callable[[str], list[Share]],
-        clients: Clients,
+        self, shared: Shared, places: Callable[[str], list[tuple[Share, NamedPlace]]]
     ) -> None:
-        """`shares` returns who has queues of a topic. It raises CallRefusedError."""
-        self._shared = shared
-        self._shares = shares
-        self._clients = clients
+        """`places` returns the broker names of each group that has queues of a topic."""
+        super().__init__(shared)
+        self._places = places
 
     # --- Assignments ---
 
@@ -60,22 +55,15 @@ class PopCalls:
         document = document_of(request.command.body)
         topic, group = text_in(document, "topic"), text_in(document, "consumerGroup")
         client_id = text_in(document, "clientId")
-        try:
-            shares = self._shares(topic)
-        except CallRefusedError as error:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
-        members = sorted(self._clients.members((True, group)))
-        is_retry = topic.startswith(RETRY_TOPIC_PREFIX)
+        places = self._places(topic)
+        is_first = sorted(self._shared.clients.members((True, group)))[:1] == [client_id]
         rows = []
-        for share in shares:
-            for place in self._shared.places.brokers(share.group, share.places):
-                names = self._shared.places.names_of(share.group)
-                if not is_retry:
-                    rows.append(_assigned(topic, place.name, _ANY_QUEUE, _POP))
-                elif members[:1] == [client_id] and names.queue_count(
-                    place.number, share.queue_count
-                ):
-                    rows.append(_assigned(topic, place.name, 0, _PULL))
+        for share, place in places:
+            names = self._shared.places.names_of(share.group)
+            if not topic.startswith(RETRY_TOPIC_PREFIX):
+                rows.append(_assigned(topic, place.name, _ANY_QUEUE, _POP))
+            elif is_first and names.queue_count(place.number, share.queue_count):
+                rows.append(_assigned(topic, place.name, 0, _PULL))
         return Answer(body=json_body({"messageQueueAssignments": rows}))
 
     async def set_mode(self, request: Request) -> Answer:
@@ -92,7 +80,7 @@ class PopCalls:
         """Take messages; with a poll time wait for the first one."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
-        is_sql = ext.get("expType", "TAG") == _SQL
+        is_sql = ext.get("expType", "TAG") == SQL
         wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0)
         asked = pop_pb2.ReceiveRequest(
             group=group,
@@ -107,7 +95,7 @@ class PopCalls:
             attempt_id=ext.get("attemptId", ""),
             start=_END if int_of(ext, "initMode", 0) == 1 else _FIRST,
         )
-        found = await self._shared.broker.pop.receive(asked)
+        found = await self._broker.pop.receive(asked)
         times = {
             "popTime": str(found.now_unix_ms),
             "invisibleTime": str(max(0, found.visible_unix_ms - found.now_unix_ms)),
@@ -151,9 +139,7 @@ class PopCalls:
         group, topic, handle = self._handle(request)
         if handle is not None:
             text = encode_handle(group, topic, handle)
-            await self._shared.broker.pop.ack(
-                pop_pb2.AckRequest(group=group, topic=topic, handles=[text])
-            )
+            await self._broker.pop.ack(pop_pb2.AckRequest(group=group, topic=topic, handles=[text]))
         return Answer()  # One that was handed out again is not the caller's any more.
 
     async def change_invisible(self, request: Request) -> Answer:
@@ -163,7 +149,7 @@ class PopCalls:
             text = "the message is not in flight any more: it was acknowledged or handed out again"
             raise RefusedError(ResponseCode.NO_MESSAGE, text)
         invisible_ms = int_of(request.command.ext, "invisibleTime", hi=_INVISIBLE_MS_MAX)
-        changed = await self._shared.broker.pop.change_invisible(
+        changed = await self._broker.pop.change_invisible(
             pop_pb2.ChangeInvisibleRequest(
                 group=group,
                 topic=topic,
@@ -182,7 +168,7 @@ class PopCalls:
 
     def _handle(self, request: Request) -> tuple[str, str, PopHandle | None]:
         """Return group, topic and delivery that a request names; None: it is not in flight."""
-        context, ext = self._shared.context, request.command.ext
+        context, ext = self._context, request.command.ext
         context.check_leads()
         group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
         queue_id, offset = int_of(ext, "queueId", hi=INT32_MAX), int_of(ext, "offset")

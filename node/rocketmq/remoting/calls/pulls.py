@@ -5,15 +5,13 @@ Any replica answers from what it has applied. Only the leader may say that an of
 end: a replica that lags would send the consumer back.
 """
 
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
-from node.rocketmq.remoting.calls.groups import GroupCalls
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Subscription
+from node.rocketmq.remoting.calls.shared import Calls, Shared
+from node.rocketmq.remoting.clients import SQL, Subscription
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -29,7 +27,6 @@ from store.record.message import encode_host
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
-_SQL: Final = "SQL92"
 _MESSAGE_COUNT_MAX: Final = 1_024
 _BEYOND: Final = "OFFSET_OVERFLOW_BADLY"
 _CODES: Final = {
@@ -42,32 +39,25 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, _BEYOND),
 }
-_HEAD: Final = struct.Struct(">i")
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
 
-class Pulls:
+class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        groups: GroupCalls,
-        add_got: Callable[[str, str, int], None],
-    ) -> None:
+    def __init__(self, shared: Shared, add_got: Callable[[str, str, int], None]) -> None:
         """`add_got` counts the messages that consumers get: topic, group and their number."""
-        self._shared = shared
-        self._groups = groups
+        super().__init__(shared)
         self._add_got = add_got
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
-        ext = request.command.ext
         number = self._shared.number_of(request)
         moved = self._moved(request, number)
         if moved is not None:
             return moved
-        if FORWARDED in ext:  # Another replica asks whether an offset is beyond the end.
+        if FORWARDED in request.command.ext:
+            # Another replica asks whether an offset is beyond the end.
             return await self._read(request, number, is_leader=True)
         try:
             answer = await self._read(request, number, is_leader=False)
@@ -83,13 +73,13 @@ class Pulls:
     def _moved(self, request: Request, number: int) -> Answer | None:
         """Return the answer that sends a consumer where a person moved its group; None: it was
         not moved."""
-        ext, shared = request.command.ext, self._shared
-        queue_id = shared.names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
+        ext = request.command.ext
+        queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         topic = text_of(ext, "topic")
-        offset = shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
+        offset = self._shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
         if offset is None:
             return None
-        lo, hi = shared.context.store.queue_range(topic, queue_id)
+        lo, hi = self._context.store.queue_range(topic, queue_id)
         found = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),
@@ -102,7 +92,7 @@ class Pulls:
         ext = request.command.ext
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
-        queue_id = self._shared.names.queue(number, shown)
+        queue_id = self._names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
         subscription = self._subscription(request, group, topic, flags)
         asked = PullRequest(
@@ -119,7 +109,7 @@ class Pulls:
             tags=subscription.tags,
             sql=subscription.expression if subscription.is_sql else "",
         )
-        pulled = await self._shared.broker.pulls.pull(asked)
+        pulled = await self._broker.pulls.pull(asked)
         response = pulled.response
         code, remark = _CODES[response.status]
         ext_of_answer = {
@@ -141,9 +131,9 @@ class Pulls:
         ext = request.command.ext
         version = int_of(ext, "subVersion", 0)
         if flags & _HAS_SUBSCRIPTION:
-            expression, kind = ext.get("subscription", "*"), ext.get("expressionType", "TAG")
-            return Subscription(topic, expression, kind == _SQL, version)
-        known = self._groups.clients.consumers.get(group)
+            is_sql = ext.get("expressionType", "TAG") == SQL
+            return Subscription(topic, ext.get("subscription", "*"), is_sql, version)
+        known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
@@ -175,7 +165,7 @@ def seen_by_clients(records: bytes, queue_id: int, host: Host) -> bytes:
     out, at = bytearray(records), 0
     encoded = encode_host(host)
     while at < len(out):
-        (size_bytes,) = _HEAD.unpack_from(out, at)
+        (size_bytes,) = fmt.INT32.unpack_from(out, at)
         fmt.INT32.pack_into(out, at + fmt.QUEUE_ID_AT, queue_id)
         (sys_flag,) = fmt.INT32.unpack_from(out, at + fmt.SYS_FLAG_AT)
         is_v6 = sys_flag & fmt.SYS_FLAG_STORE_HOST_V6 != 0

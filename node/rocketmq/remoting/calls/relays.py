@@ -1,33 +1,34 @@
-"""Questions of tools that a client answers: what it does, and whether it can process a message.
+"""What the node passes on to a client: questions of tools, and replies to a producer that waits.
 
-Owns the way to the client and back: its answer is passed on as it is.
+Owns the way to the client and back: its answer to a question is passed on as it is. A reply is
+never stored: the requester waits for it, and a late one is of no use.
 """
 
+import time
 from collections.abc import Callable
 from typing import Final
 
 from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Clients, Member
+from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, properties_of
+from node.rocketmq.remoting.calls.shared import Calls
+from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.fields import text_of
+from node.rocketmq.remoting.protocol.fields import SHORT_NAMES, text_of
 from store.errors import RecordFormatError
 from store.record.message import parse_message_id
 from store.record.topic_names import dead_letter_topic, retry_topic
 
 _ANSWER_S: Final = 10.0
+_REPLY_S: Final = 3.0
+"""Time for the requester to take a reply; the replier gives up after it."""
 
 
-class RelayCalls:
+class RelayCalls(Calls):
     """Answers the requests that are passed on to a client. One per gateway."""
-
-    def __init__(self, shared: Shared, clients: Clients) -> None:
-        self._shared = shared
-        self._clients = clients
 
     async def running_info(self, request: Request) -> Answer:
         """Return what a consumer tells of itself."""
@@ -40,23 +41,23 @@ class RelayCalls:
         ext = request.command.ext
         member = self._member(request, is_any=True)
         group = text_of(ext, "consumerGroup")
-        self._shared.context.check_local()
+        self._context.check_local()
         try:
             position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        topic = visible_at(self._shared.context, position, group)[0].topic
+        topic = visible_at(self._context, position, group)[0].topic
         own = {retry_topic(group), dead_letter_topic(group)}
-        if topic not in own | self._clients.consumers[group].subscriptions.keys():
+        if topic not in own | self._shared.clients.consumers[group].subscriptions.keys():
             text = f"group {group[:200]!r} does not subscribe to {topic!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
 
         def told() -> Command:
             # Read when the consumer takes it: until then only the request is held.
-            message, record = visible_at(self._shared.context, position, group)
-            number, shown = self._shared.names.shown(message.queue_id)
+            message, record = visible_at(self._context, position, group)
+            number, shown = self._names.shown(message.queue_id)
             body = seen_by_clients(record, shown, self._shared.own_host(number))
-            name = {"brokerName": self._shared.names.all[number]}
+            name = {"brokerName": self._names.all[number]}
             return Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext | name, body=body)
 
         return await self._asked(member, told)
@@ -64,13 +65,48 @@ class RelayCalls:
     def _member(self, request: Request, *, is_any: bool) -> Member:
         ext = request.command.ext
         group, client_id = text_of(ext, "consumerGroup"), ext.get("clientId", "")
-        members = self._clients.members((True, group))
+        members = self._shared.clients.members((True, group))
         if is_any and not client_id and members:
             return next(iter(members.values()))
         if client_id not in members:
             text = f"The Consumer <{group[:200]}> <{client_id[:200]}> not online"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         return members[client_id]
+
+    async def reply(self, request: Request) -> Answer:
+        """Pass a reply on to the requester; refused when it is not connected to this node."""
+        command = request.command
+        is_short = command.code == RequestCode.SEND_REPLY_MESSAGE_V2
+        fields = {
+            name: command.ext[short if is_short else name]
+            for name, short in SHORT_NAMES.items()
+            if (short if is_short else name) in command.ext and name != "maxReconsumeTimes"
+        }
+        properties = properties_of(fields.get("properties", ""))
+        client_id = properties.get(REPLY_TO, "")
+        member = self._shared.clients.producer(client_id)
+        if member is None:
+            text = f"the requester {client_id[:200]!r} is not connected to this node"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        now_ms = int(time.time() * 1000)
+        properties["PUSH_REPLY_TIME"] = str(now_ms)
+        told = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        ext = fields | {
+            "properties": told,
+            "bornHost": request.connection.remote,
+            "storeHost": self._shared.own_address(self._shared.number_of(request)),
+            "storeTimestamp": str(now_ms),
+        }
+        push = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=command.body)
+        try:
+            answered = await member.connection.ask(lambda: push, _REPLY_S)
+        except (TimeoutError, ConnectionError) as error:
+            text = f"the requester did not take the reply: {str(error) or 'no answer in time'}"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text) from None
+        if answered.code:
+            text = f"the requester refused the reply: {answered.remark}"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        return Answer(ext={"msgId": "", "queueId": fields.get("queueId", "0"), "queueOffset": "0"})
 
     @staticmethod
     async def _asked(member: Member, make: Callable[[], Command]) -> Answer:

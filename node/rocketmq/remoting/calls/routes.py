@@ -1,25 +1,29 @@
-"""Routes: the requests to a name server of RocketMQ, answered from this node's memory.
+"""The requests to a name server of RocketMQ: routes, and its key-value configuration.
 
-Owns the documents. Each broker name has the broker id 0 and one address; what each name owns of a
-topic is its share of every group's queues. Source: protocol sections 5 and 16.3.
+Owns the documents. Routes are answered from this node's memory; keys and their values are in the
+replicated state, read and changed on the leader. Each broker name has the broker id 0 and one
+address; what each name owns of a topic is its share of every group's queues. Source: protocol
+sections 5 and 16.3.
 """
 
 import re
-from collections.abc import Collection, Set
+from collections.abc import Set
 from typing import Any, Final
 
 from node.rocketmq.cluster import GatewayCluster, Share
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import bool_of, text_of
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.fields import VALUE_LENGTH_MAX, bool_of, text_of
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
+from node.state.tables.key_values import KeyValuesTable
 from node.state.tables.topic_types import MIXED
+from quorumlog.pb.state_pb2 import Command
 from store.record.topic_names import retry_topic
 
 AUTO_TOPIC: Final = "TBW102"
@@ -34,7 +38,7 @@ STANDARD_JSON_VERSION: Final = 401
 """Clients from this version on read standard JSON; older ones want numbers as keys."""
 
 
-class RouteCalls:
+class RouteCalls(Calls):
     """Answers the requests of a name server. One per gateway."""
 
     def __init__(
@@ -42,15 +46,13 @@ class RouteCalls:
         shared: Shared,
         cluster: GatewayCluster,
         closed_names: Set[str],
-        consumers: Collection[str],
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages; `consumers` are the groups with
-        members at this node; `has_auto_topics` says whether a send makes its topic."""
-        self._shared = shared
+        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
+        send makes its topic."""
+        super().__init__(shared)
         self._closed_names = closed_names
-        self._consumers = consumers
         self._has_auto_topics = has_auto_topics
         self._cluster = cluster
         self._cluster_name = shared.context.identity.cluster_id
@@ -59,28 +61,29 @@ class RouteCalls:
         """Return the route of a topic."""
         command = request.command
         topic = text_of(command.ext, "topic")
-        try:
-            shares = self.shares(topic)
-        except CallRefusedError as error:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
-        brokers: list[dict[str, Any]] = []
-        queues: list[dict[str, Any]] = []
-        for share in shares:
-            for place in self._shared.places.brokers(share.group, share.places):
-                brokers.append(self._broker(place))
-                queues.append(self._queues(share, place))
-        if not brokers:
+        found = self.places(topic)
+        if not found:
             text = "no node of the group has told its address yet; try again"
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
+        brokers = [self._broker_of(place) for _, place in found]
+        queues = [self._queues(share, place) for share, place in found]
         body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
         is_standard = command.version >= STANDARD_JSON_VERSION
         if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
             body = _ADDRESSES.sub(lambda row: _NUMBER.sub(rb"\1:", row[0]), body)
         return Answer(body=body)
 
-    def shares(self, topic: str) -> list[Share]:
-        """Return who has queues of a topic. Raises CallRefusedError."""
-        count, permission = self._shared.names.count, PERMISSION_ALL
+    def places(self, topic: str) -> list[tuple[Share, NamedPlace]]:
+        """Return the broker names of each group that has queues of a topic. Raises RefusedError."""
+        try:
+            shares = self._shares(topic)
+        except CallRefusedError as error:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
+        brokers = self._shared.places.brokers
+        return [(share, place) for share in shares for place in brokers(share.group, share.places)]
+
+    def _shares(self, topic: str) -> list[Share]:
+        count, permission = self._names.count, PERMISSION_ALL
         if topic == AUTO_TOPIC and self._has_auto_topics:
             count, permission = count * AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
         elif self._shared.is_unmade(topic):
@@ -92,7 +95,7 @@ class RouteCalls:
             for group, nodes in self._cluster.groups().items()
         ]
 
-    def _broker(self, place: NamedPlace) -> dict[str, Any]:
+    def _broker_of(self, place: NamedPlace) -> dict[str, Any]:
         return {
             "brokerAddrs": {"0": place.address},
             "brokerName": place.name,
@@ -116,7 +119,7 @@ class RouteCalls:
     async def cluster_info(self, request: Request) -> Answer:
         """Return all broker names with their addresses."""
         table = {
-            place.name: self._broker(place)
+            place.name: self._broker_of(place)
             for group, nodes in self._cluster.groups().items()
             for place in self._shared.places.brokers(group, nodes)
         }
@@ -134,15 +137,49 @@ class RouteCalls:
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        return Answer(body=json_body({"topicList": self._names()}))
+        return Answer(body=json_body({"topicList": self._topic_names()}))
 
-    def _names(self) -> list[str]:
+    def _topic_names(self) -> list[str]:
         """Return the topics of the cluster, and the retry topic of each group that has offsets, or
         members here: tools find groups by it, made or not."""
-        groups = {*self._shared.context.state.groups, *self._consumers}
+        groups = {*self._context.state.groups, *self._shared.clients.consumers}
         return sorted({*self._cluster.topic_names(), *map(retry_topic, groups)})
 
     async def topics_of_cluster(self, request: Request) -> Answer:
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
-        return Answer(body=json_body({"topicList": self._names() if is_own else []}))
+        return Answer(body=json_body({"topicList": self._topic_names() if is_own else []}))
+
+    # --- Keys and values ---
+
+    async def change_key(self, request: Request) -> Answer:
+        """Put or delete a key."""
+        ext = request.command.ext
+        put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
+        if request.command.code == RequestCode.PUT_KV_CONFIG:
+            put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
+        await self._broker.commands.submit(Command(put_key_value=put))
+        return Answer()
+
+    async def value_of_key(self, request: Request) -> Answer:
+        """Return the value of a key."""
+        ext = request.command.ext
+        namespace, key = text_of(ext, "namespace"), text_of(ext, "key")
+        found = self._values(namespace).get(key)
+        if found is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(ext={"value": found})
+
+    async def values_of_namespace(self, request: Request) -> Answer:
+        """Return all values of a namespace."""
+        namespace = text_of(request.command.ext, "namespace")
+        found = self._values(namespace)
+        if not found:
+            text = f"No config item, Namespace: {namespace}"
+            raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
+        return Answer(body=json_body({"table": found}))
+
+    def _values(self, namespace: str) -> dict[str, str]:
+        self._context.check_leads()
+        return self._context.state.table(KeyValuesTable).values(namespace)

@@ -7,7 +7,7 @@ belongs to the broker name that the client means, not to the node that it reache
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -15,10 +15,8 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
 from node.errors.common import TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
-from node.rocketmq.remoting.calls.pending import Pending
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
-    Entry,
     StoredProperties,
     entries_of,
     properties_data,
@@ -26,13 +24,13 @@ from node.rocketmq.remoting.calls.sent_messages import (
     uniform_entries,
     unique_key,
 )
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
-from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
+from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, SHORT_NAMES, bool_of, int_of, text_of
 from node.runtime.accounts import Account, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
@@ -49,19 +47,7 @@ RETRY_QUEUE: Final = 0
 """The only queue of a retry topic."""
 AUTO_QUEUE_COUNT_MAX: Final = 8
 """Queues of a broker name that a send may ask for when it makes its topic."""
-_SHORT: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "maxReconsumeTimes": "l",
-    "count": "d",
-}
-_LONG: Final = {name: name for name in _SHORT} | {"count": "defaultTopicQueueNums"}
+_LONG_NAMES: Final = {name: name for name in SHORT_NAMES}
 _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
 _HALF: Final = 0x4
@@ -72,7 +58,7 @@ _NO_ORIGIN: Final = "0" * 32
 
 def _names(request: Request) -> Mapping[str, str]:
     """Return the names of the fields of a send."""
-    return _LONG if request.command.code == RequestCode.SEND_MESSAGE else _SHORT
+    return _LONG_NAMES if request.command.code == RequestCode.SEND_MESSAGE else SHORT_NAMES
 
 
 def _is_special(properties: str) -> bool:
@@ -81,22 +67,21 @@ def _is_special(properties: str) -> bool:
     return is_half or any(f"{name}\x01" in properties for name in DELAYS)
 
 
-class Sends:
+class Sends(Calls):
     """Answers the three requests that send messages. One per gateway."""
 
     def __init__(
         self,
         shared: Shared,
         is_locked: Callable[[str], bool],
+        unique_keys: UniqueKeys,
         *,
         has_auto_topics: bool,
-        unique_keys: UniqueKeys,
     ) -> None:
-        """`is_locked` returns whether a group reads in order; `has_auto_topics` whether a send
-        makes its topic; `unique_keys` knows the sends that came before."""
+        """`is_locked` returns whether a group reads in order; `unique_keys` knows the sends that
+        came before; `has_auto_topics` says whether a send makes its topic."""
+        super().__init__(shared)
         self._unique_keys = unique_keys
-        self._shared = shared
-        self._context = shared.context
         self._is_locked = is_locked
         self._has_auto_topics = has_auto_topics
         self._singles = SingleSends(shared.broker)
@@ -168,9 +153,11 @@ class Sends:
         if self._is_to_be_made(topic):
             self._check_topic(topic)
             self._context.makers.check_topic(topic)
-            asked = int_of(request.command.ext, _names(request)["count"], 4, hi=INT32_MAX)
-            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._shared.names.count
-            await self._shared.broker.topics.create_topic(
+            asked = int_of(
+                request.command.ext, _names(request)["defaultTopicQueueNums"], 4, hi=INT32_MAX
+            )
+            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._names.count
+            await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count)
             )
         pending = self._appended(request)
@@ -196,12 +183,12 @@ class Sends:
             properties,
             flag=int_of(command.ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX),
             sys_flag=int_of(command.ext, names["sysFlag"], 0, hi=INT32_MAX) & _COMPRESSED,
-            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0),
             born_host=self._shared.born_host(request),
             store_host=self._context.store.config.store_host,
             reconsume_times=times,
         )
-        receipt = await self._shared.broker.retry.take_copy(
+        receipt = await self._broker.retry.take_copy(
             group,
             record,
             is_dead=times > limit or self._is_locked(group),
@@ -233,27 +220,25 @@ class Sends:
             if before is not None:
                 return before
         run = uniform_entries(command.body) if is_batch else None
-        entries: Iterable[Entry] = ()
-        if is_batch:
-            entries = entries_of(command.body) if run is None else ()
-        else:
-            flag = int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
-            entries = (Entry(flag, command.body, properties),)
+        flag = 0 if is_batch else int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
         common = CommonFields(
             topic,
             queue_id,
             sys_flag & _COMPRESSED,
-            int_of(ext, names["bornTimestamp"], 0, hi=INT64_MAX),
+            int_of(ext, names["bornTimestamp"], 0),
             born_host,
             self._context.store.config.store_host,
             int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
         )
         encoder, stored = RecordEncoder(common), StoredProperties(self._context.identity.cluster_id)
-        if run is not None:
+        if not is_batch:
+            encoder.add(flag, command.body, stored.of(properties))
+        elif run is not None:
             encoder.add_run(*run)
             stored.first_key = run.keys[0].decode("ascii")
-        for one_flag, body, data in entries:
-            encoder.add(one_flag, body, stored.of(data))
+        else:
+            for of_one, body, data in entries_of(command.body):
+                encoder.add(of_one, body, stored.of(data))
         if is_batch and stored.has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
         append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)
@@ -263,13 +248,9 @@ class Sends:
             append.transaction.CopyFrom(HalfMessages(producer_group=group))
         pending = Pending(
             self._receipt(
-                request.account,
-                append,
-                common,
-                encoder,
-                is_usual=not is_batch and stored.is_usual,
+                request.account, append, common, encoder, is_usual=not is_batch and stored.is_usual
             ),
-            shown if shown >= 0 else self._shared.names.shown(queue_id)[1],
+            shown if shown >= 0 else self._names.shown(queue_id)[1],
             key or stored.first_key,
             encoder.sizes,
             self._shared.own_host(number),
@@ -294,9 +275,9 @@ class Sends:
             return self._singles.append(common.topic, common.queue_id, records)
         self._singles.flush()  # Sends enter the log in the order in which they came.
         if not append.HasField("transaction") and not append.has_delayed:
-            return self._shared.broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, records)
         with on_behalf_of(account):  # The broker asks whose they are.
-            return self._shared.broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, records)
 
     def _before(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
@@ -311,7 +292,7 @@ class Sends:
             QueueRange(topic=topic, queue_id=message.queue_id, first_offset=message.queue_offset)
         ]
         done.set_result(AppendResponse(position=message.position, queues=rows))
-        number, shown = self._shared.names.shown(message.queue_id)
+        number, shown = self._names.shown(message.queue_id)
         host = self._shared.own_host(number)
         return Pending(done, shown, key, [message.size_bytes], host)
 
@@ -323,7 +304,7 @@ class Sends:
     def _queue(self, topic: str, number: int, shown: int) -> int:
         """Return the group's queue for a queue id of a broker name. Raises UnknownTopicError,
         TopicNotWritableError, RefusedError."""
-        found, names = self._context.topic(topic), self._shared.names
+        found, names = self._context.topic(topic), self._names
         if not found.permission & PERMISSION_WRITE:
             raise TopicNotWritableError(topic, found.permission)
         count = found.queue_count

@@ -26,12 +26,7 @@ BATCH_COUNT_MAX: Final = 2_048
 """Messages of one batch, 11 us each: 4 MiB of messages of 2 KiB."""
 UNIFORM_COUNT_MAX: Final = 16_384
 """Messages of one batch that is read by column, 1 us each."""
-DELAYS: Final = (
-    fmt.PROPERTY_DELAY_LEVEL,
-    "TIMER_DELAY_SEC",
-    "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS",
-)
+DELAYS: Final = (fmt.PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _ENTRY: Final = struct.Struct(">iIIii")
 """Of a message in a batch: total size, magic, CRC, flag, size of the body."""
 _ENTRY_SIZE_BYTES: Final = _ENTRY.size

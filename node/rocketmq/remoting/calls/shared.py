@@ -1,7 +1,7 @@
 """What all requests share: the broker name that a request means, its client, this node's address.
 
-Owns the way from a request to a broker name: the ext field of newer clients, else the port that
-accepted the connection, else the name of this node.
+Owns the way from a request to a broker name (the ext field of newer clients, else the port that
+accepted the connection, else the name of this node), and the offsets that a person moved.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 from node.broker import Broker
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
-from node.rocketmq.remoting.calls.resets import Resets
+from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
@@ -31,11 +31,46 @@ from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
+PENDING_COUNT_MAX: Final = 65_536
 _log: Final = structlog.get_logger(component="remoting")
+
+
+class Resets:
+    """Offsets that a person moved, until the consumers of the group have noticed. One per gateway.
+
+    A consumer goes on where it is and commits its own offset every 5 s, so a move is pending for a
+    queue until the next pull of it is answered with the new offset; commits of the old one are
+    ignored until then. The list belongs to the node that answers for the broker name, where the
+    consumers of its queues pull and commit, and is not replicated.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str, int], int] = {}
+
+    def begin(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a move; the oldest one is forgotten when there are too many."""
+        key = (group, topic, queue_id)
+        self._pending.pop(key, None)
+        self._pending[key] = offset
+        while len(self._pending) > PENDING_COUNT_MAX:
+            del self._pending[next(iter(self._pending))]
+
+    def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a move of a queue is pending."""
+        return (group, topic, queue_id) in self._pending
+
+    def take(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a queue was moved to, and forget it: the answer tells the consumer."""
+        if not self._pending:
+            return None
+        return self._pending.pop((group, topic, queue_id), None)
 
 
 class Shared:
     """The parts that the requests of all subjects use. One per gateway."""
+
+    clients: Clients
+    """The table of `GroupCalls`, which puts it here."""
 
     def __init__(
         self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
@@ -84,7 +119,7 @@ class Shared:
                 text = f"no broker is named {name[:200]!r} here; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             return number
-        number = request.connection.port_number
+        number = request.connection.connection.port_number
         return number if 0 <= number < count else self._own_number
 
     def topic(self, name: str) -> TopicSettings:
@@ -170,3 +205,13 @@ class Shared:
             and NAME_CHARACTERS.issuperset(group)
             and self.context.state.topic(topic) is None
         )
+
+
+class Calls:
+    """Base of the parts that answer the requests about one subject. One of each per gateway."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared: Final = shared
+        self._broker: Final = shared.broker
+        self._context: Final = shared.context
+        self._names: Final = shared.names

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
-from node.rocketmq.remoting.calls.shared import Shared
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
@@ -22,12 +22,12 @@ _QUEUE_COUNT_MAX: Final = 65_536
 _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
-class TopicAdmin:
+class TopicAdmin(Calls):
     """Answers the requests about topics. One per gateway."""
 
     def __init__(self, shared: Shared, own_topics: Callable[[], set[str]]) -> None:
         """`own_topics` returns names that stand for the cluster and its brokers."""
-        self._shared = shared
+        super().__init__(shared)
         self._own_topics = own_topics
 
     async def put(self, request: Request) -> Answer:
@@ -54,18 +54,18 @@ class TopicAdmin:
     async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
         create = CreateTopicRequest(
             topic=topic,
-            queue_count=count * self._shared.names.count,
+            queue_count=count * self._names.count,
             permission=permission & PERMISSION_ALL,
             message_type=message_type,
         )
-        await self._shared.broker.topics.create_topic(create)
+        await self._broker.topics.create_topic(create)
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
-        if topic in self._shared.context.state.topics:
-            await self._shared.broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+        if topic in self._context.state.topics:
+            await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
         return Answer()
 
     async def forget(self, request: Request) -> Answer:
@@ -82,14 +82,14 @@ class TopicAdmin:
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
-        state, number = self._shared.context.state, self._shared.number_of(request)
-        rows = self._shared.context.turn.over(sorted(state.topics.items()))
+        state, number = self._context.state, self._shared.number_of(request)
+        rows = self._context.turn.over(sorted(state.topics.items()))
         topics = {name: self._row(name, found, number) async for name, found in rows}
         document = {"dataVersion": data_version(), "topicConfigTable": topics}
         return Answer(body=json_body(document))
 
     def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
-        count = self._shared.names.queue_count(number, settings.queue_count)
+        count = self._names.queue_count(number, settings.queue_count)
         attributes = {} if settings.message_type == MIXED else {ATTRIBUTE: settings.message_type}
         return {
             "topicName": name,
@@ -116,7 +116,7 @@ class TopicAdmin:
     async def stats(self, request: Request) -> Answer:
         """Return where the queues of one broker name begin and end, and when they last grew."""
         number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
-        context, table = self._shared.context, {}
+        context, table = self._context, {}
         context.check_leads()
         async for shown, queue in context.turn.over(self._shared.queues_of(topic, number)):
             lo, hi = context.store.queue_range(topic, queue)

@@ -6,35 +6,27 @@ asks those that are connected to it.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import structlog
 
 from node.errors.common import BusyError
-from node.rocketmq.remoting.calls.shared import Shared
-from node.rocketmq.remoting.clients import Group
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.runtime.accounts import KIB, Account, Charge, Kind
-from quorumlog.pb.transaction_pb2 import (
-    TRANSACTION_OUTCOME_COMMITTED,
-    TRANSACTION_OUTCOME_ROLLED_BACK,
-    CheckTransactionsRequest,
-    EndTransactionRequest,
-    TransactionCheck,
-)
+from quorumlog.pb import transaction_pb2
 from store import format as fmt
 from store.record.message import decode_message, message_id
 
 _COMMIT: Final = 8
 _ROLLBACK: Final = 12
 _OUTCOMES: Final = {
-    _COMMIT: TRANSACTION_OUTCOME_COMMITTED,
-    _ROLLBACK: TRANSACTION_OUTCOME_ROLLED_BACK,
+    _COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    _ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
 _CHECKER: Final = "remoting"
 _INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
@@ -50,13 +42,11 @@ class _Check(NamedTuple):
     charge: Charge
 
 
-class TransactionCalls:
+class TransactionCalls(Calls):
     """Answers the request that ends a transaction, and asks producers. One per gateway."""
 
     def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self.producers: Mapping[str, Group] = {}
-        """Those that are connected to this node."""
+        super().__init__(shared)
         self._checks: dict[str, _Check] = {}
         self._turn = 0
         self.asked_total = 0
@@ -66,19 +56,19 @@ class TransactionCalls:
         ext = request.command.ext
         outcome = _OUTCOMES.get(int_of(ext, "commitOrRollback", hi=INT32_MAX))
         if outcome is not None:
-            end = EndTransactionRequest(
+            end = transaction_pb2.EndTransactionRequest(
                 transaction_id=int_of(ext, "commitLogOffset"),
                 producer_group=text_of(ext, "producerGroup"),
                 outcome=outcome,
             )
-            await self._shared.broker.transactions.end_transaction(end)
+            await self._broker.transactions.end_transaction(end)
         return Answer()
 
     # --- Questions ---
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: this node's broker asks from now on."""
-        for group in list(self.producers):
+        for group in list(self._shared.clients.producers):
             self._watch_again(group)
 
     def end(self) -> None:
@@ -89,7 +79,7 @@ class TransactionCalls:
     def watch(self, group: str, account: Account) -> None:
         """Pass questions on to producers of a group, if this node leads. The account of one of them
         pays."""
-        is_ready = self._shared.context.driver.is_ready and not self._shared.context.is_stopped
+        is_ready = self._context.driver.is_ready and not self._context.is_stopped
         if group == _INNER_PRODUCERS or not is_ready or group in self._checks:
             return
         try:
@@ -102,7 +92,7 @@ class TransactionCalls:
 
     def _watch_again(self, group: str) -> None:
         """Have a producer that is here pay from now on."""
-        known = self.producers.get(group)
+        known = self._shared.clients.producers.get(group)
         if known is not None:
             self.watch(group, next(iter(known.members.values())).account)
 
@@ -121,7 +111,9 @@ class TransactionCalls:
 
     def forget_absent(self) -> None:
         """Ask no more for groups without a producer at this node."""
-        for group in [group for group in self._checks if group not in self.producers]:
+        for group in [
+            group for group in self._checks if group not in self._shared.clients.producers
+        ]:
             self._drop(group)
 
     def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
@@ -137,15 +129,15 @@ class TransactionCalls:
             _log.info("producers are not asked at the moment", group=group, reason=str(error))
 
     async def _ask_all(self, group: str) -> None:
-        request = CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
-        checks = self._shared.broker.transactions.check_transactions(request)
+        request = transaction_pb2.CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
+        checks = self._broker.transactions.check_transactions(request)
         async for check in checks:
             if check.record_count and not self._ask(group, check):
                 return  # No producer is left; the next one's heartbeat begins again.
 
-    def _ask(self, group: str, check: TransactionCheck) -> bool:
+    def _ask(self, group: str, check: transaction_pb2.TransactionCheck) -> bool:
         """Ask one producer of a group; return whether there is one."""
-        known = self.producers.get(group)
+        known = self._shared.clients.producers.get(group)
         if known is None:
             return False
         members = list(known.members.values())
@@ -153,7 +145,7 @@ class TransactionCalls:
         member = members[self._turn % len(members)]
         message = decode_message(check.records)
         key = message.properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
-        number, _ = self._shared.names.shown(message.queue_id)
+        number, _ = self._names.shown(message.queue_id)
         host = self._shared.own_host(number)
         ext = {
             "commitLogOffset": str(check.transaction_id),
@@ -162,7 +154,7 @@ class TransactionCalls:
             "transactionId": key,
             "offsetMsgId": message_id(host, check.transaction_id),
             "topic": message.topic,
-            "bname": self._shared.names.all[number],
+            "bname": self._names.all[number],
         }
         member.connection.tell(
             Command(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=check.records)

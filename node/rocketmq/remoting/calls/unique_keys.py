@@ -1,9 +1,9 @@
-"""Unique keys of messages that were stored a moment ago: a send that comes again is stored once.
+"""Sends and their unique keys: one that comes again within a moment is stored once.
 
-Owns the window and the table of the leader's own sends. Clients repeat a send, with the same key
-and at another broker name, when its answer was lost. What an earlier leader stored is found in the
-key index; a key that is older than the window is a new message. Keys are known whichever address
-repeats them, and a full table forgets those of the address that sent most.
+Owns the window, the table of the leader's own sends, and the answer of each. Clients repeat a send,
+with the same key and at another broker name, when its answer was lost. What an earlier leader
+stored is found in the key index; a key that is older than the window is a new message. Keys are
+known whichever address repeats them, and a full table forgets those of the address that sent most.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
-from node.rocketmq.remoting.calls.pending import Pending
+from node.rocketmq.remoting.protocol.answers import Answer
 from quorumlog.pb.log_pb2 import AppendResponse
-from store.record.message import Message
+from store.format import Host
+from store.record.message import Message, encode_host
 
 KEY_COUNT_MAX: Final = 262_144
 """Keys in memory; an address has half of them. Older ones of the window are looked up in the
@@ -28,6 +29,44 @@ _FORGOTTEN_COUNT: Final = 2
 _EXPIRED_COUNT: Final = 1_024
 _Name = tuple[str, str]
 """Topic and key."""
+
+
+class Pending(NamedTuple):
+    """A send under way, or done."""
+
+    future: "asyncio.Future[AppendResponse]"
+    queue_id: int
+    """As the broker name shows it."""
+    key: str
+    sizes: list[int]
+    """Sizes of the records in bytes."""
+    host: Host
+    """This node, for message ids."""
+
+    def current_answer(self) -> Answer:
+        """Return the answer of a send that is done. Raises what it failed with."""
+        return self.answer(self.future.result())
+
+    def answer(self, receipt: AppendResponse) -> Answer:
+        """Return the answer of a batch that is as durable as the cluster promises."""
+        # As `message_id` of each position.
+        host, ids, position = encode_host(self.host).hex().upper(), [], receipt.position
+        for number, size_bytes in enumerate(self.sizes):
+            if receipt.positions:
+                position = receipt.positions[number]
+            ids.append(f"{host}{position:016X}")
+            position += size_bytes
+        offset = receipt.queues[0].first_offset if receipt.queues else 0
+        return Answer(
+            ext={
+                "msgId": ",".join(ids),
+                "queueId": str(self.queue_id),
+                "queueOffset": str(offset),
+                "transactionId": self.key,
+                "MSG_REGION": "DefaultRegion",
+                "TRACE_ON": "true",
+            }
+        )
 
 
 @dataclass(slots=True)

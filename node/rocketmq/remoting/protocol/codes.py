@@ -5,7 +5,7 @@ Source: RocketMQ RequestCode, ResponseCode.
 """
 
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 
 class RequestCode(IntEnum):
@@ -116,25 +116,11 @@ class ResponseCode(IntEnum):
     POLLING_TIMEOUT = 210
 
 
-class Refusal(NamedTuple):
-    """The answer to a request that has no meaning here."""
-
-    code: ResponseCode
-    why: str
-
-    @property
-    def name(self) -> str:
-        """Name of the code."""
-        return self.code.name
-
-
-SENT: Final = frozenset(
-    {
-        RequestCode.CHECK_TRANSACTION_STATE,
-        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-    }
-)
+SENT: Final = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
 """Requests of the node to its clients."""
 ADMINISTRATION: Final = frozenset(
     {
@@ -159,10 +145,10 @@ where commands are signed."""
 _BROKERS: Final = "brokers of RocketMQ do not register here: copy them with qlog rocketmq import"
 _SETTINGS: Final = "settings are those of the node's file: change it there and restart the node"
 REFUSED: Final = {
-    RequestCode.UPDATE_BROKER_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
-    RequestCode.UPDATE_NAMESRV_CONFIG: Refusal(ResponseCode.NO_PERMISSION, _SETTINGS),
-    RequestCode.REGISTER_BROKER: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
-    RequestCode.UNREGISTER_BROKER: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
-    RequestCode.QUERY_DATA_VERSION: Refusal(ResponseCode.NO_PERMISSION, _BROKERS),
+    RequestCode.UPDATE_BROKER_CONFIG: _SETTINGS,
+    RequestCode.UPDATE_NAMESRV_CONFIG: _SETTINGS,
+    RequestCode.REGISTER_BROKER: _BROKERS,
+    RequestCode.UNREGISTER_BROKER: _BROKERS,
+    RequestCode.QUERY_DATA_VERSION: _BROKERS,
 }
-"""Requests that are answered with a reason."""
+"""Requests that have no meaning here, and why: they are refused with NO_PERMISSION."""

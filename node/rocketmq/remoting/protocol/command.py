@@ -238,9 +238,8 @@ def _binary(command: Command) -> bytes:
         parts += [_KEY_SIZE.pack(len(key)), key, _SIZE.pack(len(text)), text]
     fields = b"".join(parts)
     language = command.language if command.language in _LANGUAGES else LANGUAGE
-    version = min(
-        max(command.version or VERSION, 0), _KEY_SIZE_BYTES_MAX
-    )  # Only compared with small numbers.
+    # Only compared with small numbers.
+    version = min(max(command.version or VERSION, 0), _KEY_SIZE_BYTES_MAX)
     code = (command.code + 0x8000 & 0xFFFF) - 0x8000
     fixed = _FIXED.pack(code, _LANGUAGES.index(language), version, command.opaque, command.flag)
     return b"".join((fixed, _SIZE.pack(0), _SIZE.pack(len(fields)), fields))
