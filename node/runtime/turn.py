@@ -2,13 +2,20 @@
 
 Owns the slice that all handlers of a node share: together they keep the loop for SLICE_S and one
 step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
-wait for the next slice get it one after another. Must not know what is walked.
+wait for the next slice get it one after another, the addresses of their callers in turn. A walk that
+needs more than a slice has its address for itself: what it has put together is in memory meanwhile.
+Must not know what is walked.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from node.runtime.accounts import caller
 
 SLICE_S: Final = 0.005
 """Far below the heartbeat of a leader, and far above the cost of one turn of the loop."""
@@ -20,7 +27,10 @@ class Turn:
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
-        self._waiting = asyncio.Lock()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
+        self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By address."""
         self._end_s = 0.0
 
     def is_over(self) -> bool:
@@ -29,15 +39,50 @@ class Turn:
 
     async def next(self) -> None:
         """Return when the caller may go on: at once within a slice that no other waits for."""
-        async with self._waiting:
-            if self.is_over():
-                await asyncio.sleep(0)
-                self._end_s = self._monotonic_s() + SLICE_S
+        if not self._waiting and not self.is_over():
+            return
+        loop, host = asyncio.get_running_loop(), _host()
+        if not self._waiting:
+            loop.call_soon(self._grant)
+        granted = loop.create_future()
+        self._waiting.setdefault(host, deque()).append(granted)
+        await granted
+
+    def _grant(self) -> None:
+        """Let one handler go on, in each turn of the loop."""
+        if self.is_over():
+            self._end_s = self._monotonic_s() + SLICE_S
+        for granted in self._in_turn():
+            if not granted.done():
+                granted.set_result(None)
+                break
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._grant)
+
+    def _in_turn(self) -> "Iterator[asyncio.Future[None]]":
+        """Yield those who wait, and take them out."""
+        while self._waiting:
+            host, of_host = self._waiting.popitem(last=False)
+            granted = of_host.popleft()
+            if of_host:
+                self._waiting[host] = of_host
+            yield granted
 
     async def over(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield items, and yield to the loop between slices. What is walked must not change
-        meanwhile: hand over a list of a table that others change."""
-        for item in items:
-            if self.is_over():
-                await self.next()
-            yield item
+        meanwhile: hand over a list of a table that others change. Walks must not be nested."""
+        async with AsyncExitStack() as held:
+            walk: asyncio.Lock | None = None
+            for item in items:
+                if self.is_over():
+                    if walk is None:
+                        walk = self._walks.setdefault(_host(), asyncio.Lock())
+                        await held.enter_async_context(walk)
+                    await self.next()
+                yield item
+
+
+def _host() -> str:
+    """Return the address of the running call; empty for the node's own work."""
+    account = caller()
+    return "" if account is None else account.address.what

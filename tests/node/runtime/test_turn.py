@@ -2,6 +2,7 @@
 
 import asyncio
 
+from node.runtime.accounts import Accounts, set_caller
 from node.runtime.turn import SLICE_S, Turn
 
 
@@ -31,20 +32,45 @@ async def test_a_walk_yields_after_each_slice_and_not_before() -> None:
     assert [counts.count(one) for one in sorted({*counts})] == [10] * 10
 
 
-async def test_walks_of_many_callers_share_the_slices() -> None:
-    clock = Clock()
-    turn, order = Turn(clock), list[str]()
+async def test_addresses_share_the_slices_and_each_has_one_long_walk_at_a_time() -> None:
+    clock, accounts = Clock(), Accounts()
+    turn, order, waited = Turn(clock), list[str](), list[str]()
 
     async def walk(name: str) -> None:
+        set_caller(accounts.open(name[0]))
         async for _ in turn.over(range(3)):
             order.append(name)
             clock.now_s += 2 * SLICE_S
 
-    other = asyncio.gather(*map(walk, "abc"))
+    async def wait(name: str) -> None:
+        set_caller(accounts.open(name[0]))
+        await turn.next()
+        waited.append(name)
+        clock.now_s += 2 * SLICE_S
+
+    others = asyncio.gather(*map(walk, ("a1", "a2", "b1")), *map(wait, ("c1", "c2", "c3", "d1")))
     ran = 0
-    while not other.done():
-        before = len(order)
+    while not others.done():
+        before = len(order) + len(waited)
         await asyncio.sleep(0)
-        ran = max(ran, len(order) - before)
-    assert ran == 1, "one step of all walks in a turn of the loop, as each uses a whole slice"
-    assert order == [*"abcabcabc"]
+        ran = max(ran, len(order) + len(waited) - before)
+    assert ran == 1, "one step of all in a turn of the loop, as each uses a whole slice"
+    assert order == ["a1", "b1", "a1", "b1", "a1", "b1", "a2", "a2", "a2"]
+    assert waited == ["c1", "d1", "c2", "c3"]
+
+
+async def test_a_walk_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
+    clock = Clock()
+    turn, done = Turn(clock), list[int]()
+
+    async def walk(number: int) -> None:
+        async for _ in turn.over(range(3)):
+            clock.now_s += 2 * SLICE_S
+        done.append(number)
+
+    walks = [asyncio.create_task(walk(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    walks[0].cancel()
+    walks[1].cancel()
+    await asyncio.wait(walks)
+    assert done == [2]
