@@ -10,11 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb import common_pb2
 from quorumlog.pb.state_pb2 import Command
-
-NAME: Final = "group_settings"
 
 
 class SubscriptionSettings(NamedTuple):
@@ -35,12 +33,13 @@ class SubscriptionSettings(NamedTuple):
 DEFAULT: Final = SubscriptionSettings()
 
 
-class GroupSettingsTable:
+class GroupSettingsTable(Table):
     """Group name to settings, where these are not the defaults."""
 
+    name, commands = "group_settings", frozenset({"put_group"})
+
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         self._groups: dict[str, SubscriptionSettings] = {
             name: from_json(row) for name, row in image.content.items()
         }

@@ -4,26 +4,24 @@ Owns the texts; nothing here acts on them. Ordered topics of RocketMQ keep their
 namespace ORDER_TOPIC_CONFIG, which tools write and read.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
-NAME: Final = "key_values"
-FILE_NAME: Final = "kvConfig.json"
-"""RocketMQ's file of this name has the same table."""
 
+class KeyValuesTable(Table):
+    """Namespace to key to value. Keys of a deleted topic stay: tools delete their own."""
 
-class KeyValuesTable:
-    """Namespace to key to value."""
+    name, commands = "key_values", frozenset({"put_key_value"})
+    file_name = "kvConfig.json"
+    """RocketMQ's file of this name has the same table."""
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Raises ValueError for an image of another form."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         table: Any = image.content.get("configTable", {})
         if set(image.content) - {"configTable"} or not isinstance(table, dict):
             raise ValueError(f"key-value configuration of an unknown form: {sorted(image.content)}")
@@ -70,12 +68,6 @@ class KeyValuesTable:
         self._count += added_count
         self._frozen = None
         self.version += 1
-
-    def forget_topic(self, name: str) -> None:
-        """Keep the keys: tools delete their own."""
-
-    def forget_group(self, name: str) -> None:
-        """Do nothing."""
 
     def content(self) -> TableContent:
         """Return all values."""

@@ -15,14 +15,11 @@ from typing import Any, Final, NamedTuple, cast
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
 from node.errors.pop import PopConflictError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
-NAME: Final = "pop"
-COMMANDS: Final = frozenset({"pop_take", "pop_settle", "pop_hide"})
-FILE_NAME: Final = "popInFlight.json"
 _FORMAT: Final = 2
 NO_OFFSET: Final = -1
 
@@ -64,13 +61,14 @@ class Window:
         return next(iter(self.items), self.next_offset)
 
 
-class PopTable:
+class PopTable(Table):
     """All windows of all groups."""
 
+    name, file_name = "pop", "popInFlight.json"
+    commands = frozenset({"pop_take", "pop_settle", "pop_hide"})
+
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Read an image. Raises ValueError for one of a newer version."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: TableContent = {}
         """Copies for images, restored ones included. Rows are replaced, never changed."""
@@ -110,6 +108,33 @@ class PopTable:
                 rows[name] = cast("Json", [*key, window.next_offset, items, attempts])
         self._changed.clear()
         return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
+
+    @staticmethod
+    def encode(content: TableContent) -> TableContent:
+        """Return the document of the file, as `decode` reads it."""
+        table: dict[str, Any] = {}
+        rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
+        for group, topic, queue_id, next_offset, items, attempts in rows:
+            table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
+                "nextOffset": next_offset,
+                "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
+                "attempts": dict(attempts),
+            }
+        return {"format": content["format"], "generation": content["generation"], "inFlight": table}
+
+    @staticmethod
+    def decode(document: TableContent) -> TableContent:
+        """Read a line for each message: offset, count, generation, visible from, message group."""
+        rows: TableContent = {}
+        for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
+            topic, _, group = name.partition("@")
+            for queue_id, row in queues.items():
+                lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
+                items = [(offset, item) for offset, *item in lines]
+                attempts = list(row["attempts"].items())
+                key = (group, topic, int(queue_id))
+                rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
+        return {"format": document["format"], "generation": document["generation"], "windows": rows}
 
     def next_offset(self, state: Core, key: WindowKey) -> int:
         """Return the first offset that was not looked at; NO_OFFSET: the group has not begun."""
@@ -309,30 +334,3 @@ def earliest(window: Window) -> int:
 
 def _key_of(row: list[Any]) -> list[Any]:
     return row[:3]
-
-
-def to_document(content: TableContent) -> TableContent:
-    """Return the document of the file: a line for each message, as in `from_document`."""
-    table: dict[str, Any] = {}
-    rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
-    for group, topic, queue_id, next_offset, items, attempts in rows:
-        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
-            "nextOffset": next_offset,
-            "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
-            "attempts": dict(attempts),
-        }
-    return {"format": content["format"], "generation": content["generation"], "inFlight": table}
-
-
-def from_document(document: TableContent) -> TableContent:
-    """Return the content again. A line: offset, count, generation, visible from, message group."""
-    rows: TableContent = {}
-    for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
-        topic, _, group = name.partition("@")
-        for queue_id, row in queues.items():
-            lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
-            items = [(offset, item) for offset, *item in lines]
-            attempts = list(row["attempts"].items())
-            key = (group, topic, int(queue_id))
-            rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
-    return {"format": document["format"], "generation": document["generation"], "windows": rows}
