@@ -2,8 +2,8 @@
 
 Owns the counts; must not know how a command is written, or the callers. A part that stores offsets
 under a condition (`consumed`) has to know the commands before its own in the log that are not
-applied yet: while one of them has no condition, the offset it will leave is unknown. So the ways
-into the log (`commands`, `own_appends`) note each command, and not the features that make them.
+applied yet: while one of them has no condition, the offset it will leave is unknown. So the way
+into the log (`own_appends`) notes each command, and not the features that make them.
 """
 
 from collections import Counter

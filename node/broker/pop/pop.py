@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.groups.settings import settings_of
@@ -56,13 +55,12 @@ class Pop:
     def __init__(
         self,
         context: Context,
-        commands: Commands,
         own_appends: OwnAppends,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock of invisible times."""
         self._context: Final = context
-        self._shared: Final = PopShared(context, commands, unix_ms, self._on_due)
+        self._shared: Final = PopShared(context, own_appends, unix_ms, self._on_due)
         self._dead_letters: Final = PopDeadLetters(context, own_appends)
         self._receives: Final = Receives(self._shared)
         self._settlement: Final = Settlement(self._shared, self._dead_letters)

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.core.context import within
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.held import DAMAGE
@@ -82,7 +81,7 @@ class Receives:
 
         Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError,
         QueueHeldError when no other queue was asked for, BusyError when the caller's address has
-        its share of messages in flight, and the errors of `Commands.submit`; after
+        its share of messages in flight, and the errors of `OwnAppends.submit`; after
         one with an unknown outcome the messages may be in flight until their time is over, unless
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
         its messages are given back.
@@ -311,16 +310,15 @@ class Receives:
             _add_queue(take, choice)
         new_count = sum(len(choice.new) + len(choice.waiting) for choice in choices)
         # Submit now, and not when the task begins: what others submit next comes behind it.
-        committed = shared.commands.submit_nowait(Command(pop_take=take))
+        committed = shared.own_appends.submit_nowait(Command(pop_take=take))
         keys, under_way = [choice.key for choice in choices], shared.under_way
         under_way.begin_windows(keys)
         self._reserve(receive.account, new_count)
         work = asyncio.get_running_loop().create_task(
             self._commit(receive.account, take, committed, keys, new_count, under_way)
         )
-        timeout_ms = self._context.limits.append_timeout_ms
         try:
-            await within(asyncio.shield(work), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+            await self._context.decided(work)
         except (asyncio.CancelledError, AppendTimeoutError):
             shared.run(self._give_back(work, take))
             raise
@@ -385,7 +383,7 @@ class Receives:
                     hide.generations.append(take.generation)
         if hide.offsets:
             try:
-                await self._shared.commands.submit(Command(pop_hide=hide))
+                await self._shared.own_appends.submit(Command(pop_hide=hide))
             except EXPECTED:
                 return
             for queue in take.queues:
@@ -468,7 +466,7 @@ class Receives:
             hide.offsets.append(given.offset)
             hide.generations.append(given.generation)
         with shared.under_way.messages([(key, given.offset) for key, given in taken]):
-            await shared.commands.submit(Command(pop_hide=hide))
+            await shared.own_appends.submit(Command(pop_hide=hide))
         for key in {key for key, _ in taken}:
             shared.deadlines.note(key, hide.visible_unix_ms)
         taken = [

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
@@ -34,12 +34,12 @@ class PopShared:
     def __init__(
         self,
         context: Context,
-        commands: Commands,
+        own_appends: OwnAppends,
         unix_ms: Callable[[], int],
         on_due: Callable[[WindowKey], None],
     ) -> None:
         self.context: Final = context
-        self.commands: Final = commands
+        self.own_appends: Final = own_appends
         self.unix_ms: Final = unix_ms
         self.taking: Final = MessageChooser(context.store, context.limits)
         self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
@@ -85,7 +85,7 @@ class PopShared:
             settle.generations.append(generation)
         try:
             with self.under_way.messages([(key, offset) for offset in settle.offsets]):
-                await self.commands.submit(Command(pop_settle=settle))
+                await self.own_appends.submit(Command(pop_settle=settle))
         except EXPECTED:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:

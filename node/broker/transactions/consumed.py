@@ -14,10 +14,9 @@ from typing import Final
 from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
-from node.broker.core.context import Context, within
+from node.broker.core.context import Context
 from node.broker.core.offset_moves import OffsetKey
 from node.errors.common import (
-    AppendTimeoutError,
     BadRequestError,
     BusyError,
     LimitReachedError,
@@ -102,11 +101,7 @@ class OffsetsUnderWay:
         task = asyncio.get_running_loop().create_task(self._write(request.consumed))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-        timeout_ms = self._context.limits.append_timeout_ms
-        # A caller that gives up does not withdraw it: it counts until it is decided.
-        index = await within(
-            asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
-        )
+        index = await self._context.decided(task)
         return CommitConsumedResponse(index=index)
 
     async def _write(self, consumed: ConsumedOffsets) -> int:

@@ -25,7 +25,7 @@ class KeyValueCalls:
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
             put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
-        await self._shared.broker.commands.submit(Command(put_key_value=put))
+        await self._shared.broker.own_appends.submit(Command(put_key_value=put))
         return Answer()
 
     async def value(self, request: Request) -> Answer:
