@@ -15,8 +15,7 @@ from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
 from node.broker.pop.settlement import Settlement
-from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
-from node.broker.pop.under_way import UnderWay
+from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared, UnderWay
 from node.state.tables.pop import InFlightMessage, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
@@ -106,7 +105,7 @@ class Pop:
         window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         if window is None:
             return
-        if shared.under_way.has_window(key):
+        if key in shared.under_way.windows:
             shared.deadlines.note(key, now_ms + _BUSY_MS)
             return
         window.earliest_unix_ms = earliest(window)
@@ -136,19 +135,17 @@ class Pop:
         shared, under_way = self._shared, self._shared.under_way
         window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         dead = [] if window is None else self._dead(key, window, now_ms)
-        if not dead or under_way.has_window(key) or not self._context.driver.is_ready:
+        if not dead or key in under_way.windows or not self._context.driver.is_ready:
             return
         dying = {(key, offset) for offset, _ in dead}
         next_ms = now_ms + RETRY_MS
-        under_way.dying |= dying
         try:
-            with under_way.windows([key]):
+            with under_way.dying.noted(dying), under_way.windows.noted([key]):
                 await self._dead_letters.move(key, dead)
             next_ms = now_ms
         except EXPECTED:
             return  # The next leader does it.
         finally:
-            under_way.dying -= dying
             shared.takers.settled(shared.table, key, [offset for _, offset in dying])
             if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)

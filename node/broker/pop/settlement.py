@@ -113,18 +113,17 @@ class Settlement:
         self._check(request.cluster_id, request.group)
         key, handle, item = self._named(request)
         shared, under_way = self._shared, self._shared.under_way
-        if under_way.has_window(key) or under_way.is_ending(key, handle.offset):
+        if key in under_way.windows or under_way.is_ending(key, handle.offset):
             raise BusyError("calls for one message or queue", 1, 1)
-        dying = (key, handle.offset)
-        under_way.dying.add(dying)
-        under_way.begin_windows([key])
+        noted = ExitStack()
+        noted.enter_context(under_way.dying.noted([(key, handle.offset)]))
+        noted.enter_context(under_way.windows.noted([key]))
 
         async def move() -> None:
             try:
                 await self._dead_letters.move(key, [(handle.offset, item)])
             finally:
-                under_way.end_windows([key])
-                under_way.dying.discard(dying)
+                noted.close()
                 shared.takers.settled(shared.table, key, [handle.offset])
                 shared.offer(key)
 
@@ -184,7 +183,7 @@ class Settlement:
         """
         shared, noted = self._shared, ExitStack()
         decided = shared.own_appends.submit_nowait(command)
-        noted.enter_context(shared.under_way.messages(messages))
+        noted.enter_context(shared.under_way.messages.noted(messages))
 
         def on_decided(_decided: "asyncio.Future[Index]") -> None:
             noted.close()

@@ -187,7 +187,9 @@ class Retry:
             nonlocal take_back
             self._check_held(len(due_unix_ms))
             take_back = makers.hold_delayed(account, due_unix_ms, self._unix_ms())
-            under_way.enter_context(self._context.moves.offsets_of(request.group, stored))
+            moves, group = self._context.moves, request.group
+            under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
+            under_way.enter_context(moves.groups.noted([group]))
 
         def leave(committed: Committed | None) -> None:
             under_way.close()
