@@ -191,8 +191,6 @@ class Node:
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
-            Source(metrics.DELAY, self.broker.delay.stats),
-            Source(metrics.POP, self.broker.pop.stats),
         )
         await self._serve()
 

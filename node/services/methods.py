@@ -95,10 +95,10 @@ def nameserver_handlers(
     return {_NAMESERVER: calls.handler(_NAMESERVER, _methods(_NAMESERVER, nameserver))}
 
 
-def _methods(service: ServiceDescriptor, *owners: object, **found: Method) -> dict[str, Method]:
-    """Return the methods of a service: those found already, and those that the owners have under
-    its names as Python writes them. Raises StopIteration for one that none has."""
-    for name in service.methods_by_name.keys() - found.keys():
+def _methods(service: ServiceDescriptor, *owners: object, **methods: Method) -> dict[str, Method]:
+    """Return the methods of a service: those given, and the others from the first owner that has
+    one under its name as Python writes it. Raises StopIteration if none has."""
+    for name in service.methods_by_name.keys() - methods.keys():
         own_name = _CAPITAL.sub("_", name).lower()
-        found[name] = next(getattr(one, own_name) for one in owners if hasattr(one, own_name))
-    return found
+        methods[name] = next(getattr(one, own_name) for one in owners if hasattr(one, own_name))
+    return methods

@@ -5,7 +5,7 @@ what they mean. Records and commands share one entry, so a message is delivered,
 exactly when the state says that it was: the next leader finds both or neither. In a plain log the
 same holds up to the end of a batch that a power loss may cut (docs/guarantees.md). Commands that
 are submitted alone share one entry with all of their turn of the loop, so a thousand consumers that
-commit at once cost one round to a quorum; each caller is told the outcome of its own.
+commit at once cost one round to a quorum; each caller learns the outcome of its own.
 """
 
 import asyncio
