@@ -43,8 +43,6 @@ class GroupSettingsTable(Table):
         self._groups: dict[str, SubscriptionSettings] = {
             name: from_json(row) for name, row in image.content.items()
         }
-        self._content: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def of(self, group: str) -> SubscriptionSettings:
         """Return the settings of a group, whether it exists or not."""
@@ -64,10 +62,6 @@ class GroupSettingsTable(Table):
         if settings == DEFAULT:
             del self._groups[group]
         self._changed()
-
-    def _changed(self) -> None:
-        self.version += 1
-        self._content = None
 
     def _check(self, settings: SubscriptionSettings) -> NodeError | None:
         limits, delays = self._limits, settings.retry_delays_ms
@@ -97,11 +91,8 @@ class GroupSettingsTable(Table):
         if self._groups.pop(name, None) is not None:
             self._changed()
 
-    def content(self) -> TableContent:
-        """Return the settings that differ from the defaults."""
-        if self._content is None:
-            self._content = {name: to_json(settings) for name, settings in self._groups.items()}
-        return self._content
+    def _copy(self) -> TableContent:
+        return {name: to_json(settings) for name, settings in self._groups.items()}
 
 
 def merged(old: SubscriptionSettings, changes: common_pb2.GroupSettings) -> SubscriptionSettings:

@@ -34,9 +34,8 @@ class IncarnationsTable(Table):
         if not found and len(self.numbers) >= limit:
             return LimitReachedError("names of producers", len(self.numbers) + 1, limit)
         self.numbers[claim.name] = claim.number
-        self.version += 1
+        self._changed()
         return None
 
-    def content(self) -> TableContent:
-        """Return all numbers."""
+    def _copy(self) -> TableContent:
         return {"numbers": dict(self.numbers)}

@@ -30,8 +30,6 @@ class KeyValuesTable(Table):
             for namespace, rows in table.items()
         }
         self._count = sum(map(len, self._table.values()))
-        self._frozen: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def values(self, namespace: str) -> dict[str, str]:
         """Return the values of a namespace by key; empty for one that is not known."""
@@ -54,7 +52,8 @@ class KeyValuesTable(Table):
         if is_new and self._count >= limits.key_value_count_max:
             return LimitReachedError("keys", self._count, limits.key_value_count_max)
         self._table.setdefault(put.namespace, {})[put.key] = put.value
-        self._changed(is_new)
+        self._count += is_new
+        self._changed()
         return None
 
     def _delete(self, namespace: str, key: str) -> None:
@@ -62,16 +61,9 @@ class KeyValuesTable(Table):
         del rows[key]
         if not rows:
             del self._table[namespace]
-        self._changed(-1)
+        self._count -= 1
+        self._changed()
 
-    def _changed(self, added_count: int) -> None:
-        self._count += added_count
-        self._frozen = None
-        self.version += 1
-
-    def content(self) -> TableContent:
-        """Return all values."""
-        if self._frozen is None:
-            table: dict[str, Json] = {name: dict(rows) for name, rows in self._table.items()}
-            self._frozen = {"configTable": table} if table else {}
-        return self._frozen
+    def _copy(self) -> TableContent:
+        table: dict[str, Json] = {name: dict(rows) for name, rows in self._table.items()}
+        return {"configTable": table} if table else {}

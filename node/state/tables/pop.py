@@ -72,7 +72,7 @@ class PopTable(Table):
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: TableContent = {}
         """Copies for images, restored ones included. Rows are replaced, never changed."""
-        self._changed: set[WindowKey] = set()
+        self._changed_keys: set[WindowKey] = set()
         """Windows whose copy is older than they are."""
         self.in_flight_count = 0
         self.last_generation = 0
@@ -99,14 +99,14 @@ class PopTable(Table):
         By name, and in no order: the writer of the file sorts it, and not on the loop's thread.
         """
         rows = self._rows
-        for key in self._changed:
+        for key in self._changed_keys:
             window, name = self.windows.get(key), _row_name(key)
             if window is None:
                 rows.pop(name, None)
             else:
                 items, attempts = list(window.items.items()), list(window.attempts.items())
                 rows[name] = cast("Json", [*key, window.next_offset, items, attempts])
-        self._changed.clear()
+        self._changed_keys.clear()
         return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
 
     @staticmethod
@@ -174,7 +174,7 @@ class PopTable(Table):
             window = self.windows.get(key)
             if window is None:
                 window = self.windows[key] = Window(queue.next_offset)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self._take_of(window, queue, take)
             if not window.items:
                 del self.windows[key]
@@ -257,7 +257,7 @@ class PopTable(Table):
             window = self.windows[key]
             was_floor = offset == window.floor
             del window.items[offset]
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self.in_flight_count -= 1
             if was_floor:
                 floors[key[2]] = window.floor
@@ -272,7 +272,7 @@ class PopTable(Table):
         for key, offset, item in self._matching(hide):
             window = self.windows[key]
             window.items[offset] = item._replace(visible_unix_ms=visible)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
 
     def _matching(
@@ -311,7 +311,7 @@ class PopTable(Table):
         window = self.windows.pop(key, None)
         if window is not None:
             self.in_flight_count -= len(window.items)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self.version += 1
 
 

@@ -58,6 +58,8 @@ class Table:
         self._limits = limits
         self.version = image.version
         """Count of changes."""
+        self._content: TableContent | None = None
+        """Copy for images; None since a change."""
 
     def apply(self, state: Core, command: Command, position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""
@@ -74,7 +76,17 @@ class Table:
 
         Called for each checkpoint on the loop's thread: copy no more than what changed.
         """
+        if self._content is None:
+            self._content = self._copy()
+        return self._content
+
+    def _copy(self) -> TableContent:
+        """Return everything anew, for a table that is copied as a whole."""
         raise NotImplementedError
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._content = None
 
     @staticmethod
     def encode(content: TableContent) -> TableContent:

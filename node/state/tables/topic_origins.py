@@ -25,8 +25,6 @@ class TopicOriginsTable(Table):
         if set(image.content) - {"positions"} or not isinstance(table, dict):
             raise ValueError(f"topic origins of an unknown form: {sorted(image.content)}")
         self._positions: dict[str, int] = {str(name): int(at) for name, at in table.items()}
-        self._frozen: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def origin(self, topic: str) -> int:
         """Return the log position before which records of this name are those of a deleted topic.
@@ -50,12 +48,5 @@ class TopicOriginsTable(Table):
         if self._positions.pop(name, None) is not None:
             self._changed()
 
-    def content(self) -> TableContent:
-        """Return all positions."""
-        if self._frozen is None:
-            self._frozen = {"positions": dict(self._positions)}
-        return self._frozen
-
-    def _changed(self) -> None:
-        self._frozen = None
-        self.version += 1
+    def _copy(self) -> TableContent:
+        return {"positions": dict(self._positions)}
