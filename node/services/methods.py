@@ -6,7 +6,8 @@ that no part has stops the node at start.
 
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from itertools import product
+from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -27,24 +28,6 @@ from quorumlog.pb import (
     transaction_pb2,
 )
 
-
-class AdminMethods(Protocol):
-    """The calls of AdminService that belong to the node, not to its broker, and the drain of its
-    stop."""
-
-    async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
-    async def transfer_leadership(self, request: admin_pb2.TransferLeadershipRequest, /) -> Any: ...
-    async def change_member(self, request: admin_pb2.ChangeMemberRequest, /) -> Any: ...
-    async def drain(self, request: admin_pb2.DrainRequest, /) -> Any: ...
-    async def accept_loss(self, request: admin_pb2.AcceptLossRequest, /) -> Any: ...
-    async def chain_digest(self, request: admin_pb2.ChainDigestRequest, /) -> Any: ...
-    async def ha_status(self, request: admin_pb2.HaStatusRequest, /) -> Any: ...
-    async def ha_promote(self, request: admin_pb2.HaPromoteRequest, /) -> Any: ...
-    async def retire(self, timeout_ms: int, /) -> None:
-        """Give leadership up and answer the pending appends; new ones are refused already."""
-        ...
-
-
 _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 _APPEND_STREAM = "LogService/AppendStream"
 _LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -61,9 +44,10 @@ SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY
 
 
 def handlers(
-    calls: ServedCalls, broker: Broker, admin: AdminMethods, nameserver: NameServerCalls
+    calls: ServedCalls, broker: Broker, admin: object, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
-    """Return the gRPC handler of each service."""
+    """Return the gRPC handler of each service; `admin` has the calls of AdminService that belong to
+    the node, not to its broker."""
 
     def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
         stream = AppendStream(
@@ -97,8 +81,9 @@ def nameserver_handlers(
 
 def _methods(service: ServiceDescriptor, *owners: object, **methods: Method) -> dict[str, Method]:
     """Return the methods of a service: those given, and the others from the first owner that has
-    one under its name as Python writes it. Raises StopIteration if none has."""
-    for name in service.methods_by_name.keys() - methods.keys():
-        own_name = _CAPITAL.sub("_", name).lower()
-        methods[name] = next(getattr(one, own_name) for one in owners if hasattr(one, own_name))
+    one under its name as Python writes it."""
+    for name, owner in product(service.methods_by_name, owners):
+        method = getattr(owner, _CAPITAL.sub("_", name).lower(), None)
+        if method is not None:
+            methods.setdefault(name, method)
     return methods
