@@ -228,20 +228,7 @@ class Broker:
         """Return the replicated addresses; they override what is configured."""
         return self.context.state.members
 
-    def address_of(self, node: NodeId) -> str:
-        """Return host:port of a node's client service; empty if it is not known."""
-        return self.context.address_of(node)
-
     # --- Life ---
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether new appends are refused."""
-        return self.produce.is_draining
-
-    def set_draining(self, is_draining: bool) -> None:
-        """Refuse new appends, or accept them again. Appends under way are finished."""
-        self.produce.is_draining = is_draining
 
     def stop(self) -> None:
         """Refuse all calls from now on, and end every wait. Stop the driver after this."""
