@@ -81,7 +81,7 @@ class Table:
         return self._content
 
     def _copy(self) -> TableContent:
-        """Return everything anew, for a table that is copied as a whole."""
+        """Return a new copy, for a table that is copied as a whole."""
         raise NotImplementedError
 
     def _changed(self) -> None:
