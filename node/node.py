@@ -191,8 +191,6 @@ class Node:
             ),
             Source(metrics.WARNINGS, self.warnings),
             Source(metrics.BROKER, lambda: self.broker),
-            Source(metrics.DELAY, self.broker.delay.stats),
-            Source(metrics.POP, self.broker.pop.stats),
         )
         await self._serve()
 
@@ -468,7 +466,7 @@ class Node:
         """Refuse new appends, give leadership up, answer the pending appends, and let go of every
         reader that waits."""
         self.health.enter(Phase.DRAINING, "told to stop")
-        self.broker.set_draining(True)
+        self.broker.produce.is_draining = True
         await self._politely(self.admin.retire(self.settings.drain_timeout_ms))
         await self._politely(self.nameserver.leave())
         self.broker.stop()

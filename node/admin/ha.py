@@ -97,7 +97,7 @@ class HaAdmin:
         for slave in report.slaves:
             response.replicas.add(
                 node_id=slave.replica_id,
-                address=self._parts.broker.address_of(slave.replica_id),
+                address=self._parts.broker.context.address_of(slave.replica_id),
                 is_connected=slave.is_connected,
                 acked_position=slave.acked,
                 lag_size_bytes=slave.lag_size_bytes,
@@ -132,7 +132,7 @@ class HaAdmin:
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and stop being master, until undone or restarted."""
         health = self._parts.health
-        self._parts.broker.set_draining(not request.undo)
+        self._parts.broker.produce.is_draining = not request.undo
         if request.undo:
             self._driver.is_draining = False
             health.enter(Phase.SERVING)

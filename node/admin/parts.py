@@ -72,7 +72,7 @@ class NodeParts:
             pulled_records_total=broker.pulls.records_total,
             busy_total=broker.produce.busy_total,
             in_flight_size_bytes=broker.produce.in_flight_size_bytes,
-            is_draining=self.broker.is_draining,
+            is_draining=self.broker.produce.is_draining,
             loss_from_index=loss_from_index,
             members=members,
             detail="; ".join(details),
@@ -86,7 +86,7 @@ class NodeParts:
         """Return the row of one member."""
         return pb.MemberStatus(
             node_id=node,
-            address=self.broker.address_of(node),
+            address=self.broker.context.address_of(node),
             peer_address=self.peer_address_of(node),
             is_voter=is_voter,
             is_connected=node == self.settings.node_id or self.replication.link.is_connected(node),

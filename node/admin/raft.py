@@ -59,7 +59,7 @@ class NodeAdmin:
 
     def _on_role(self, change: RoleChange) -> None:
         self._leader_changed.set()
-        if change.role is Role.LEADER and self._parts.broker.is_draining:
+        if change.role is Role.LEADER and self._parts.broker.produce.is_draining:
             self._parts.spawn(self._leave_leadership())
 
     # --- Status ---
@@ -161,7 +161,7 @@ class NodeAdmin:
     async def _leave_leadership(self) -> None:
         """Hand leadership over, until a node takes it: this node was elected while it drains."""
         said = ""
-        while self._driver.role is Role.LEADER and self._parts.broker.is_draining:
+        while self._driver.role is Role.LEADER and self._parts.broker.produce.is_draining:
             try:
                 await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
             except (NotLeaderError, ShuttingDownError):
@@ -204,7 +204,7 @@ class NodeAdmin:
         return pb.DrainResponse()
 
     def _set_draining(self, is_draining: bool) -> None:
-        self._parts.broker.set_draining(is_draining)
+        self._parts.broker.produce.is_draining = is_draining
         self._driver.is_draining = is_draining
         if is_draining:
             self._parts.health.enter(Phase.DRAINING, "an operator drains this node")

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from node.broker.append.attached import QueueKey
-from node.broker.append.commands import Commands
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
@@ -92,7 +91,6 @@ class Broker:
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
         self._clock_ms = clock_ms
-        self.commands = Commands(context)
         self.parked = ParkedReaders(context)
         self.freshness = Freshness(context, self.parked)
         self.group_members = Members(context)
@@ -111,17 +109,17 @@ class Broker:
         self.transactions: Final = TransactionCalls(
             context, self.produce, self.own_appends, self.incarnations.check, unix_ms
         )
-        self.pop: Final = Pop(context, self.commands, self.own_appends, unix_ms)
+        self.pop: Final = Pop(context, self.own_appends, unix_ms)
         self.delay: Final = Delay(context, self.produce, self.own_appends, unix_ms)
-        self.retry: Final = Retry(context, self.commands, self.produce, self.own_appends, unix_ms)
+        self.retry: Final = Retry(context, self.produce, self.own_appends, unix_ms)
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)
         self.queries: Final = Queries(context, self.freshness)
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)
-        self.topics: Final = Topics(context, self.commands)
+        self.topics: Final = Topics(context, self.own_appends)
         self.groups: Final = Groups(
-            context, self.commands, self.freshness, self.group_members, clock_ms
+            context, self.own_appends, self.freshness, self.group_members, clock_ms
         )
-        self.group_settings: Final = GroupSettingsCalls(context, self.commands)
+        self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)
 
         self._leader_works: list[LeaderWork] = [
@@ -224,26 +222,13 @@ class Broker:
     async def put_member(self, node_id: NodeId, address: str, peer_address: str) -> Index:
         """Store a node's addresses cluster-wide; two empty ones delete them. Leader only."""
         put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
-        return await self.commands.submit(Command(put_member=put))
+        return await self.own_appends.submit(Command(put_member=put))
 
     def members(self) -> Mapping[NodeId, Member]:
         """Return the replicated addresses; they override what is configured."""
         return self.context.state.members
 
-    def address_of(self, node: NodeId) -> str:
-        """Return host:port of a node's client service; empty if it is not known."""
-        return self.context.address_of(node)
-
     # --- Life ---
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether new appends are refused."""
-        return self.produce.is_draining
-
-    def set_draining(self, is_draining: bool) -> None:
-        """Refuse new appends, or accept them again. Appends under way are finished."""
-        self.produce.is_draining = is_draining
 
     def stop(self) -> None:
         """Refuse all calls from now on, and end every wait. Stop the driver after this."""

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from node.broker import Broker
-from node.broker.delay.stats import DelayStats
-from node.broker.pop.pop import PopStats
 from node.framed.server import FramedServer
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
 from node.monitoring.metric import PREFIX, Spec, Table, counter, gauge, histogram
@@ -34,6 +32,8 @@ from node.runtime.accounts import ANY, Accounts, Kind
 from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
 from node.services.calls import CallCounters
 from node.services.server import GrpcServer
+from node.state.held import held_counts
+from node.state.tables.delay import DelayTable
 from raft.pump.replica import ReplicaStats
 from store.stats import StoreStats
 
@@ -368,44 +368,42 @@ BROKER: Final[Table[Broker]] = {
         lambda b: b.context.limits.delayed_count_max),
     "pop_in_flight_limit": gauge("Limit of these; above it nothing new is handed out.",
         lambda b: b.context.limits.pop_in_flight_count_max),
+    "delayed_messages": gauge("Held until they are due, of the cluster.",
+        lambda b: sum(held_counts(b.context.store, b.context.state))),
+    "undeliverable_messages": counter("Delayed ones whose topic was gone, of the cluster.",
+        lambda b: b.context.state.table(DelayTable).undeliverable_count),
+    "delayed_delivered": counter("Delayed messages that this leader delivered.",
+        lambda b: b.delay.delivery_task.delivered_total),
+    "delayed_lateness_seconds": counter("Of these: time since each was due, added up.",
+        lambda b: b.delay.delivery_task.lateness_ms_total / 1000),
+    "delayed_cancelled": counter("Delayed messages that were cancelled here.",
+        lambda b: b.delay.delivery_task.cancelled_total),
+    "delayed_failed": counter("Deliveries that were written again, for want of room.",
+        lambda b: b.delay.delivery_task.failed_total),
+    "delayed_missing": counter("Held messages that the log has lost: damage.",
+        lambda b: b.delay.delivery_task.missing_total),
+    "pop_receives": counter("Calls for messages by pop.", lambda b: b.pop.receives.receives_total),
+    "pop_delivered": counter("Messages handed out by pop.",
+        lambda b: b.pop.receives.delivered_total),
+    "pop_redelivered": counter("Of these: those that were handed out before.",
+        lambda b: b.pop.receives.redelivered_total),
+    "pop_acked": counter("Messages acknowledged by pop.", lambda b: b.pop.settlement.acked_total),
+    "pop_stale_handles": counter("Receipt handles that came too late.",
+        lambda b: b.pop.settlement.stale_total),
+    "pop_dead_letters": counter("Messages handed out too often, or given up.",
+        lambda b: b.pop.dead_letters.dead_total),
+    "pop_full_queues": counter("Looks at a queue with too much in flight.",
+        lambda b: b.pop.receives.full_total),
+    "pop_held_queues": gauge("Leader only: passed over, as what they have is damaged.",
+        lambda b: len(b.pop.shared.held)),
+    "pop_held": counter("How often a queue was held for a second for that.",
+        lambda b: b.pop.shared.held.held_total),
+    "pop_in_flight": gauge("Handed out and not acknowledged, of the cluster.",
+        lambda b: b.pop.shared.table.in_flight_count),
+    "pop_waiting_receives": gauge("Leader only: receives that wait for a message.",
+        lambda b: b.pop.shared.lines.count),
 }  # fmt: skip
 """All parts of the broker."""
-DELAY: Final[Table[DelayStats]] = {
-    "delayed_messages": gauge("Held until they are due, of the cluster.", lambda d: d.held_count),
-    "undeliverable_messages": counter("Delayed ones whose topic was gone, of the cluster.",
-        lambda d: d.undeliverable_count),
-    "delayed_delivered": counter("Delayed messages that this leader delivered.",
-        lambda d: d.delivered_total),
-    "delayed_lateness_seconds": counter("Of these: time since each was due, added up.",
-        lambda d: d.lateness_ms_total / 1000),
-    "delayed_cancelled": counter("Delayed messages that were cancelled here.",
-        lambda d: d.cancelled_total),
-    "delayed_failed": counter("Deliveries that were written again, for want of room.",
-        lambda d: d.failed_total),
-    "delayed_missing": counter("Held messages that the log has lost: damage.",
-        lambda d: d.missing_total),
-}  # fmt: skip
-"""Delayed messages."""
-POP: Final[Table[PopStats]] = {
-    "pop_receives": counter("Calls for messages by pop.", lambda p: p.receives_total),
-    "pop_delivered": counter("Messages handed out by pop.", lambda p: p.delivered_total),
-    "pop_redelivered": counter("Of these: those that were handed out before.",
-        lambda p: p.redelivered_total),
-    "pop_acked": counter("Messages acknowledged by pop.", lambda p: p.acked_total),
-    "pop_stale_handles": counter("Receipt handles that came too late.", lambda p: p.stale_total),
-    "pop_dead_letters": counter("Messages handed out too often, or given up.",
-        lambda p: p.dead_total),
-    "pop_full_queues": counter("Looks at a queue with too much in flight.", lambda p: p.full_total),
-    "pop_held_queues": gauge("Leader only: passed over, as what they have is damaged.",
-        lambda p: p.held_count),
-    "pop_held": counter("How often a queue was held for a second for that.",
-        lambda p: p.held_total),
-    "pop_in_flight": gauge("Handed out and not acknowledged, of the cluster.",
-        lambda p: p.in_flight_count),
-    "pop_waiting_receives": gauge("Leader only: receives that wait for a message.",
-        lambda p: p.parked_count),
-}  # fmt: skip
-"""Consumers by pop."""
 STORE: Final[Table[StoreStats]] = {
     "append_seconds": histogram("From the call of the store to bytes in the page cache.",
         lambda s: s.put_latency),
@@ -525,8 +523,6 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **ROCKETMQ,
     **REMOTING,
     **BROKER,
-    **DELAY,
-    **POP,
     **STORE,
     **PASSES,
     **WARNINGS,

@@ -1,10 +1,13 @@
 """The table of the services of `quorumlog.v1`: the method that answers each call.
 
-Owns the table. A call of a proto file that the table lacks stops the node at start.
+Owns which part of the node has the methods of which service, by the names of the proto files. One
+that no part has stops the node at start.
 """
 
+import re
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from itertools import product
+from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -25,24 +28,7 @@ from quorumlog.pb import (
     transaction_pb2,
 )
 
-
-class AdminMethods(Protocol):
-    """The calls of AdminService that belong to the node, not to its broker, and the drain of its
-    stop."""
-
-    async def node_status(self, request: admin_pb2.NodeStatusRequest, /) -> Any: ...
-    async def transfer_leadership(self, request: admin_pb2.TransferLeadershipRequest, /) -> Any: ...
-    async def change_member(self, request: admin_pb2.ChangeMemberRequest, /) -> Any: ...
-    async def drain(self, request: admin_pb2.DrainRequest, /) -> Any: ...
-    async def accept_loss(self, request: admin_pb2.AcceptLossRequest, /) -> Any: ...
-    async def chain_digest(self, request: admin_pb2.ChainDigestRequest, /) -> Any: ...
-    async def ha_status(self, request: admin_pb2.HaStatusRequest, /) -> Any: ...
-    async def ha_promote(self, request: admin_pb2.HaPromoteRequest, /) -> Any: ...
-    async def retire(self, timeout_ms: int, /) -> None:
-        """Give leadership up and answer the pending appends; new ones are refused already."""
-        ...
-
-
+_CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 _APPEND_STREAM = "LogService/AppendStream"
 _LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
 _CONSUMER = consumer_pb2.DESCRIPTOR.services_by_name["ConsumerService"]
@@ -58,9 +44,10 @@ SERVICES = (_LOG, _CONSUMER, _ADMIN, _RETRY, _TRANSACTION, _LOOKUP, _POP, _DELAY
 
 
 def handlers(
-    calls: ServedCalls, broker: Broker, admin: AdminMethods, nameserver: NameServerCalls
+    calls: ServedCalls, broker: Broker, admin: object, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
-    """Return the gRPC handler of each service."""
+    """Return the gRPC handler of each service; `admin` has the calls of AdminService that belong to
+    the node, not to its broker."""
 
     def append_stream(requests: AsyncIterator[Any]) -> AsyncIterator[log_pb2.AppendResponse]:
         stream = AppendStream(
@@ -68,98 +55,35 @@ def handlers(
         )
         return stream.responses(requests)
 
-    log: dict[str, Method] = {
-        "Append": broker.append,
-        "AppendStream": append_stream,
-        "Pull": broker.pull,
-        "Tail": broker.tail,
-        "GetMessage": broker.queries.get_message,
-        "QueryByKey": broker.queries.query_by_key,
-        "QueueOffsets": broker.queries.queue_offsets,
-        "OffsetByTime": broker.queries.offset_by_time,
-        "ClaimProducer": broker.incarnations.claim_producer,
-        "Route": broker.route,
+    log = _methods(_LOG, broker, broker.queries, broker.incarnations, AppendStream=append_stream)
+    tables = {
+        _LOG: log,
+        _CONSUMER: _methods(_CONSUMER, broker.groups),
+        _ADMIN: _methods(_ADMIN, broker.topics, broker.groups, admin),
+        _RETRY: _methods(
+            _RETRY, broker.retry, broker.dead_letters, broker.group_settings, broker.config_files
+        ),
+        _POP: _methods(_POP, broker.pop),
+        _DELAY: _methods(_DELAY, broker.delay),
+        _TRANSACTION: _methods(_TRANSACTION, broker.transactions, broker.consumed),
+        _LOOKUP: _methods(_LOOKUP, broker.lookup),
     }
-    consumer: dict[str, Method] = {
-        "Heartbeat": broker.groups.heartbeat,
-        "LeaveGroup": broker.groups.leave_group,
-        "CommitOffsets": broker.groups.commit_offsets,
-        "FetchOffsets": broker.groups.fetch_offsets,
-    }
-    administration: dict[str, Method] = {
-        "CreateTopic": broker.topics.create_topic,
-        "DeleteTopic": broker.topics.delete_topic,
-        "ListTopics": broker.topics.list_topics,
-        "DescribeTopic": broker.topics.describe_topic,
-        "ListGroups": broker.groups.list_groups,
-        "DescribeGroup": broker.groups.describe_group,
-        "DeleteGroup": broker.groups.delete_group,
-        "NodeStatus": admin.node_status,
-        "TransferLeadership": admin.transfer_leadership,
-        "ChangeMember": admin.change_member,
-        "Drain": admin.drain,
-        "AcceptLoss": admin.accept_loss,
-        "ChainDigest": admin.chain_digest,
-        "HaStatus": admin.ha_status,
-        "HaPromote": admin.ha_promote,
-    }
-    tables = {_LOG: log, _CONSUMER: consumer, _ADMIN: administration, **_features(broker)}
     found = {service: calls.handler(service, methods) for service, methods in tables.items()}
     return found | nameserver_handlers(calls, nameserver)
-
-
-def _features(broker: Broker) -> dict[ServiceDescriptor, dict[str, Method]]:
-    """Return the methods of the services that each serve one feature."""
-    retry: dict[str, Method] = {
-        "RetryLater": broker.retry.retry_later,
-        "ResendDeadLetters": broker.dead_letters.resend_dead_letters,
-        "ListDeadLetters": broker.dead_letters.list_dead_letters,
-        "GetGroupSettings": broker.group_settings.get_group_settings,
-        "SetGroupSettings": broker.group_settings.set_group_settings,
-        "ExportConfigFiles": broker.config_files.export_config_files,
-        "ImportConfigFiles": broker.config_files.import_config_files,
-    }
-    pop: dict[str, Method] = {
-        "Receive": broker.pop.receive,
-        "Ack": broker.pop.ack,
-        "ChangeInvisible": broker.pop.change_invisible,
-        "GiveUp": broker.pop.give_up,
-        "DescribePop": broker.pop.describe_pop,
-    }
-    delay: dict[str, Method] = {
-        "CancelDelayed": broker.delay.cancel_delayed,
-        "DelayStatus": broker.delay.delay_status,
-    }
-    transaction: dict[str, Method] = {
-        "EndTransaction": broker.transactions.end_transaction,
-        "CheckTransactions": broker.transactions.check_transactions,
-        "ListTransactions": broker.transactions.list_transactions,
-        "DescribeTransaction": broker.transactions.describe_transaction,
-        "CommitConsumed": broker.consumed.commit_consumed,
-    }
-    lookup: dict[str, Method] = {
-        "TraceMessage": broker.lookup.trace_message,
-        "TopicSizes": broker.lookup.topic_sizes,
-    }
-    return {
-        _RETRY: retry,
-        _POP: pop,
-        _DELAY: delay,
-        _TRANSACTION: transaction,
-        _LOOKUP: lookup,
-    }
 
 
 def nameserver_handlers(
     calls: ServedCalls, nameserver: NameServerCalls
 ) -> dict[ServiceDescriptor, grpc.GenericRpcHandler]:
     """Return the handler of the name server's service, which also runs in its own process."""
-    methods: dict[str, Method] = {
-        "NameServerStatus": nameserver.name_server_status,
-        "TopicRoute": nameserver.topic_route,
-        "GetValues": nameserver.get_values,
-        "PutValue": nameserver.put_value,
-        "DeleteValue": nameserver.delete_value,
-        "Report": nameserver.report,
-    }
-    return {_NAMESERVER: calls.handler(_NAMESERVER, methods)}
+    return {_NAMESERVER: calls.handler(_NAMESERVER, _methods(_NAMESERVER, nameserver))}
+
+
+def _methods(service: ServiceDescriptor, *owners: object, **methods: Method) -> dict[str, Method]:
+    """Return the methods of a service: those given, and the others from the first owner that has
+    one under its name as Python writes it."""
+    for name, owner in product(service.methods_by_name, owners):
+        method = getattr(owner, _CAPITAL.sub("_", name).lower(), None)
+        if method is not None:
+            methods.setdefault(name, method)
+    return methods

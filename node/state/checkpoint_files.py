@@ -21,9 +21,10 @@ from node.state.checkpoint_tables import (
     decode_producers,
     decode_topics,
 )
-from node.state.registry import NOTHING, TABLES, check_tables, decode_table, encode_table
+from node.state.registry import TABLES, check_tables, decode_table, encode_table
 from node.state.state import StateImage, Versions
-from node.state.tables import group_settings
+from node.state.tables.group_settings import GroupSettingsTable
+from node.state.tables.table import NOTHING
 from store.errors import CorruptionError, LayoutError
 from store.files.checksum import crc32c
 from store.files.failpoints import hit
@@ -151,7 +152,7 @@ class CheckpointFiles:
                     for kind in _FILE_TABLES
                     if kind.file_name in texts
                 }
-                | ({group_settings.NAME: settings} if settings.version else {})
+                | ({GroupSettingsTable.name: settings} if settings.version else {})
             ),
         )
 

@@ -16,7 +16,12 @@ from typing import Any, Final, NamedTuple
 from node.runtime.json_text import read_json
 from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
-from node.state.tables import group_settings
+from node.state.tables.group_settings import (
+    DEFAULT,
+    GroupSettingsTable,
+    SubscriptionSettings,
+    to_json,
+)
 from node.state.tables.table import NOTHING, TableContent, TableImage
 from node.state.tables.topic_types import (
     ATTRIBUTE,
@@ -123,7 +128,7 @@ def _topics(image: StateImage, written_unix_ms: int) -> str:
 
 
 def _groups(image: StateImage, written_unix_ms: int) -> str:
-    settings: Json = dict(image.tables.get(group_settings.NAME, NOTHING).content)
+    settings: Json = dict(image.tables.get(GroupSettingsTable.name, NOTHING).content)
     forbidden: Json = {}
     rows = []
     for name in image.groups:
@@ -138,7 +143,7 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
 
 def _groups_version(image: StateImage) -> int:
     """Return the sum of two counters that only grow: a change of either one changes it."""
-    return image.versions.groups + image.tables.get(group_settings.NAME, NOTHING).version
+    return image.versions.groups + image.tables.get(GroupSettingsTable.name, NOTHING).version
 
 
 def group_row(name: str, settings: Json) -> Json:
@@ -230,15 +235,15 @@ def decode_group_settings(text: str, groups_version: int) -> TableImage:
     forbidden = document.get("forbiddenTable", {})
     content: TableContent = {}
     for name, row in document["subscriptionGroupTable"].items():
-        found = group_settings.to_json(settings_in(row, forbidden.get(name, {})))
+        found = to_json(settings_in(row, forbidden.get(name, {})))
         if found:
             content[name] = found
     return TableImage(int(document["dataVersion"]["counter"]) - groups_version, content)
 
 
-def settings_in(row: Json, forbidden: Mapping[str, int]) -> group_settings.SubscriptionSettings:
+def settings_in(row: Json, forbidden: Mapping[str, int]) -> SubscriptionSettings:
     """Return the settings in a group's row of such a table. Errors as `decode_topics`."""
-    settings = group_settings.DEFAULT
+    settings = DEFAULT
     for ours, theirs in SETTINGS.items():
         settings = settings._replace(**{ours: row.get(theirs, getattr(settings, ours))})
     return settings._replace(

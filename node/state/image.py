@@ -8,8 +8,9 @@ import json
 from typing import Any, Final
 
 from node.runtime.json_text import read_json
-from node.state.registry import TableImage, check_tables
+from node.state.registry import check_tables
 from node.state.state import Member, StateImage, Versions
+from node.state.tables.table import TableImage
 from node.state.tables.topic_types import MIXED, TopicSettings
 from store.errors import CorruptionError
 

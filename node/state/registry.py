@@ -6,102 +6,33 @@ feature: `tables/table.py` defines a table.
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from node.config.limits import Limits
 from node.runtime.json_text import read_json
-from node.state.tables import (
-    dead_letters,
-    delay,
-    group_settings,
-    incarnations,
-    key_values,
-    pop,
-    topic_origins,
-    transactions,
-)
-from node.state.tables.table import NOTHING, Table, TableContent, TableImage, TableKind
-
-__all__ = [
-    "NOTHING",
-    "TABLES",
-    "Table",
-    "TableContent",
-    "TableImage",
-    "TableKind",
-    "check_tables",
-    "decode_table",
-    "encode_table",
-    "kinds_by_command",
-]
+from node.state.tables.dead_letters import DeadLettersTable
+from node.state.tables.delay import DelayTable
+from node.state.tables.group_settings import GroupSettingsTable
+from node.state.tables.incarnations import IncarnationsTable
+from node.state.tables.key_values import KeyValuesTable
+from node.state.tables.pop import PopTable
+from node.state.tables.table import NOTHING, Table, TableImage
+from node.state.tables.topic_origins import TopicOriginsTable
+from node.state.tables.transactions import TransactionsTable
 
 _ANY_LIMITS: Final = Limits()
 _QUOTED_KEY: Final = re.compile(r'"(\d+)":')
 _UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)\s*:")
 
-TABLES: Final[tuple[TableKind, ...]] = (
-    TableKind(
-        delay.NAME,
-        delay.DelayTable,
-        delay.DelayTable,
-        frozenset({"take_delayed", "cancel_delayed"}),
-        delay.FILE_NAME,
-        delay.to_document,
-        delay.from_document,
-        has_integer_keys=True,
-    ),
-    TableKind(
-        group_settings.NAME,
-        group_settings.GroupSettingsTable,
-        group_settings.GroupSettingsTable,
-        frozenset({"put_group"}),
-        "",
-    ),
-    TableKind(
-        dead_letters.NAME,
-        dead_letters.DeadLettersTable,
-        dead_letters.DeadLettersTable,
-        frozenset({"mark_resent"}),
-        dead_letters.FILE_NAME,
-    ),
-    TableKind(
-        pop.NAME,
-        pop.PopTable,
-        pop.PopTable,
-        pop.COMMANDS,
-        pop.FILE_NAME,
-        pop.to_document,
-        pop.from_document,
-    ),
-    TableKind(
-        transactions.NAME,
-        transactions.TransactionsTable,
-        transactions.TransactionsTable,
-        transactions.COMMANDS,
-        transactions.FILE_NAME,
-    ),
-    TableKind(
-        incarnations.NAME,
-        incarnations.IncarnationsTable,
-        incarnations.IncarnationsTable,
-        incarnations.COMMANDS,
-        incarnations.FILE_NAME,
-    ),
-    TableKind(
-        topic_origins.NAME,
-        topic_origins.TopicOriginsTable,
-        topic_origins.TopicOriginsTable,
-        frozenset(),
-        topic_origins.FILE_NAME,
-    ),
-    TableKind(
-        key_values.NAME,
-        key_values.KeyValuesTable,
-        key_values.KeyValuesTable,
-        frozenset({"put_key_value"}),
-        key_values.FILE_NAME,
-    ),
+TABLES: Final[tuple[type[Table], ...]] = (
+    DelayTable,
+    GroupSettingsTable,
+    DeadLettersTable,
+    PopTable,
+    TransactionsTable,
+    IncarnationsTable,
+    TopicOriginsTable,
+    KeyValuesTable,
 )
 
 
@@ -115,16 +46,11 @@ def check_tables(tables: dict[str, TableImage]) -> dict[str, TableImage]:
     if unknown:
         raise ValueError(f"parts of a newer version: {', '.join(sorted(unknown))}")
     for kind in TABLES:
-        kind.make(_ANY_LIMITS, tables.get(kind.name, NOTHING))
+        kind(_ANY_LIMITS, tables.get(kind.name, NOTHING))
     return tables
 
 
-def kinds_by_command(kinds: tuple[TableKind, ...]) -> Mapping[str, str]:
-    """Return the name of the table that applies each command."""
-    return {command: kind.name for kind in kinds for command in kind.commands}
-
-
-def encode_table(kind: TableKind, image: TableImage, written_unix_ms: int) -> str:
+def encode_table(kind: type[Table], image: TableImage, written_unix_ms: int) -> str:
     """Return the text of a table's file, with RocketMQ's dataVersion in front."""
     version = {"counter": image.version, "stateVersion": 0, "timestamp": written_unix_ms}
     document = {"dataVersion": version, **kind.encode(image.content)}
@@ -132,7 +58,7 @@ def encode_table(kind: TableKind, image: TableImage, written_unix_ms: int) -> st
     return _QUOTED_KEY.sub(r"\1:", text) if kind.has_integer_keys else text
 
 
-def decode_table(kind: TableKind, text: str) -> TableImage:
+def decode_table(kind: type[Table], text: str) -> TableImage:
     """Read a table's file. Raises as `checkpoint_tables.decode_topics` for another shape."""
     if kind.has_integer_keys:
         text = _UNQUOTED_KEY.sub(r'\1"\2":', text)

@@ -23,9 +23,10 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.state.registry import NOTHING, TABLES, Table, TableImage, kinds_by_command
+from node.state.registry import TABLES
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.pop import PopTable
+from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, TopicSettings
 from quorumlog.pb.state_pb2 import Command
@@ -33,7 +34,7 @@ from store import format as fmt
 from store.record.topic_names import dead_letter_topic, is_of_group, retry_topic
 
 _P = TypeVar("_P", bound=Table)
-_TABLE_OF_COMMAND: Final = kinds_by_command(TABLES)
+_TABLE_OF_COMMAND: Final = {command: kind for kind in TABLES for command in kind.commands}
 
 PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
@@ -162,10 +163,7 @@ class State:
         """The last command with a digest point or a digest, until the machine takes it. Such a
         command changes nothing."""
         self._tables: Final = {
-            kind.name: kind.make(limits, image.tables.get(kind.name, NOTHING)) for kind in TABLES
-        }
-        self._tables_by_class: Final = {
-            kind.table_class: self._tables[kind.name] for kind in TABLES
+            kind: kind(limits, image.tables.get(kind.name, NOTHING)) for kind in TABLES
         }
 
     def image(self) -> StateImage:
@@ -196,15 +194,15 @@ class State:
             dict(self.members),
             self.refused_count,
             {
-                name: TableImage(table.version, table.content())
-                for name, table in self._tables.items()
+                table.name: TableImage(table.version, table.content())
+                for table in self._tables.values()
                 if table.version
             },
         )
 
     def table(self, table_class: type[_P]) -> _P:
         """Return the table of a feature."""
-        table = self._tables_by_class[table_class]
+        table = self._tables[table_class]
         assert isinstance(table, table_class), f"{table}"
         return table
 

@@ -1,5 +1,5 @@
 """Appends.
 
-From a client's batch to its receipt, the broker's own entries, and commands. These modules import
+From a client's batch to its receipt, and the broker's own entries. These modules import
 `core` and `records`; every part of the broker that writes imports them.
 """

@@ -9,8 +9,8 @@ import asyncio
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
-from node.broker.core.context import Context, within
-from node.errors.common import AppendTimeoutError, LimitReachedError
+from node.broker.core.context import Context
+from node.errors.common import LimitReachedError
 from node.errors.producers import ProducerFencedError
 from node.state.tables.incarnations import IncarnationsTable
 from quorumlog.pb.log_pb2 import (
@@ -45,10 +45,7 @@ class Incarnations:
         task = asyncio.get_running_loop().create_task(self._write(name))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-        timeout_ms = context.limits.append_timeout_ms
-        return await within(
-            asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
-        )
+        return await context.decided(task)
 
     async def _write(self, name: str) -> ClaimProducerResponse:
         """Claim the next number: from reading the last one to the log no other task runs."""

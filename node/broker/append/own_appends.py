@@ -1,26 +1,28 @@
-"""Entries that the broker writes on its own: messages it moves, with the commands for the move.
+"""Entries that the broker writes on its own: commands, and messages that it moves with commands.
 
 Owns the way of such an entry into the log and back, and how many may be under way; must not know
 what they mean. Records and commands share one entry, so a message is delivered, retried or ended
 exactly when the state says that it was: the next leader finds both or neither. In a plain log the
-same holds up to the end of a batch that a power loss may cut (docs/guarantees.md).
+same holds up to the end of a batch that a power loss may cut (docs/guarantees.md). Commands that
+are submitted alone share one entry with all of their turn of the loop, so a thousand consumers that
+commit at once cost one round to a quorum; each caller learns the outcome of its own.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from node.broker.append.attached import QueueKey
-from node.broker.append.produce import own_size_bytes_max
+from node.broker.append.produce import batch_size_bytes_max, own_size_bytes_max
 from node.broker.core.context import Context
 from node.broker.core.offset_moves import Moves
-from node.errors.common import BusyError, OutcomeUnknownError, ShuttingDownError
+from node.errors.common import BusyError, NodeError, OutcomeUnknownError, ShuttingDownError
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from raft.messages import NO_INDEX, Index, Term
-from store.errors import LimitExceededError
+from store.errors import LimitExceededError, StoreError
 
 
 class WrittenAppend(NamedTuple):
@@ -35,6 +37,14 @@ class WrittenAppend(NamedTuple):
     store_unix_ms: int
 
 
+class _Submitted(NamedTuple):
+    """A command that waits for the end of its turn, or for its entry."""
+
+    record: bytes
+    moves: Moves
+    future: "asyncio.Future[Index]"
+
+
 class OwnAppends:
     """Writes the broker's own entries, within limits. One per broker."""
 
@@ -43,9 +53,18 @@ class OwnAppends:
         self._encoder = CommandEncoder(context.store.config.store_host)
         self.entry_size_bytes_max: Final = own_size_bytes_max(context)
         """Limit of records and encoded commands together."""
+        self._shared_size_bytes_max = min(
+            context.limits.command_entry_size_bytes_max, batch_size_bytes_max(context)
+        )
+        """Limit of an entry of submitted commands."""
         self.count = self.size_bytes = 0
         """Entries not yet decided. A log that waits for copies may decide nothing for hours."""
-        self.entries_total = self.records_total = 0
+        self._submitted: list[_Submitted] = []
+        """Commands of this turn."""
+        self.command_count = 0
+        """Commands submitted and not yet decided."""
+        self.commands_total = self.entries_total = 0
+        """Submitted commands that were applied, and their entries."""
 
     def encode(self, commands: Iterable[Command]) -> bytes:
         """Return the records of commands, to attach them to a batch or to know their size."""
@@ -87,8 +106,20 @@ class OwnAppends:
         self.count += 1
         self.size_bytes += size_bytes
         moves = context.moves.begin(() if has_noted else commands)
-        decided.add_done_callback(lambda decided: self._on_decided(moves, size_bytes, decided))
-        committed = await self._decided(decided)
+
+        def on_decided(decided: "asyncio.Future[Committed]") -> None:
+            self.count -= 1
+            self.size_bytes -= size_bytes
+            context.moves.end(moves)
+            _noted(decided)
+
+        decided.add_done_callback(on_decided)
+        try:
+            committed = await asyncio.shield(decided)
+        except ShuttingDownError:
+            raise self._unknown() from None
+        except RaftError as error:
+            raise context.translate(error) from error
         result = committed.result
         return WrittenAppend(
             committed.index,
@@ -98,20 +129,115 @@ class OwnAppends:
             result.store_unix_ms,
         )
 
-    def _on_decided(
-        self, moves: Moves, size_bytes: int, decided: "asyncio.Future[Committed]"
-    ) -> None:
-        self.count -= 1
-        self.size_bytes -= size_bytes
-        self._context.moves.end(moves)
-        if not decided.cancelled() and decided.exception() is None:
-            self.entries_total += 1
-            self.records_total += len(decided.result().result.record_positions)
+    def _unknown(self) -> OutcomeUnknownError:
+        """Return the error for a stop: ShuttingDownError would say that nothing was begun."""
+        return OutcomeUnknownError(NO_INDEX, self._context.driver.term)
 
-    async def _decided(self, decided: "asyncio.Future[Committed]") -> Committed:
+    # --- Commands alone ---
+
+    async def submit(self, command: Command, *, is_administration: bool = False) -> Index:
+        """Submit a command cluster-wide; return the index of its entry once it is applied.
+
+        What it makes counts for the address of the caller, unless it `is_administration`.
+        Raises the error with which the state refuses it (nothing was changed then), NotLeaderError,
+        NotReadyError, BusyError, LimitExceededError, errors of a full disk; and with an unknown
+        outcome AppendTimeoutError, OutcomeUnknownError.
+        """
+        return await self.decided(self.submit_nowait(command, is_administration=is_administration))
+
+    async def decided(self, future: "asyncio.Future[Index]") -> Index:
+        """Wait for the future of `submit_nowait`. A caller that gives up does not withdraw it."""
+        future.add_done_callback(_noted)
+        return await self._context.decided(future)
+
+    def submit_nowait(
+        self, command: Command, *, is_administration: bool = False
+    ) -> "asyncio.Future[Index]":
+        """As `submit`, without a coroutine: commands enter the log in the order of the calls.
+
+        The caller that waits for the future limits the time.
+        """
+        context = self._context
+        context.check_leads()
+        limit = context.limits.command_count_max
+        if self.command_count >= limit:
+            raise BusyError("commands under way", self.command_count, limit)
+        record = self._encoder.encode(command)
+        entry_limit = self._shared_size_bytes_max
+        if len(record) > entry_limit:
+            raise LimitExceededError("command", len(record), entry_limit)
+        if not is_administration:
+            context.makers.check(command)
+        loop = asyncio.get_running_loop()
+        if not self._submitted:
+            loop.call_soon(self._write_submitted)
+        future: asyncio.Future[Index] = loop.create_future()
+        self._submitted.append(_Submitted(record, context.moves.begin((command,)), future))
+        self.command_count += 1
+        return future
+
+    def _write_submitted(self) -> None:
+        """Write the commands submitted in this turn, in as few entries as the limit allows."""
+        pending, self._submitted = self._submitted, []
+        limit = self._shared_size_bytes_max
+        lo, size_bytes = 0, 0
+        for number, one in enumerate(pending):
+            if size_bytes + len(one.record) > limit:
+                self._write_entry(pending[lo:number])
+                lo, size_bytes = number, 0
+            size_bytes += len(one.record)
+        self._write_entry(pending[lo:])
+
+    def _write_entry(self, pending: list[_Submitted]) -> None:
+        batch = b"".join(one.record for one in pending)
         try:
-            return await asyncio.shield(decided)
-        except ShuttingDownError:  # Would say that nothing was begun.
-            raise OutcomeUnknownError(NO_INDEX, self._context.driver.term) from None
-        except RaftError as error:
-            raise self._context.translate(error) from error
+            decided = self._context.driver.append(batch, _accept)
+        except (NodeError, StoreError, RaftError) as error:
+            self._fail(pending, error)
+            return
+        decided.add_done_callback(lambda decided: self._on_decided(pending, decided))
+
+    def _on_decided(self, pending: list[_Submitted], decided: "asyncio.Future[Committed]") -> None:
+        error = ShuttingDownError() if decided.cancelled() else decided.exception()
+        if error is not None:
+            assert isinstance(error, Exception), f"{error!r}"
+            if isinstance(error, ShuttingDownError):
+                error = self._unknown()
+            self._fail(pending, error)
+            return
+        committed = decided.result()
+        self._end(pending)
+        self.entries_total += 1
+        self.commands_total += len(pending)
+        take_refusal = self._context.machine.take_refusal
+        for one, position in zip(pending, committed.result.record_positions, strict=True):
+            refusal = take_refusal(position)
+            if one.future.done():
+                continue
+            if refusal is None:
+                one.future.set_result(committed.index)
+            else:
+                one.future.set_exception(refusal)
+
+    def _end(self, pending: list[_Submitted]) -> None:
+        """Release decided commands, before a caller hears of them."""
+        self.command_count -= len(pending)
+        for one in pending:
+            self._context.moves.end(one.moves)
+
+    def _fail(self, pending: list[_Submitted], error: Exception) -> None:
+        self._end(pending)
+        error = self._context.translate(error)
+        for one in pending:
+            if not one.future.done():
+                one.future.set_exception(error)
+
+
+def _accept(prepared: Prepared) -> None:
+    """Accept: commands were checked when they were submitted."""
+
+
+def _noted(future: "asyncio.Future[Any]") -> None:
+    """Mark an error as retrieved: the caller that waited for it may have gone."""
+    if not future.cancelled():
+        future.exception()

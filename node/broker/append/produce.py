@@ -74,29 +74,6 @@ def _refuse_names(incarnation: ProducerIncarnation) -> None:
     raise ProducerFencedError(incarnation.name, incarnation.number, 0)
 
 
-class _WritableQueues:
-    """Queues of clients that were found writable, as long as no topic changes."""
-
-    __slots__ = ("queues", "state", "version")
-
-    def __init__(self) -> None:
-        self.queues: set[QueueKey] = set()
-        self.state: State | None = None
-        """The state that was asked; a snapshot replaces it."""
-        self.version = -1
-
-    def begin(self, state: State) -> None:
-        """Forget all: a topic changed."""
-        self.queues.clear()
-        self.state, self.version = state, state.topics_version
-
-    def add(self, key: QueueKey) -> None:
-        """Remember a queue."""
-        if len(self.queues) >= _WRITABLE_MAX:
-            self.queues.clear()
-        self.queues.add(key)
-
-
 class _Append:
     """One batch and its callers."""
 
@@ -151,12 +128,13 @@ class _Append:
         self.queues = queues = prepared.queues
         command_count = (self.producer_id != 0) + attached_commands.command_count
         state, writable, visible_count = produce.context.machine.state, produce.writable, 0
-        if state is not writable.state or state.topics_version != writable.version:
-            writable.begin(state)
+        if state is not produce.writable_state or state.topics_version != produce.writable_version:
+            writable.clear()
+            produce.writable_state, produce.writable_version = state, state.topics_version
         for key in queues:
             count = queues[key][1]
             visible_count += count
-            if key not in writable.queues and (key != COMMAND_QUEUE or count != command_count):
+            if key not in writable and (key != COMMAND_QUEUE or count != command_count):
                 produce.check_queue(key, attached_commands.system_queues)
         record_count = len(prepared.content.queue_offsets)
         found = record_count - command_count
@@ -194,11 +172,16 @@ class Produce:
         self._parked: OrderedDict[_Append, None] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
-        self.writable: Final = _WritableQueues()
+        self.writable: Final = set[QueueKey]()
+        """Queues of clients that were found writable, as long as no topic changes."""
+        self.writable_state: State | None = None
+        """The state that was asked, at `writable_version`; a snapshot replaces it."""
+        self.writable_version = -1
         self.sizes: Final = Sizes(context.limits.topic_count_max)
         self.batch_size_bytes_max: Final = batch_size_bytes_max(context)
         self.own_size_bytes_max: Final = own_size_bytes_max(context)
         self.is_draining = False
+        """Whether new appends are refused. Those under way are finished."""
         self.in_flight_count = self.in_flight_size_bytes = 0
         self.batches_total = self.records_total = self.size_bytes_total = 0
         """Acknowledged by this process, duplicates not counted."""
@@ -328,6 +311,8 @@ class Produce:
             raise TopicNotWritableError(name, topic.permission)
         if key[1] >= topic.queue_count:
             raise UnknownQueueError(name, key[1], topic.queue_count)
+        if len(self.writable) >= _WRITABLE_MAX:
+            self.writable.clear()
         self.writable.add(key)
 
     # --- Bounds ---

@@ -12,6 +12,7 @@ from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
 from node.config.limits import Limits
 from node.errors.common import (
+    AppendTimeoutError,
     BadRequestError,
     NodeError,
     NotReadyError,
@@ -146,6 +147,14 @@ class Context:
                 driver.node_id, self.address_of(driver.node_id)
             )
         return self.with_leader(self.receipts.not_leader(driver.leader_id))
+
+    async def decided(self, work: "asyncio.Future[_T]") -> _T:
+        """Wait for an entry. A caller that gives up does not withdraw it. Raises
+        AppendTimeoutError."""
+        timeout_ms = self.limits.append_timeout_ms
+        return await within(
+            asyncio.shield(work), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+        )
 
     # --- Where others are ---
 

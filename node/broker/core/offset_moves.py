@@ -2,20 +2,44 @@
 
 Owns the counts; must not know how a command is written, or the callers. A part that stores offsets
 under a condition (`consumed`) has to know the commands before its own in the log that are not
-applied yet: while one of them has no condition, the offset it will leave is unknown. So the ways
-into the log (`commands`, `own_appends`) note each command, and not the features that make them.
+applied yet: while one of them has no condition, the offset it will leave is unknown. So the way
+into the log (`own_appends`) notes each command, and not the features that make them.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from quorumlog.pb.state_pb2 import Command
 
-_T = TypeVar("_T")
+_Key = TypeVar("_Key")
 OffsetKey = tuple[str, str, int]
 """Consumer group, topic, queue id."""
+
+
+class CountedSet(Counter[_Key]):
+    """What is under way, each key as often as it was begun with `update`."""
+
+    def end(self, keys: Iterable[_Key]) -> None:
+        """End keys; none may end more often than it began."""
+        for key in keys:
+            left = self[key] - 1
+            assert left >= 0, f"{key} ends more often than it began"
+            if left:
+                self[key] = left
+            else:
+                del self[key]
+
+    @contextmanager
+    def noted(self, keys: Iterable[_Key]) -> Iterator[None]:
+        """Note keys as under way, for a while."""
+        keys = list(keys)
+        self.update(keys)
+        try:
+            yield
+        finally:
+            self.end(keys)
 
 
 class Moves(NamedTuple):
@@ -32,49 +56,26 @@ class OffsetMoves:
     """Counts the moves of commands under way. One per broker. Belongs to the loop's thread."""
 
     def __init__(self) -> None:
-        self.offsets: Counter[OffsetKey] = Counter()
-        self.groups: Counter[str] = Counter()
-        self.deleted_groups: Counter[str] = Counter()
-        self.deleted_topics: Counter[str] = Counter()
+        self.offsets: Final = CountedSet[OffsetKey]()
+        self.groups: Final = CountedSet[str]()
+        self.deleted_groups: Final = CountedSet[str]()
+        self.deleted_topics: Final = CountedSet[str]()
 
     def begin(self, commands: Iterable[Command]) -> Moves:
         """Note commands as under way, until the returned value is given to `end`."""
         moves = _moves_of(commands)
-        self._begin(moves)
-        return moves
-
-    def _begin(self, moves: Moves) -> None:
         self.offsets.update(moves.offsets)
         self.groups.update(moves.groups)
         self.deleted_groups.update(moves.deleted_groups)
         self.deleted_topics.update(moves.deleted_topics)
+        return moves
 
     def end(self, moves: Moves) -> None:
         """Forget moves whose commands are decided, or could not be written."""
-        _take(self.offsets, moves.offsets)
-        _take(self.groups, moves.groups)
-        _take(self.deleted_groups, moves.deleted_groups)
-        _take(self.deleted_topics, moves.deleted_topics)
-
-    @contextmanager
-    def offsets_of(self, group: str, queues: Iterable[tuple[str, int]]) -> Iterator[None]:
-        """Note, for a while, offsets that another part carries into the log with a batch."""
-        moves = Moves([(group, topic, queue_id) for topic, queue_id in queues], [group], [], [])
-        self._begin(moves)
-        try:
-            yield
-        finally:
-            self.end(moves)
-
-
-def _take(counter: Counter[_T], keys: list[_T]) -> None:
-    for key in keys:
-        left = counter[key] - 1
-        assert left >= 0, f"{key} ends more often than it began"
-        if left:
-            counter[key] = left
-        else:
-            del counter[key]
+        self.offsets.end(moves.offsets)
+        self.groups.end(moves.groups)
+        self.deleted_groups.end(moves.deleted_groups)
+        self.deleted_topics.end(moves.deleted_topics)
 
 
 def _moves_of(commands: Iterable[Command]) -> Moves:

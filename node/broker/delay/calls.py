@@ -12,7 +12,6 @@ from node.broker.core.context import Context
 from node.broker.delay.admission import DelayAdmission
 from node.broker.delay.delivery_task import DeliveryTask
 from node.broker.delay.due_index import Due
-from node.broker.delay.stats import DelayStats
 from node.broker.read.visibility import queued_by_id
 from node.broker.records.delayed import Held, held, level_delay_ms
 from node.errors.common import MessageNotFoundError
@@ -72,19 +71,6 @@ class Delay:
     def _held(self, message: Message) -> Held:
         with self._context.store.view(message.position, message.size_bytes) as view:
             return held(bytes(view))
-
-    def stats(self) -> DelayStats:
-        """Return the counters and the levels at this moment."""
-        context, delivery_task = self._context, self.delivery_task
-        return DelayStats(
-            held_count=sum(held_counts(context.store, context.state)),
-            undeliverable_count=context.state.table(DelayTable).undeliverable_count,
-            delivered_total=delivery_task.delivered_total,
-            lateness_ms_total=delivery_task.lateness_ms_total,
-            cancelled_total=delivery_task.cancelled_total,
-            failed_total=delivery_task.failed_total,
-            missing_total=delivery_task.missing_total,
-        )
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Return how many messages are held, in which queues, and when the next one is due."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.groups.members import Members
@@ -60,13 +60,13 @@ class Groups:
     def __init__(
         self,
         context: Context,
-        commands: Commands,
+        own_appends: OwnAppends,
         freshness: Freshness,
         members: Members,
         clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
-        self._commands = commands
+        self._own_appends = own_appends
         self._freshness = freshness
         self._members = members
         self._clock_ms = clock_ms
@@ -125,7 +125,7 @@ class Groups:
 
         An offset may go back: that is how messages are read again. Raises UnknownTopicError,
         UnknownQueueError, BadRequestError, LimitReachedError, those of `_check_empty` only if the
-        group `must_be_empty`, and the errors of `Commands.submit`.
+        group `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -149,7 +149,7 @@ class Groups:
             if row.offset < 0:
                 raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
             commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        return CommitOffsetsResponse(index=await self._commands.submit(command))
+        return CommitOffsetsResponse(index=await self._own_appends.submit(command))
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acknowledged before the call.
@@ -208,14 +208,14 @@ class Groups:
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
         """Forget a group and its offsets. Refused while it has members.
 
-        Raises UnknownGroupError, and as `_check_empty` and `Commands.submit`.
+        Raises UnknownGroupError, and as `_check_empty` and `OwnAppends.submit`.
         """
         self._context.check_leads()
         self._check_empty(request.group)
         if request.group not in self._context.state.groups:
             raise UnknownGroupError(request.group)
         delete = Command.DeleteGroup(group=request.group)
-        await self._commands.submit(Command(delete_group=delete))
+        await self._own_appends.submit(Command(delete_group=delete))
         return DeleteGroupResponse()
 
     def _check_empty(self, group: str) -> None:

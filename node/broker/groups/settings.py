@@ -6,7 +6,7 @@ is decided where it is applied (`tables/group_settings`).
 
 from typing import Final
 
-from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.errors.common import ReservedTopicError, UnknownGroupError
 from node.errors.groups import GroupDisabledError, TopicForbiddenError
@@ -21,9 +21,9 @@ from store.record.message import check_topic
 class GroupSettingsCalls:
     """The two calls about settings. One per broker."""
 
-    def __init__(self, context: Context, commands: Commands) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
-        self._commands = commands
+        self._own_appends = own_appends
 
     async def get_group_settings(
         self, request: GetGroupSettingsRequest
@@ -40,13 +40,13 @@ class GroupSettingsCalls:
         """Change the given settings, and return all. The group is created if there is none.
 
         Raises BadRequestError, TopicNameError for a forbidden topic with an impossible name,
-        LimitReachedError and the errors of `Commands.submit`.
+        LimitReachedError and the errors of `OwnAppends.submit`.
         """
         self._context.check_name("group", request.group)
         for topic in request.settings.forbidden_topics.topics:
             check_topic(topic.encode())
         put = Command.PutGroup(group=request.group, settings=request.settings)
-        await self._commands.submit(Command(put_group=put), is_administration=True)
+        await self._own_appends.submit(Command(put_group=put), is_administration=True)
         return to_pb(settings_of(self._context, request.group))
 
 

@@ -2,7 +2,7 @@
 
 Messages that the leader hands out one by one; `pop` has the calls. These modules import `core`,
 `records`, `append`, the filters of reads and the settings of groups; the face of the broker imports
-them, and monitoring imports the counters.
+them.
 """
 
 from node.broker.pop.pop import Pop

@@ -7,17 +7,15 @@ flight is replicated (`node.state.tables.pop`), so a new leader goes on with all
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
 from node.broker.pop.settlement import Settlement
-from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared
-from node.broker.pop.under_way import UnderWay
+from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared, UnderWay
 from node.state.tables.pop import InFlightMessage, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
@@ -27,88 +25,64 @@ _BUSY_MS: Final = 50
 """Time after which a window is looked at again if messages of it are being taken."""
 
 
-class PopStats(NamedTuple):
-    """Counters (`_total`) since the start of the process, and levels at this moment."""
-
-    receives_total: int = 0
-    delivered_total: int = 0
-    """Messages handed out; those that were handed out before also count in `redelivered_total`."""
-    redelivered_total: int = 0
-    full_total: int = 0
-    """Looks at a queue that gave nothing new because too much of it is in flight."""
-    acked_total: int = 0
-    stale_total: int = 0
-    """Receipt handles that named no delivery in flight."""
-    dead_total: int = 0
-    """Messages that went to the dead letters."""
-    in_flight_count: int = 0
-    parked_count: int = 0
-    """Receives that wait."""
-    held_count: int = 0
-    """Queues that are passed over, because their next messages cannot be read."""
-    held_total: int = 0
-    """Times that a queue was held."""
-
-
 class Pop:
     """The calls of pop, and its LeaderWork. One per broker."""
 
     def __init__(
         self,
         context: Context,
-        commands: Commands,
         own_appends: OwnAppends,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock of invisible times."""
         self._context: Final = context
-        self._shared: Final = PopShared(context, commands, unix_ms, self._on_due)
-        self._dead_letters: Final = PopDeadLetters(context, own_appends)
-        self._receives: Final = Receives(self._shared)
-        self._settlement: Final = Settlement(self._shared, self._dead_letters)
-        self.receive = self._receives.receive
-        self.ack = self._settlement.ack
-        self.change_invisible = self._settlement.change_invisible
-        self.give_up = self._settlement.give_up
-        self.on_grown = self._shared.lines.on_grown
+        self.shared: Final = PopShared(context, own_appends, unix_ms, self._on_due)
+        self.dead_letters: Final = PopDeadLetters(context, own_appends)
+        self.receives: Final = Receives(self.shared)
+        self.settlement: Final = Settlement(self.shared, self.dead_letters)
+        self.receive = self.receives.receive
+        self.ack = self.settlement.ack
+        self.change_invisible = self.settlement.change_invisible
+        self.give_up = self.settlement.give_up
+        self.on_grown = self.shared.lines.on_grown
 
     # --- The leadership ---
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: note when messages in flight become visible."""
-        self._shared.under_way = UnderWay()
-        self._shared.run(self._note_all(self._shared.under_way))
+        self.shared.under_way = UnderWay()
+        self.shared.run(self._note_all(self.shared.under_way))
 
     async def _note_all(self, term: UnderWay) -> None:
-        windows = self._shared.table.windows
+        windows = self.shared.table.windows
         for number, (key, window) in enumerate(list(windows.items())):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if self._shared.under_way is not term:
+            if self.shared.under_way is not term:
                 return
-            self._shared.deadlines.note(key, window.earliest_unix_ms)
+            self.shared.deadlines.note(key, window.earliest_unix_ms)
 
     def end(self) -> None:
         """See `LeaderWork.end`: forget all times; waiting receives look again, and are refused."""
-        self._shared.under_way = UnderWay()
-        self._shared.deadlines.forget_all()
-        self._shared.held.forget_all()
-        self._shared.takers.forget_all()
-        self._shared.lines.wake_all()
+        self.shared.under_way = UnderWay()
+        self.shared.deadlines.forget_all()
+        self.shared.held.forget_all()
+        self.shared.takers.forget_all()
+        self.shared.lines.wake_all()
 
     # --- Times that are over ---
 
     def look(self) -> None:
         """Look for messages that became visible, as the timer does."""
-        self._shared.deadlines.look()
+        self.shared.deadlines.look()
 
     def _on_due(self, key: WindowKey) -> None:
         """Wake a receive that waits for a window, move dead messages, and note the next time."""
-        shared = self._shared
+        shared = self.shared
         window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         if window is None:
             return
-        if shared.under_way.has_window(key):
+        if key in shared.under_way.windows:
             shared.deadlines.note(key, now_ms + _BUSY_MS)
             return
         window.earliest_unix_ms = earliest(window)
@@ -130,27 +104,25 @@ class Pop:
             for offset, item in window.items.items()
             if item.delivery_count >= count_max
             and item.visible_unix_ms <= now_ms
-            and not self._shared.under_way.is_ending(key, offset)
+            and not self.shared.under_way.is_ending(key, offset)
         ]
 
     async def _bury(self, key: WindowKey) -> None:
         """Move the dead messages of a window, looked up again: other tasks ran meanwhile."""
-        shared, under_way = self._shared, self._shared.under_way
+        shared, under_way = self.shared, self.shared.under_way
         window, now_ms = shared.table.windows.get(key), shared.unix_ms()
         dead = [] if window is None else self._dead(key, window, now_ms)
-        if not dead or under_way.has_window(key) or not self._context.driver.is_ready:
+        if not dead or key in under_way.windows or not self._context.driver.is_ready:
             return
         dying = {(key, offset) for offset, _ in dead}
         next_ms = now_ms + RETRY_MS
-        under_way.dying |= dying
         try:
-            with under_way.windows([key]):
-                await self._dead_letters.move(key, dead)
+            with under_way.dying.noted(dying), under_way.windows.noted([key]):
+                await self.dead_letters.move(key, dead)
             next_ms = now_ms
         except EXPECTED:
             return  # The next leader does it.
         finally:
-            under_way.dying -= dying
             shared.takers.settled(shared.table, key, [offset for _, offset in dying])
             if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)
@@ -158,31 +130,14 @@ class Pop:
 
     # --- For people ---
 
-    def stats(self) -> PopStats:
-        """Return the counters and the levels at this moment."""
-        table, receives, settlement = self._shared.table, self._receives, self._settlement
-        return PopStats(
-            receives_total=receives.receives_total,
-            delivered_total=receives.delivered_total,
-            redelivered_total=receives.redelivered_total,
-            full_total=receives.full_total,
-            acked_total=settlement.acked_total,
-            stale_total=settlement.stale_total,
-            dead_total=self._dead_letters.dead_total,
-            in_flight_count=table.in_flight_count,
-            parked_count=self._shared.lines.count,
-            held_count=len(self._shared.held),
-            held_total=self._shared.held.held_total,
-        )
-
     async def describe_pop(self, request: DescribePopRequest) -> DescribePopResponse:
         """Return what a group has in flight and what is held of its topics, by topic and queue."""
-        context, table = self._context, self._shared.table
+        context, table = self._context, self.shared.table
         context.check_leads()
         response = DescribePopResponse(
-            now_unix_ms=self._shared.unix_ms(), parked_count=self._shared.lines.count
+            now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.count
         )
-        held = self._shared.held.reasons()
+        held = self.shared.held.reasons()
         windows: dict[WindowKey, Window | None] = dict(table.of_group(request.group))
         topics = context.state.groups.get(request.group, {})
         for topic, queue_id in held:

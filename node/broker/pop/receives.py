@@ -9,13 +9,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.core.context import within
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.held import DAMAGE
-from node.broker.pop.shared import EXPECTED, PopShared
+from node.broker.pop.shared import EXPECTED, PopShared, UnderWay
 from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, split_records
-from node.broker.pop.under_way import UnderWay
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
@@ -82,7 +80,7 @@ class Receives:
 
         Raises UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError,
         QueueHeldError when no other queue was asked for, BusyError when the caller's address has
-        its share of messages in flight, and the errors of `Commands.submit`; after
+        its share of messages in flight, and the errors of `OwnAppends.submit`; after
         one with an unknown outcome the messages may be in flight until their time is over, unless
         the call is repeated with the same attempt id. A caller that is cancelled takes nothing, or
         its messages are given back.
@@ -219,7 +217,7 @@ class Receives:
             )
             if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
                 continue  # Else its present end is where the group begins.
-            if shared.under_way.has_window(key):
+            if key in shared.under_way.windows:
                 is_busy = True  # The end of that take offers the queue.
                 continue
             room = room_count
@@ -311,16 +309,15 @@ class Receives:
             _add_queue(take, choice)
         new_count = sum(len(choice.new) + len(choice.waiting) for choice in choices)
         # Submit now, and not when the task begins: what others submit next comes behind it.
-        committed = shared.commands.submit_nowait(Command(pop_take=take))
+        committed = shared.own_appends.submit_nowait(Command(pop_take=take))
         keys, under_way = [choice.key for choice in choices], shared.under_way
-        under_way.begin_windows(keys)
+        under_way.windows.update(keys)
         self._reserve(receive.account, new_count)
         work = asyncio.get_running_loop().create_task(
             self._commit(receive.account, take, committed, keys, new_count, under_way)
         )
-        timeout_ms = self._context.limits.append_timeout_ms
         try:
-            await within(asyncio.shield(work), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+            await self._context.decided(work)
         except (asyncio.CancelledError, AppendTimeoutError):
             shared.run(self._give_back(work, take))
             raise
@@ -359,7 +356,7 @@ class Receives:
                     given = (*queue.again_offsets, *queue.offsets, *queue.waiting_offsets)
                     shared.takers.taken(account, shared.table, key, given)
         finally:
-            under_way.end_windows(keys)
+            under_way.windows.end(keys)
             self._reserve(account, -new_count)
             for key in keys:
                 shared.offer(key)
@@ -385,7 +382,7 @@ class Receives:
                     hide.generations.append(take.generation)
         if hide.offsets:
             try:
-                await self._shared.commands.submit(Command(pop_hide=hide))
+                await self._shared.own_appends.submit(Command(pop_hide=hide))
             except EXPECTED:
                 return
             for queue in take.queues:
@@ -429,7 +426,7 @@ class Receives:
             key = (receive.group, receive.topic, queue_id)
             window = windows.get(key)
             generation = None if window is None else window.attempts.get(receive.attempt_id)
-            if window is None or generation is None or self._shared.under_way.has_window(key):
+            if window is None or generation is None or key in self._shared.under_way.windows:
                 continue
             blocked: set[int] = set()
             for offset, item in window.items.items():
@@ -467,8 +464,8 @@ class Receives:
             hide.queue_ids.append(key[2])
             hide.offsets.append(given.offset)
             hide.generations.append(given.generation)
-        with shared.under_way.messages([(key, given.offset) for key, given in taken]):
-            await shared.commands.submit(Command(pop_hide=hide))
+        with shared.under_way.messages.noted([(key, given.offset) for key, given in taken]):
+            await shared.own_appends.submit(Command(pop_hide=hide))
         for key in {key for key, _ in taken}:
             shared.deadlines.note(key, hide.visible_unix_ms)
         taken = [

@@ -9,12 +9,12 @@ import asyncio
 from contextlib import ExitStack
 from typing import Final
 
-from node.broker.core.context import Context, within
+from node.broker.core.context import Context
 from node.broker.groups.settings import check_reader
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.broker.pop.shared import PopShared
-from node.errors.common import AppendTimeoutError, BadRequestError, BusyError
+from node.errors.common import BadRequestError, BusyError
 from node.errors.pop import StaleHandleError
 from node.state.tables.pop import InFlightMessage, WindowKey
 from quorumlog.pb.pop_pb2 import (
@@ -46,7 +46,7 @@ class Settlement:
     async def ack(self, request: AckRequest) -> AckResponse:
         """Take messages out of flight permanently; return the handles that were stale.
 
-        May be repeated. Raises the errors of `Commands.submit`.
+        May be repeated. Raises the errors of `OwnAppends.submit`.
         """
         self._check(request.cluster_id, request.group)
         limit = self._context.limits.pop_handle_count_max
@@ -79,7 +79,7 @@ class Settlement:
     async def change_invisible(self, request: ChangeInvisibleRequest) -> ChangeInvisibleResponse:
         """Make a message visible later or earlier. The handle stays the same.
 
-        Raises StaleHandleError and the errors of `Commands.submit`.
+        Raises StaleHandleError and the errors of `OwnAppends.submit`.
         """
         self._check(request.cluster_id, request.group)
         limit = self._context.limits.pop_invisible_ms_max
@@ -113,26 +113,21 @@ class Settlement:
         self._check(request.cluster_id, request.group)
         key, handle, item = self._named(request)
         shared, under_way = self._shared, self._shared.under_way
-        if under_way.has_window(key) or under_way.is_ending(key, handle.offset):
+        if key in under_way.windows or under_way.is_ending(key, handle.offset):
             raise BusyError("calls for one message or queue", 1, 1)
-        dying = (key, handle.offset)
-        under_way.dying.add(dying)
-        under_way.begin_windows([key])
+        noted = ExitStack()
+        noted.enter_context(under_way.dying.noted([(key, handle.offset)]))
+        noted.enter_context(under_way.windows.noted([key]))
 
         async def move() -> None:
             try:
                 await self._dead_letters.move(key, [(handle.offset, item)])
             finally:
-                under_way.end_windows([key])
-                under_way.dying.discard(dying)
+                noted.close()
                 shared.takers.settled(shared.table, key, [handle.offset])
                 shared.offer(key)
 
-        timeout_ms = self._context.limits.append_timeout_ms
-        # A caller that gives up does not withdraw the move, and the message must not be moved
-        # twice.
-        moving = asyncio.shield(shared.run(move()))
-        await within(moving, timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        await self._context.decided(shared.run(move()))  # It must not be moved twice.
         return GiveUpResponse()
 
     # --- Handles ---
@@ -187,8 +182,8 @@ class Settlement:
         The messages are noted until it is decided: a caller that gives up does not withdraw it.
         """
         shared, noted = self._shared, ExitStack()
-        decided = shared.commands.submit_nowait(command)
-        noted.enter_context(shared.under_way.messages(messages))
+        decided = shared.own_appends.submit_nowait(command)
+        noted.enter_context(shared.under_way.messages.noted(messages))
 
         def on_decided(_decided: "asyncio.Future[Index]") -> None:
             noted.close()
@@ -204,4 +199,4 @@ class Settlement:
                     shared.deadlines.note(key, now_ms)  # Was left alone while noted.
 
         decided.add_done_callback(on_decided)
-        await shared.commands.decided(decided)
+        await shared.own_appends.decided(decided)

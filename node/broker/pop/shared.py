@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.offset_moves import CountedSet
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
 from node.broker.pop.take import MessageChooser
 from node.broker.pop.takers import Takers
-from node.broker.pop.under_way import UnderWay
 from node.broker.pop.waiting_receives import WaitingReceives
 from node.errors.common import NodeError
 from node.state.tables.pop import PopTable, WindowKey
@@ -28,18 +28,39 @@ EXPECTED: Final = (NodeError, RaftError, StoreError)
 """Errors that background work may meet: the next leader, or the next deadline, does it again."""
 
 
+class UnderWay:
+    """Work of one term that is under way and that the state does not show yet.
+
+    The notes only keep the leader from useless or doubtful work: a command that comes too late
+    changes nothing (`node.state.tables.pop`). A move to the dead letters is the exception: its
+    record stays in the log, so nothing else may be under way for its messages.
+    """
+
+    def __init__(self) -> None:
+        self.windows: Final = CountedSet[WindowKey]()
+        """Windows with messages that are being taken or moved; each once."""
+        self.messages: Final = CountedSet[tuple[WindowKey, int]]()
+        """Messages that are being acknowledged or hidden."""
+        self.dying: Final = CountedSet[tuple[WindowKey, int]]()
+        """Messages on their way to the dead letters."""
+
+    def is_ending(self, key: WindowKey, offset: int) -> bool:
+        """Whether something is under way for a message."""
+        return (key, offset) in self.messages or (key, offset) in self.dying
+
+
 class PopShared:
     """The objects that the calls of pop share. One per broker."""
 
     def __init__(
         self,
         context: Context,
-        commands: Commands,
+        own_appends: OwnAppends,
         unix_ms: Callable[[], int],
         on_due: Callable[[WindowKey], None],
     ) -> None:
         self.context: Final = context
-        self.commands: Final = commands
+        self.own_appends: Final = own_appends
         self.unix_ms: Final = unix_ms
         self.taking: Final = MessageChooser(context.store, context.limits)
         self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
@@ -84,8 +105,8 @@ class PopShared:
             settle.offsets.append(offset)
             settle.generations.append(generation)
         try:
-            with self.under_way.messages([(key, offset) for offset in settle.offsets]):
-                await self.commands.submit(Command(pop_settle=settle))
+            with self.under_way.messages.noted([(key, offset) for offset in settle.offsets]):
+                await self.own_appends.submit(Command(pop_settle=settle))
         except EXPECTED:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from node.broker.append.attached import AttachedCommands, QueueKey
-from node.broker.append.commands import Commands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
@@ -57,14 +56,12 @@ class Retry:
     def __init__(
         self,
         context: Context,
-        commands: Commands,
         produce: Produce,
         own_appends: OwnAppends,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock by which messages become due."""
         self._context: Final = context
-        self._commands = commands
         self._produce = produce
         self._own_appends = own_appends
         self._unix_ms = unix_ms
@@ -76,7 +73,7 @@ class Retry:
         A repeated call (same producer and sequence) gets the first answer. Raises
         GroupDisabledError, GroupOrderlyError, TopicForbiddenError, MessageExpiredError,
         BadRequestError, the errors of `Produce.append` and, for a group or offset that is new,
-        those of `Commands.submit`.
+        those of `OwnAppends.submit`.
         """
         context, group, messages = self._context, request.group, request.messages
         context.check_cluster(request.cluster_id)
@@ -190,7 +187,9 @@ class Retry:
             nonlocal take_back
             self._check_held(len(due_unix_ms))
             take_back = makers.hold_delayed(account, due_unix_ms, self._unix_ms())
-            under_way.enter_context(self._context.moves.offsets_of(request.group, stored))
+            moves, group = self._context.moves, request.group
+            under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
+            under_way.enter_context(moves.groups.noted([group]))
 
         def leave(committed: Committed | None) -> None:
             under_way.close()
@@ -228,15 +227,15 @@ class Retry:
                 lowest = min((row.offset, *given))
                 new.append(GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest))
         if new:
-            await self._commands.submit(_commit(group, new))
+            await self._own_appends.submit(_commit(group, new))
         elif stored is None:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)
-            await self._commands.submit(Command(put_group=put))
+            await self._own_appends.submit(Command(put_group=put))
         if retry_topic(group) not in self._context.state.topics:
             create = self._context.create_command(_topic(retry_topic(group)))
             if create.HasField("recreate_topic"):  # Its records come behind it.
-                await self._commands.submit(create)
+                await self._own_appends.submit(create)
 
     def _check_offset(self, row: GroupOffset) -> None:
         topic = self._context.state.topics.get(row.topic)

@@ -8,7 +8,7 @@ name is an error, and not a second topic.
 import asyncio
 from typing import Final
 
-from node.broker.append.commands import Commands
+from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.config.limits import LARGE_RECORD_SIZE_BYTES
 from node.errors.common import (
@@ -41,9 +41,9 @@ _AT_ONCE: Final = 16  # Queues described before other tasks get their turn: abou
 class Topics:
     """The calls about topics. One per broker."""
 
-    def __init__(self, context: Context, commands: Commands) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
-        self._commands = commands
+        self._own_appends = own_appends
 
     async def create_topic(self, request: CreateTopicRequest) -> TopicInfo:
         """Create a topic; if there is one, raise its queue count or change its permission.
@@ -51,7 +51,7 @@ class Topics:
         A name that was deleted before goes on with its queue offsets (see `State`), and has only
         messages that are sent from now on. Raises
         TopicExistsError (only with `must_be_new`), ReservedTopicError, LimitReachedError,
-        BadRequestError, TopicNameError and the errors of `Commands.submit`.
+        BadRequestError, TopicNameError and the errors of `OwnAppends.submit`.
         """
         context, name = self._context, request.topic
         check_topic(name.encode())
@@ -80,7 +80,7 @@ class Topics:
             must_be_new=request.must_be_new,
             message_type=request.message_type,
         )
-        await self._commands.submit(context.create_command(put), is_administration=True)
+        await self._own_appends.submit(context.create_command(put), is_administration=True)
         message_type = request.message_type or (old.message_type if old else MIXED)
         return _info(name, TopicSettings(queue_count, permission, message_type))
 
@@ -92,7 +92,7 @@ class Topics:
         if request.topic not in self._context.state.topics:
             raise UnknownTopicError(request.topic)
         delete = Command.DeleteTopic(topic=request.topic)
-        await self._commands.submit(Command(delete_topic=delete))
+        await self._own_appends.submit(Command(delete_topic=delete))
         return DeleteTopicResponse()
 
     async def list_topics(self, request: ListTopicsRequest) -> ListTopicsResponse:

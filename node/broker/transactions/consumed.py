@@ -9,15 +9,16 @@ while one is under way, the offset that it will store is unknown, and the batch 
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
-from node.broker.core.context import Context, within
+from node.broker.core.context import Context
 from node.broker.core.offset_moves import OffsetKey
 from node.errors.common import (
-    AppendTimeoutError,
     BadRequestError,
     BusyError,
     LimitReachedError,
@@ -25,7 +26,6 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.errors.transactions import OffsetConflictError
-from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
@@ -35,32 +35,6 @@ from quorumlog.pb.transaction_pb2 import (
 )
 
 _NOT_SET: Final = -1
-_Coming = dict[OffsetKey, deque[tuple[int, "_Entry"]]]
-
-
-class _Entry:
-    """The offsets of one entry, from the moment that it enters the log until it is decided."""
-
-    __slots__ = ("_coming", "_consumed", "_owner")
-
-    def __init__(self, owner: "OffsetsUnderWay", consumed: ConsumedOffsets) -> None:
-        self._owner, self._consumed = owner, consumed
-        self._coming: _Coming | None = None
-
-    def enter(self, _prepared: Prepared | None = None) -> None:
-        """Note the offsets as under way. Raises as `OffsetsUnderWay.enter`."""
-        self._coming = self._owner.enter(self._consumed, self)
-
-    def leave(self, _committed: Committed | None = None) -> None:
-        """Forget offsets that are decided or not written: only now others may come before."""
-        coming, self._coming = self._coming, None
-        assert coming is not None, "offsets that were never under way"
-        for row in self._consumed.offsets:
-            key = self._consumed.group, row.topic, row.queue_id
-            offsets = coming[key]
-            offsets.remove((row.offset, self))
-            if not offsets:
-                del coming[key]
 
 
 class OffsetsUnderWay:
@@ -70,7 +44,7 @@ class OffsetsUnderWay:
         self._context: Final = context
         self._produce = produce
         self._own_appends = own_appends
-        self._coming: _Coming = {}
+        self._coming: dict[OffsetKey, deque[int]] = {}
         """Offsets that entries under way will store, in the order of the log."""
         self._working: set[asyncio.Task[int]] = set()
 
@@ -89,9 +63,14 @@ class OffsetsUnderWay:
             self._check_share(request.consumed)
         except Refused as error:
             return self._produce.refuse(error)
-        entry = _Entry(self, request.consumed)
+        entered = ExitStack()
         commands = self._own_appends.encode([_command(request.consumed)])
-        attached_commands = AttachedCommands(commands, 1, check=entry.enter, on_decided=entry.leave)
+        attached_commands = AttachedCommands(
+            commands,
+            1,
+            check=lambda _prepared: entered.enter_context(self._noted(request.consumed)),
+            on_decided=lambda _committed: entered.close(),
+        )
         return self._produce.append(request, attached_commands)
 
     async def commit_consumed(self, request: CommitConsumedRequest) -> CommitConsumedResponse:
@@ -102,21 +81,13 @@ class OffsetsUnderWay:
         task = asyncio.get_running_loop().create_task(self._write(request.consumed))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
-        timeout_ms = self._context.limits.append_timeout_ms
-        # A caller that gives up does not withdraw it: it counts until it is decided.
-        index = await within(
-            asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
-        )
+        index = await self._context.decided(task)
         return CommitConsumedResponse(index=index)
 
     async def _write(self, consumed: ConsumedOffsets) -> int:
-        entry = _Entry(self, consumed)
-        entry.enter()
-        try:
+        with self._noted(consumed):
             # The entry is written before anything else can happen, so the condition still holds.
             written = await self._own_appends.write(b"", [_command(consumed)], has_noted=True)
-        finally:
-            entry.leave()
         return written.index
 
     # --- The condition ---
@@ -141,8 +112,10 @@ class OffsetsUnderWay:
         queues = [(row.topic, row.queue_id) for row in consumed.offsets]
         self._context.makers.check_offsets(consumed.group, queues)
 
-    def enter(self, consumed: ConsumedOffsets, entry: _Entry) -> _Coming:
-        """Compare with the offsets stored and under way, and note these as under way.
+    @contextmanager
+    def _noted(self, consumed: ConsumedOffsets) -> Iterator[None]:
+        """Compare with the offsets stored and under way, and note these as under way until they are
+        decided or not written: only then others may come before.
 
         Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError,
         UnknownQueueError.
@@ -162,16 +135,23 @@ class OffsetsUnderWay:
             if moves.offsets[key]:
                 raise BusyError(f"commits of {row.topic}/{row.queue_id} by {group}", 1, 1)
             coming = self._coming.get(key)
-            found = coming[-1][0] if coming else self._stored(key)
+            found = coming[-1] if coming else self._stored(key)
             new_count += found == _NOT_SET
             if found != row.expected:
                 raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
         if new_count:
             self._check_room(group, new_count)
-        for row in consumed.offsets:
-            key = group, row.topic, row.queue_id
-            self._coming.setdefault(key, deque()).append((row.offset, entry))
-        return self._coming
+        table = self._coming
+        rows = [((group, row.topic, row.queue_id), row.offset) for row in consumed.offsets]
+        for key, offset in rows:
+            table.setdefault(key, deque()).append(offset)
+        try:
+            yield
+        finally:
+            for key, offset in rows:
+                table[key].remove(offset)  # Of equal ones any: they only grow.
+                if not table[key]:
+                    del table[key]
 
     def _stored(self, key: OffsetKey) -> int:
         group, topic, queue_id = key

@@ -113,7 +113,7 @@ class TransactionEnds:
         )
         self._running_ends[transaction_id] = task
         task.add_done_callback(lambda done: self._on_done(transaction_id, done))
-        await within(asyncio.shield(task), timeout_ms, lambda: AppendTimeoutError(timeout_ms))
+        await context.decided(task)
         return False
 
     def _on_done(self, transaction_id: int, task: "asyncio.Task[None]") -> None:

@@ -8,28 +8,27 @@ that name has only those that lie behind the command that deleted the old one.
 """
 
 from bisect import bisect_right
-from typing import Any, Final
+from typing import Any
 
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
-
-NAME: Final = "dead_letters"
-FILE_NAME: Final = "deadLetters.json"
 
 Runs = list[tuple[int, int]]
 """Half-open, apart from each other, ascending."""
 
 
-class DeadLettersTable:
-    """Group name to the runs of its resent dead letters."""
+class DeadLettersTable(Table):
+    """Group name to the runs of its resent dead letters. They outlive the topic: one that gets its
+    name again continues the offsets."""
+
+    name, file_name = "dead_letters", "deadLetters.json"
+    commands = frozenset({"mark_resent"})
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Raises ValueError for an image of another form."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         table: Any = image.content.get("resent", {})
         deleted: Any = image.content.get("deleted", [])
         expired: Any = image.content.get("expired", {})
@@ -79,9 +78,6 @@ class DeadLettersTable:
         self._frozen.pop(mark.group, None)
         self.version += 1
         return None
-
-    def forget_topic(self, name: str) -> None:
-        """Keep the marks: a topic that gets the name again continues the offsets."""
 
     def note_deleted(self, name: str, position: int) -> None:
         """Note the deletion of a group that had dead letters, by the command at a log position."""

@@ -14,12 +14,10 @@ from node.config.limits import Limits
 from node.errors.common import BadRequestError, NodeError
 from node.errors.delay import DelayedGoneError
 from node.state.tables.offset_set import OffsetSet, decode_runs
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 
-NAME: Final = "delay"
-FILE_NAME: Final = "delayOffset.json"
 QUEUE_COUNT: Final = 19
 """Queue 0 holds messages of any time, 1 to 18 those of the levels."""
 _FORMAT: Final = 2
@@ -27,16 +25,19 @@ _TABLE: Final = "offsetTable"
 _OURS: Final = "quorumlog"
 
 
-class DelayTable:
-    """Progress of each queue, and the latest cancels, which may be asked for again."""
+class DelayTable(Table):
+    """Progress of each queue, and the latest cancels, which may be asked for again. Messages of a
+    deleted topic stay: they are undeliverable when they are due."""
+
+    name, file_name, has_integer_keys = "delay", "delayOffset.json", True
+    commands = frozenset({"take_delayed", "cancel_delayed"})
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
+        super().__init__(limits, image)
         content: Any = image.content
         if content and content["format"] != _FORMAT:
             found_format = str(content["format"])
             raise CorruptionError("state", 0, "format of delayed", str(_FORMAT), found_format)
-        self._cancelled_count_max = limits.cancelled_delayed_count_max
-        self.version = image.version
         rows = content["queues"] if content else {}
         self.queues: Final = tuple(
             OffsetSet.of(rows[str(queue)]) if str(queue) in rows else OffsetSet()
@@ -90,16 +91,10 @@ class DelayTable:
             return DelayedGoneError(queue, offset)
         self.queues[queue].add(offset, offset + 1)
         self._cancelled[queue, offset] = None
-        if len(self._cancelled) > self._cancelled_count_max:
+        if len(self._cancelled) > self._limits.cancelled_delayed_count_max:
             self._cancelled.popitem(last=False)
         self.version += 1
         return None
-
-    def forget_topic(self, _name: str) -> None:
-        """Keep the topic's messages: they are undeliverable when they are due."""
-
-    def forget_group(self, _name: str) -> None:
-        """Do nothing: held messages belong to no group."""
 
     # --- Images ---
 
@@ -114,21 +109,21 @@ class DelayTable:
             "undeliverable_count": self.undeliverable_count,
         }
 
+    @staticmethod
+    def encode(content: TableContent) -> TableContent:
+        """Return the document of `delayOffset.json`."""
+        queues = cast(dict[str, Any], content["queues"])
+        return {_TABLE: {q: row["floor"] for q, row in queues.items() if q != "0"}, _OURS: content}
 
-def to_document(content: TableContent) -> TableContent:
-    """Return the document of `delayOffset.json`."""
-    queues = cast(dict[str, Any], content["queues"])
-    return {_TABLE: {q: row["floor"] for q, row in queues.items() if q != "0"}, _OURS: content}
-
-
-def from_document(document: TableContent) -> TableContent:
-    """Return the content of `delayOffset.json`, ours or RocketMQ's."""
-    if _OURS in document:
-        return cast(TableContent, document[_OURS])
-    table = cast(dict[str, Any], document[_TABLE])
-    return {
-        "format": _FORMAT,
-        "queues": {level: OffsetSet.below(int(n)).content() for level, n in table.items()},
-        "cancelled": [],
-        "undeliverable_count": 0,
-    }
+    @staticmethod
+    def decode(document: TableContent) -> TableContent:
+        """Return the content of `delayOffset.json`, ours or RocketMQ's."""
+        if _OURS in document:
+            return cast(TableContent, document[_OURS])
+        table = cast(dict[str, Any], document[_TABLE])
+        return {
+            "format": _FORMAT,
+            "queues": {level: OffsetSet.below(int(n)).content() for level, n in table.items()},
+            "cancelled": [],
+            "undeliverable_count": 0,
+        }

@@ -10,11 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb import common_pb2
 from quorumlog.pb.state_pb2 import Command
-
-NAME: Final = "group_settings"
 
 
 class SubscriptionSettings(NamedTuple):
@@ -35,17 +33,16 @@ class SubscriptionSettings(NamedTuple):
 DEFAULT: Final = SubscriptionSettings()
 
 
-class GroupSettingsTable:
+class GroupSettingsTable(Table):
     """Group name to settings, where these are not the defaults."""
 
+    name, commands = "group_settings", frozenset({"put_group"})
+
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         self._groups: dict[str, SubscriptionSettings] = {
             name: from_json(row) for name, row in image.content.items()
         }
-        self._content: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def of(self, group: str) -> SubscriptionSettings:
         """Return the settings of a group, whether it exists or not."""
@@ -65,10 +62,6 @@ class GroupSettingsTable:
         if settings == DEFAULT:
             del self._groups[group]
         self._changed()
-
-    def _changed(self) -> None:
-        self.version += 1
-        self._content = None
 
     def _check(self, settings: SubscriptionSettings) -> NodeError | None:
         limits, delays = self._limits, settings.retry_delays_ms
@@ -98,11 +91,8 @@ class GroupSettingsTable:
         if self._groups.pop(name, None) is not None:
             self._changed()
 
-    def content(self) -> TableContent:
-        """Return the settings that differ from the defaults."""
-        if self._content is None:
-            self._content = {name: to_json(settings) for name, settings in self._groups.items()}
-        return self._content
+    def _copy(self) -> TableContent:
+        return {name: to_json(settings) for name, settings in self._groups.items()}
 
 
 def merged(old: SubscriptionSettings, changes: common_pb2.GroupSettings) -> SubscriptionSettings:

@@ -8,21 +8,18 @@ from typing import Any, Final
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 
-NAME: Final = "producer_incarnations"
-FILE_NAME: Final = "producerIncarnations.json"
-COMMANDS: Final = frozenset({"claim_producer"})
 
-
-class IncarnationsTable:
+class IncarnationsTable(Table):
     """Name of a producer to the number of its last incarnation, from 1."""
 
+    name, file_name = "producer_incarnations", "producerIncarnations.json"
+    commands = frozenset({"claim_producer"})
+
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Read an image. Raises ValueError for one of another form."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         table: Any = image.content.get("numbers", {})
         if set(image.content) - {"numbers"} or not isinstance(table, dict):
             raise ValueError(f"incarnations of an unknown form: {sorted(image.content)}")
@@ -37,15 +34,8 @@ class IncarnationsTable:
         if not found and len(self.numbers) >= limit:
             return LimitReachedError("names of producers", len(self.numbers) + 1, limit)
         self.numbers[claim.name] = claim.number
-        self.version += 1
+        self._changed()
         return None
 
-    def forget_topic(self, name: str) -> None:
-        """Do nothing: names of producers are not names of topics."""
-
-    def forget_group(self, name: str) -> None:
-        """Do nothing: names of producers are not names of consumer groups."""
-
-    def content(self) -> TableContent:
-        """Return all numbers."""
+    def _copy(self) -> TableContent:
         return {"numbers": dict(self.numbers)}

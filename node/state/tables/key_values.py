@@ -4,26 +4,24 @@ Owns the texts; nothing here acts on them. Ordered topics of RocketMQ keep their
 namespace ORDER_TOPIC_CONFIG, which tools write and read.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
-NAME: Final = "key_values"
-FILE_NAME: Final = "kvConfig.json"
-"""RocketMQ's file of this name has the same table."""
 
+class KeyValuesTable(Table):
+    """Namespace to key to value. Keys of a deleted topic stay: tools delete their own."""
 
-class KeyValuesTable:
-    """Namespace to key to value."""
+    name, commands = "key_values", frozenset({"put_key_value"})
+    file_name = "kvConfig.json"
+    """RocketMQ's file of this name has the same table."""
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Raises ValueError for an image of another form."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         table: Any = image.content.get("configTable", {})
         if set(image.content) - {"configTable"} or not isinstance(table, dict):
             raise ValueError(f"key-value configuration of an unknown form: {sorted(image.content)}")
@@ -32,8 +30,6 @@ class KeyValuesTable:
             for namespace, rows in table.items()
         }
         self._count = sum(map(len, self._table.values()))
-        self._frozen: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def values(self, namespace: str) -> dict[str, str]:
         """Return the values of a namespace by key; empty for one that is not known."""
@@ -56,7 +52,8 @@ class KeyValuesTable:
         if is_new and self._count >= limits.key_value_count_max:
             return LimitReachedError("keys", self._count, limits.key_value_count_max)
         self._table.setdefault(put.namespace, {})[put.key] = put.value
-        self._changed(is_new)
+        self._count += is_new
+        self._changed()
         return None
 
     def _delete(self, namespace: str, key: str) -> None:
@@ -64,22 +61,9 @@ class KeyValuesTable:
         del rows[key]
         if not rows:
             del self._table[namespace]
-        self._changed(-1)
+        self._count -= 1
+        self._changed()
 
-    def _changed(self, added_count: int) -> None:
-        self._count += added_count
-        self._frozen = None
-        self.version += 1
-
-    def forget_topic(self, name: str) -> None:
-        """Keep the keys: tools delete their own."""
-
-    def forget_group(self, name: str) -> None:
-        """Do nothing."""
-
-    def content(self) -> TableContent:
-        """Return all values."""
-        if self._frozen is None:
-            table: dict[str, Json] = {name: dict(rows) for name, rows in self._table.items()}
-            self._frozen = {"configTable": table} if table else {}
-        return self._frozen
+    def _copy(self) -> TableContent:
+        table: dict[str, Json] = {name: dict(rows) for name, rows in self._table.items()}
+        return {"configTable": table} if table else {}

@@ -15,14 +15,11 @@ from typing import Any, Final, NamedTuple, cast
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
 from node.errors.pop import PopConflictError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
-NAME: Final = "pop"
-COMMANDS: Final = frozenset({"pop_take", "pop_settle", "pop_hide"})
-FILE_NAME: Final = "popInFlight.json"
 _FORMAT: Final = 2
 NO_OFFSET: Final = -1
 
@@ -64,17 +61,18 @@ class Window:
         return next(iter(self.items), self.next_offset)
 
 
-class PopTable:
+class PopTable(Table):
     """All windows of all groups."""
 
+    name, file_name = "pop", "popInFlight.json"
+    commands = frozenset({"pop_take", "pop_settle", "pop_hide"})
+
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Read an image. Raises ValueError for one of a newer version."""
-        self._limits = limits
-        self.version = image.version
+        super().__init__(limits, image)
         self.windows: Final[dict[WindowKey, Window]] = {}
         self._rows: TableContent = {}
         """Copies for images, restored ones included. Rows are replaced, never changed."""
-        self._changed: set[WindowKey] = set()
+        self._changed_keys: set[WindowKey] = set()
         """Windows whose copy is older than they are."""
         self.in_flight_count = 0
         self.last_generation = 0
@@ -101,15 +99,42 @@ class PopTable:
         By name, and in no order: the writer of the file sorts it, and not on the loop's thread.
         """
         rows = self._rows
-        for key in self._changed:
+        for key in self._changed_keys:
             window, name = self.windows.get(key), _row_name(key)
             if window is None:
                 rows.pop(name, None)
             else:
                 items, attempts = list(window.items.items()), list(window.attempts.items())
                 rows[name] = cast("Json", [*key, window.next_offset, items, attempts])
-        self._changed.clear()
+        self._changed_keys.clear()
         return {"format": _FORMAT, "generation": self.last_generation, "windows": dict(rows)}
+
+    @staticmethod
+    def encode(content: TableContent) -> TableContent:
+        """Return the document of the file, as `decode` reads it."""
+        table: dict[str, Any] = {}
+        rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
+        for group, topic, queue_id, next_offset, items, attempts in rows:
+            table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
+                "nextOffset": next_offset,
+                "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
+                "attempts": dict(attempts),
+            }
+        return {"format": content["format"], "generation": content["generation"], "inFlight": table}
+
+    @staticmethod
+    def decode(document: TableContent) -> TableContent:
+        """Read a line for each message: offset, count, generation, visible from, message group."""
+        rows: TableContent = {}
+        for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
+            topic, _, group = name.partition("@")
+            for queue_id, row in queues.items():
+                lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
+                items = [(offset, item) for offset, *item in lines]
+                attempts = list(row["attempts"].items())
+                key = (group, topic, int(queue_id))
+                rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
+        return {"format": document["format"], "generation": document["generation"], "windows": rows}
 
     def next_offset(self, state: Core, key: WindowKey) -> int:
         """Return the first offset that was not looked at; NO_OFFSET: the group has not begun."""
@@ -149,7 +174,7 @@ class PopTable:
             window = self.windows.get(key)
             if window is None:
                 window = self.windows[key] = Window(queue.next_offset)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self._take_of(window, queue, take)
             if not window.items:
                 del self.windows[key]
@@ -232,7 +257,7 @@ class PopTable:
             window = self.windows[key]
             was_floor = offset == window.floor
             del window.items[offset]
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self.in_flight_count -= 1
             if was_floor:
                 floors[key[2]] = window.floor
@@ -247,7 +272,7 @@ class PopTable:
         for key, offset, item in self._matching(hide):
             window = self.windows[key]
             window.items[offset] = item._replace(visible_unix_ms=visible)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             window.earliest_unix_ms = min(window.earliest_unix_ms, visible)
 
     def _matching(
@@ -286,7 +311,7 @@ class PopTable:
         window = self.windows.pop(key, None)
         if window is not None:
             self.in_flight_count -= len(window.items)
-            self._changed.add(key)
+            self._changed_keys.add(key)
             self.version += 1
 
 
@@ -309,30 +334,3 @@ def earliest(window: Window) -> int:
 
 def _key_of(row: list[Any]) -> list[Any]:
     return row[:3]
-
-
-def to_document(content: TableContent) -> TableContent:
-    """Return the document of the file: a line for each message, as in `from_document`."""
-    table: dict[str, Any] = {}
-    rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
-    for group, topic, queue_id, next_offset, items, attempts in rows:
-        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
-            "nextOffset": next_offset,
-            "messages": [" ".join(map(str, (offset, *item))) for offset, item in items],
-            "attempts": dict(attempts),
-        }
-    return {"format": content["format"], "generation": content["generation"], "inFlight": table}
-
-
-def from_document(document: TableContent) -> TableContent:
-    """Return the content again. A line: offset, count, generation, visible from, message group."""
-    rows: TableContent = {}
-    for name, queues in cast("dict[str, Any]", document["inFlight"]).items():
-        topic, _, group = name.partition("@")
-        for queue_id, row in queues.items():
-            lines = (tuple(map(int, line.split(" "))) for line in row["messages"])
-            items = [(offset, item) for offset, *item in lines]
-            attempts = list(row["attempts"].items())
-            key = (group, topic, int(queue_id))
-            rows[_row_name(key)] = cast("Json", [*key, row["nextOffset"], items, attempts])
-    return {"format": document["format"], "generation": document["generation"], "windows": rows}

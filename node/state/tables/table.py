@@ -5,8 +5,8 @@ or random number; a command carries the values it needs of them. Its image is pl
 inside snapshots, and is one file of the checkpoint.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
@@ -40,45 +40,63 @@ class Core(Protocol):
         """Store offsets of queues of one topic; all or none."""
 
 
-class Table(Protocol):
+class Table:
     """One feature's share of the state, and what its commands do to it. Belongs to the loop's
     thread."""
 
-    version: int
-    """Count of changes."""
+    name: ClassVar[str]
+    """Name in snapshots."""
+    file_name: ClassVar[str] = ""
+    """Name in the checkpoint; empty: written into another table (`checkpoint_tables`)."""
+    commands: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `Command` that the table applies."""
+    has_integer_keys: ClassVar[bool] = False
+    """Whether its integer keys have no quotes, as fastjson writes them; both forms are read."""
+
+    def __init__(self, limits: Limits, image: TableImage) -> None:
+        """Raises ValueError or CorruptionError for an image of another form."""
+        self._limits = limits
+        self.version = image.version
+        """Count of changes."""
+        self._content: TableContent | None = None
+        """Copy for images; None since a change."""
 
     def apply(self, state: Core, command: Command, position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""
+        raise AssertionError(f"not a command of this table: {command.WhichOneof('command')}")
 
     def forget_topic(self, name: str) -> None:
-        """Forget a topic that was deleted."""
+        """Forget a topic that was deleted, if there is anything to forget."""
 
     def forget_group(self, name: str) -> None:
-        """Forget a consumer group that was deleted."""
+        """Forget a consumer group that was deleted, if there is anything to forget."""
 
     def content(self) -> TableContent:
         """Return everything as JSON values that later commands do not change.
 
         Called for each checkpoint on the loop's thread: copy no more than what changed.
         """
+        if self._content is None:
+            self._content = self._copy()
+        return self._content
 
+    def _copy(self) -> TableContent:
+        """Return a new copy, for a table that is copied as a whole."""
+        raise NotImplementedError
 
-class TableKind(NamedTuple):
-    """The description of a table in the registry."""
+    def _changed(self) -> None:
+        self.version += 1
+        self._content = None
 
-    name: str
-    """Name in snapshots."""
-    table_class: type[Table]
-    make: Callable[[Limits, TableImage], Table]
-    commands: frozenset[str]
-    """Fields of `Command` that the table applies."""
-    file_name: str
-    """Name in the checkpoint; empty: written into another table (`checkpoint_tables`)."""
-    encode: Callable[[TableContent], TableContent] = lambda content: content
-    """Makes the document of the file, where that has to look like RocketMQ's."""
-    decode: Callable[[TableContent], TableContent] = lambda document: document
-    has_integer_keys: bool = False
-    """Whether its integer keys have no quotes, as fastjson writes them; both forms are read."""
+    @staticmethod
+    def encode(content: TableContent) -> TableContent:
+        """Return the document of the file, where that has to look like RocketMQ's."""
+        return content
+
+    @staticmethod
+    def decode(document: TableContent) -> TableContent:
+        """Return the content of a document."""
+        return document
 
 
 NOTHING: Final = TableImage(0, {})

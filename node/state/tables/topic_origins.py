@@ -7,29 +7,24 @@ dead-letter topic here, which comes in one entry with its first records: `dead_l
 it begins, and `Context.origin` asks both.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from node.config.limits import Limits
-from node.errors.common import NodeError
-from node.state.tables.table import Core, TableContent, TableImage
-from quorumlog.pb.state_pb2 import Command
-
-NAME: Final = "topic_origins"
-FILE_NAME: Final = "topicOrigins.json"
+from node.state.tables.table import Table, TableContent, TableImage
 
 
-class TopicOriginsTable:
-    """Name of a recreated topic to the log position of the command that created it."""
+class TopicOriginsTable(Table):
+    """Name of a recreated topic to the log position of the command that created it. It has no
+    commands: `State` notes what its own create, and deletes the topics of a group."""
 
-    def __init__(self, _limits: Limits, image: TableImage) -> None:
-        """Raises ValueError for an image of another form."""
-        self.version = image.version
+    name, file_name = "topic_origins", "topicOrigins.json"
+
+    def __init__(self, limits: Limits, image: TableImage) -> None:
+        super().__init__(limits, image)
         table: Any = image.content.get("positions", {})
         if set(image.content) - {"positions"} or not isinstance(table, dict):
             raise ValueError(f"topic origins of an unknown form: {sorted(image.content)}")
         self._positions: dict[str, int] = {str(name): int(at) for name, at in table.items()}
-        self._frozen: TableContent | None = None
-        """Copy for images; None since a change."""
 
     def origin(self, topic: str) -> int:
         """Return the log position before which records of this name are those of a deleted topic.
@@ -48,24 +43,10 @@ class TopicOriginsTable:
         self._positions[topic] = position
         self._changed()
 
-    def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
-        """Raise AssertionError: the table has no commands, `State` notes what its own create."""
-        raise AssertionError(f"not a command of this table: {command.WhichOneof('command')}")
-
     def forget_topic(self, name: str) -> None:
         """Forget the origin of a topic that was deleted."""
         if self._positions.pop(name, None) is not None:
             self._changed()
 
-    def forget_group(self, name: str) -> None:
-        """Do nothing: `State` deletes the topics of the group."""
-
-    def content(self) -> TableContent:
-        """Return all positions."""
-        if self._frozen is None:
-            self._frozen = {"positions": dict(self._positions)}
-        return self._frozen
-
-    def _changed(self) -> None:
-        self._frozen = None
-        self.version += 1
+    def _copy(self) -> TableContent:
+        return {"positions": dict(self._positions)}

@@ -10,14 +10,11 @@ from typing import Final, NamedTuple, cast
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError, NodeError
 from node.errors.transactions import UnknownTransactionError
-from node.state.tables.table import Core, TableContent, TableImage
+from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
 from store.files.meta_file import Json
 
-NAME: Final = "transactions"
-COMMANDS: Final = frozenset({"begin_transaction", "check_transactions", "end_transaction"})
-FILE_NAME: Final = "transactions.json"
 _FORMAT: Final = 1
 
 
@@ -36,17 +33,19 @@ class OpenTransaction(NamedTuple):
     next_check_unix_ms: int
 
 
-class TransactionsTable:
-    """Position to open transaction, and to the outcome of one that has ended."""
+class TransactionsTable(Table):
+    """Position to open transaction, and to the outcome of one that has ended. Half messages of a
+    deleted topic stay: their commit is refused."""
+
+    name, file_name = "transactions", "transactions.json"
+    commands = frozenset({"begin_transaction", "check_transactions", "end_transaction"})
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
-        """Read an image. Raises CorruptionError for one of a newer version."""
+        super().__init__(limits, image)
         found = image.content.get("format", _FORMAT)
         if found != _FORMAT:
             expected = str(_FORMAT)
             raise CorruptionError("state", 0, "format of transactions", expected, str(found))
-        self._limits = limits
-        self.version = image.version
         rows = cast("list[tuple[int, str, int, int, int, int, int]]", image.content.get("open", []))
         self.open: Final = {row[0]: OpenTransaction(*row) for row in rows}
         """By position, ascending."""
@@ -98,12 +97,6 @@ class TransactionsTable:
         if len(self.ended) > self._limits.ended_transaction_count_max:
             del self.ended[next(iter(self.ended))]
         return None
-
-    def forget_topic(self, name: str) -> None:
-        """Keep half messages of the topic: their commit is refused, since the topic is gone."""
-
-    def forget_group(self, name: str) -> None:
-        """Do nothing: groups of producers are not those of consumers."""
 
     def content(self) -> TableContent:
         """Return all of it; rows never change, so only the lists are copied."""

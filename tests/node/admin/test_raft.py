@@ -36,7 +36,7 @@ async def leading(root: Path) -> AsyncIterator[tuple[NodeAdmin, WholeNode]]:
         node = await world.leader()
 
         def member(number: int, **_facts: object) -> pb.MemberStatus:
-            return pb.MemberStatus(node_id=number, address=node.broker.address_of(number))
+            return pb.MemberStatus(node_id=number, address=node.broker.context.address_of(number))
 
         settings = SimpleNamespace(cluster_id="c", replication="raft")
         health = SimpleNamespace(enter=lambda *_facts: None)
@@ -159,7 +159,7 @@ async def test_a_refusal_that_cannot_change_comes_after_one_request(
         assert node.machine.state.members == members
         assert node.driver.last_index == last
         assert node.driver.is_ready
-        assert not node.broker.is_draining
+        assert not node.broker.produce.is_draining
 
 
 @pytest.mark.parametrize("has_relief", [True, False])
@@ -185,7 +185,7 @@ async def test_a_leader_drains_if_another_voter_relieves_it(
             with pytest.raises(TransferRefusedError, match="no other voter can be reached"):
                 await admin.drain(pb.DrainRequest())
         assert phases == ["draining", "serving"]
-        assert not node.broker.is_draining
+        assert not node.broker.produce.is_draining
         assert not node.driver.is_draining
     finally:
         await world.stop()

@@ -158,7 +158,7 @@ async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> Non
             pair.wire.kill()
             assert (await calling).status.code == Code.OK
             assert counters.begun[f"MessagingService/{name}"] == 2
-        assert pair.leader.node.broker.pop.stats().in_flight_count == 0
+        assert pair.leader.node.broker.pop.shared.table.in_flight_count == 0
 
 
 async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) 
         pair.wire.loses_answers = True
         name = "ForwardMessageToDeadLetterQueue"
         calling = asyncio.ensure_future(pair.follower.call(name, request))
-        stats = pair.leader.node.broker.pop.stats
-        await eventually(lambda: stats().dead_total == 1, "it is dead")
+        dead_letters = pair.leader.node.broker.pop.dead_letters
+        await eventually(lambda: dead_letters.dead_total == 1, "it is dead")
         pair.wire.kill()
         assert (await calling).status.code == Code.PROXY_TIMEOUT
         begun = pair.leader.rocketmq.counters.begun

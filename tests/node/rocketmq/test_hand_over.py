@@ -67,7 +67,7 @@ def refused_count(node: Fixture) -> int:
 async def test_a_send_at_a_node_that_drains_is_answered_by_the_next_leader(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         node = pair.last.node
-        node.broker.set_draining(True)
+        node.broker.produce.is_draining = True
         sending = [asyncio.ensure_future(pair.last.send(b"%d" % n)) for n in range(3)]
         await eventually(lambda: refused_count(node) >= 3, "all were refused once")
         assert not any(task.done() for task in sending)
@@ -102,7 +102,7 @@ async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     monkeypatch.setattr(hold, "HOLD_S", 0.2)
 
     async with gateway_at(tmp_path) as gateway:
-        gateway.node.broker.set_draining(True)
+        gateway.node.broker.produce.is_draining = True
         status = (await gateway.send()).status
         assert status.code == Code.HA_NOT_AVAILABLE
         assert status.message.startswith("node.draining")
@@ -117,7 +117,7 @@ async def test_a_partly_stored_request_is_not_sent_on(tmp_path: Path) -> None:
         request = pb.SendMessageRequest(messages=[message(b"1"), message(b"2")])
         sending = asyncio.ensure_future(pair.last.call("SendMessage", request))
         await eventually(lambda: len(node.driver.pending) == 1, "the first one is written")
-        node.broker.set_draining(True)
+        node.broker.produce.is_draining = True
         node.driver.release()
         answer = await sending
         codes = [entry.status.code for entry in answer.entries]
@@ -130,7 +130,7 @@ async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -
         waiting = Duration(seconds=20)
         receiving = asyncio.ensure_future(pair.last.receive(long_polling_timeout=waiting))
         pop = pair.last.node.broker.pop
-        await eventually(lambda: pop.stats().parked_count == 1, "it waits")
+        await eventually(lambda: pop.shared.lines.count == 1, "it waits")
         await pair.next.send(b"from there")
         pair.hand_over()
         found = await receiving

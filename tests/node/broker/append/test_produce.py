@@ -247,11 +247,11 @@ async def test_errors_of_the_driver_get_an_address(tmp_path: Path) -> None:
 
 async def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker.set_draining(True)
+        node.broker.produce.is_draining = True
         error = await refused(node, request(0, 1))
         assert isinstance(error, errors.DrainingError)
         assert error.leader_id == 1
-        node.broker.set_draining(False)
+        node.broker.produce.is_draining = False
         await node.append(0, 1)
         node.broker.stop()
         assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError

@@ -47,7 +47,7 @@ async def give_back(node: Fixture, name: str) -> None:
 
 async def put_retry_topic(node: Fixture, name: str) -> None:
     put = Command.PutTopic(topic=retry_topic(name), queue_count=1, permission=PERMISSION_ALL)
-    await node.broker.commands.submit(Command(put_topic=put))
+    await node.broker.own_appends.submit(Command(put_topic=put))
 
 
 async def claim(node: Fixture, name: str) -> None:
@@ -65,7 +65,7 @@ async def delete_group(node: Fixture, name: str, _made: Any) -> None:
 
 async def delete_topic(node: Fixture, name: str, _made: Any) -> None:
     delete = Command.DeleteTopic(topic=retry_topic(name))
-    await node.broker.commands.submit(Command(delete_topic=delete))
+    await node.broker.own_appends.submit(Command(delete_topic=delete))
 
 
 async def pass_time(node: Fixture, _name: str, _made: Any) -> None:

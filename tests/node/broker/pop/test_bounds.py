@@ -170,7 +170,7 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
         await ask(node, max_count=1)
         part = node.machine.state.table(PopTable)
         before = part.last_generation
-        node.broker.pop._receives._last_generation = 0  # As of a leader that has just begun.
+        node.broker.pop.receives._last_generation = 0  # As of a leader that has just begun.
         node.clock.now_ms -= 500_000
         await ask(node, max_count=1)
         [window] = part.windows.values()
@@ -188,4 +188,4 @@ async def test_a_dead_one_that_expires_before_it_is_moved_is_only_taken_out(tmp_
         pass_time(node, 1_000)
         await eventually(lambda: not part(node).windows)
         assert f"%DLQ%{GROUP}" not in node.machine.state.topics
-        assert node.broker.pop.stats().dead_total == 0
+        assert node.broker.pop.dead_letters.dead_total == 0

@@ -80,7 +80,7 @@ async def test_a_dead_one_that_cannot_be_read_does_not_hold_up_the_others_and_is
 
         monkeypatch.setattr(store.reads, "pull", damaged_pull)
         pass_time(node, 5_000)
-        await eventually(lambda: node.broker.pop.stats().dead_total == 2)
+        await eventually(lambda: node.broker.pop.dead_letters.dead_total == 2)
         await eventually(lambda: len(damaged) >= 2)
         assert await dead_letters(node) == ["1", "3"]
         monkeypatch.setattr(store.reads, "pull", pull)
@@ -99,7 +99,7 @@ async def test_many_large_messages_that_are_dead_at_once_take_several_entries(
             await send(node, body)
         assert bodies(await receive(node)) == sent
         pass_time(node, 5_000)
-        await eventually(lambda: node.broker.pop.stats().dead_total == len(sent))
+        await eventually(lambda: node.broker.pop.dead_letters.dead_total == len(sent))
         assert part(node).windows == {}
 
 
@@ -233,7 +233,7 @@ async def test_a_receive_waits_for_a_message_and_for_one_that_becomes_visible(
 async def test_each_message_wakes_a_single_waiting_receive(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         asked = [asyncio.create_task(receive(node, wait_ms=30_000)) for _ in range(3)]
-        await eventually(lambda: node.broker.pop.stats().parked_count == 3)
+        await eventually(lambda: node.broker.pop.shared.lines.count == 3)
         for number in range(3):
             await send(node, str(number))
             await eventually(
@@ -270,7 +270,7 @@ async def test_too_many_waiting_receives_are_refused(tmp_path: Path) -> None:
             await receive(node, wait_ms=30_000)
         waiting.cancel()
         await eventually(waiting.done)
-        assert node.broker.pop.stats().parked_count == 0
+        assert node.broker.pop.shared.lines.count == 0
 
 
 async def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ async def test_after_the_last_delivery_a_message_is_a_dead_letter(tmp_path: Path
         await eventually(lambda: offset_of(node) == 1)
         assert await dead_letters(node) == ["1"]
         assert bodies(await receive(node)) == ["2"]
-        assert node.broker.pop.stats().dead_total == 1
+        assert node.broker.pop.dead_letters.dead_total == 1
         assert await ack(node, *found) == 0, "it is not in flight any more"
 
 
@@ -384,7 +384,7 @@ async def test_a_receive_before_the_timer_does_not_hand_a_dead_letter_out(tmp_pa
         assert bodies(await receive(node, 1, queue_id=0)) == ["1"]
         node.clock.now_ms += 1_000  # The message is due, and the timer has not looked.
         assert bodies(await receive(node)) == ["2"]
-        await eventually(lambda: node.broker.pop.stats().dead_total == 1)
+        await eventually(lambda: node.broker.pop.dead_letters.dead_total == 1)
         assert await dead_letters(node) == ["1"]
 
 

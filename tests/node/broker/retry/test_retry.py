@@ -169,7 +169,7 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, k
         await node.append(0, 2)
         call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
         await configure(node, "readers", retry_count_max=16)
-        await node.broker.commands.submit(commit("readers", ("orders", 0, 0)))
+        await node.broker.own_appends.submit(commit("readers", ("orders", 0, 0)))
         task = await node.written(node.broker.retry.retry_later(call))
         node.driver.lose()
         node.driver.decide(1 if keeps else 0)

@@ -146,9 +146,9 @@ async def test_commands_of_one_turn_share_an_entry(tmp_path: Path) -> None:
         before = node.driver.append_count
         await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
         assert node.driver.append_count == before + 1
-        commands = node.broker.commands
-        assert (commands.commands_total, commands.entries_total) == (10, 1)
-        assert commands.count == 0
+        own = node.broker.own_appends
+        assert (own.commands_total, own.entries_total) == (10, 1)
+        assert own.command_count == 0
 
 
 async def test_an_entry_of_commands_has_a_limit(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_commands_fail_as_their_entry_does(tmp_path: Path) -> None:
         with pytest.raises(errors.NotAppliedError):
             await second
         assert set(node.machine.state.topics) == {"orders", "a"}
-        assert node.broker.commands.count == 0
+        assert node.broker.own_appends.command_count == 0
 
 
 # --- Routes ---

@@ -169,11 +169,11 @@ async def test_a_send_that_meets_a_hand_over_is_held_and_stored_once(
     async with pair_at(tmp_path) as (leader, follower):
         client = await (follower if is_forwarded else leader).client()
         assert (await client.send()).code == 0  # The next one finds the connection open.
-        leader.node.broker.set_draining(True)
+        leader.node.broker.produce.is_draining = True
         sent = asyncio.create_task(client.send())
         await eventually(lambda: leader.node.broker.produce.failed_total > 0, "it was refused")
         assert not sent.done()
-        leader.node.broker.set_draining(False)
+        leader.node.broker.produce.is_draining = False
         answer = await sent
         assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
 

@@ -52,8 +52,8 @@ async def test_a_message_is_taken_and_acknowledged(tmp_path: Path) -> None:
         assert (await popped(client)).code == TIMEOUT
         assert (await client.ask(ACK, info_of(taken))).code == SUCCESS
         pop = gateway.node.broker.pop
-        assert pop.stats().in_flight_count == 0
-        assert pop.stats().acked_total == 1
+        assert pop.shared.table.in_flight_count == 0
+        assert pop.settlement.acked_total == 1
         assert (await client.ask(ACK, info_of(taken))).code == SUCCESS, "again"
         assert (
             await client.ask(CHANGE, info_of(taken) | {"invisibleTime": "1"})
@@ -71,7 +71,7 @@ async def test_another_invisible_time_gives_another_name(tmp_path: Path) -> None
         info = (offset, times["popTime"], times["invisibleTime"], times["reviveQid"], "0")
         named = taken | {"extraInfo": " ".join((*info, "g0.n1", taken["queueId"], offset))}
         assert (await client.ask(ACK, named)).code == SUCCESS
-        assert gateway.node.broker.pop.stats().in_flight_count == 0
+        assert gateway.node.broker.pop.shared.table.in_flight_count == 0
 
 
 async def test_an_ack_of_an_earlier_delivery_changes_nothing(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_an_ack_of_an_earlier_delivery_changes_nothing(tmp_path: Path) -> 
         second = await popped(client)
         assert decode_message(second.body).body == b"one"
         assert (await client.ask(ACK, first)).code == SUCCESS
-        assert gateway.node.broker.pop.stats().in_flight_count == 1
+        assert gateway.node.broker.pop.shared.table.in_flight_count == 1
         wrong = first | {"extraInfo": "1 2 3"}
         assert (await client.ask(ACK, wrong)).code == INVALID
 

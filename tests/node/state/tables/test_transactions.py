@@ -6,10 +6,10 @@ from node.config.limits import Limits
 from node.errors.common import LimitReachedError
 from node.errors.transactions import UnknownTransactionError
 from node.state.image import decode_image, encode_image
-from node.state.registry import TABLES, decode_table, encode_table
+from node.state.registry import decode_table, encode_table
 from node.state.state import State
 from node.state.tables.table import NOTHING, TableImage
-from node.state.tables.transactions import NAME, TransactionsTable
+from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     TRANSACTION_OUTCOME_COMMITTED,
@@ -80,7 +80,7 @@ def test_a_state_comes_back_from_image_and_file() -> None:
     again = State(LIMITS, decode_image(data))
     assert encode_image(again.image()) == data
     assert again.table(TransactionsTable).open == filled().table(TransactionsTable).open
-    (kind,) = [kind for kind in TABLES if kind.name == NAME]
+    kind = TransactionsTable
     image = TableImage(5, filled().table(TransactionsTable).content())
     text = encode_table(kind, image, 1)
     restored = TransactionsTable(LIMITS, decode_table(kind, text))
