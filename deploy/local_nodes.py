@@ -19,9 +19,7 @@ FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
 NAMESERVER_COUNT: Final = 3
 FRAMED_PORT_DISTANCE: Final = 1_000
-"""From the port of a node's client service to that of its framed one, by the node's own default:
-settings of directories that were made before there were frames do not name it, and neither do
-those that an older build has to read."""
+"""From the port of a node's client service to that of its framed one: the node's own default."""
 ROCKETMQ_NAMESERVER_PORT: Final = 9_876
 """Port of a name server of RocketMQ; further nodes have the next ones."""
 ROCKETMQ_PORT: Final = 10_911
@@ -136,10 +134,10 @@ class LocalNode:
             value["address_port"],
             value["peer_port"],
             value["http_port"],
-            value.get("nameserver_port", 0),  # Older clusters have none.
-            value.get("group", FIRST_GROUP),
-            value.get("host", HOST),
-            value.get("status_host", HOST),
+            value["nameserver_port"],
+            value["group"],
+            value["host"],
+            value["status_host"],
         )
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])

@@ -49,7 +49,7 @@ compare it with what they know themselves. The known memory and those that are k
 never given up for one that is heard, so a peer that tells of many lives drives none of them out."""
 
 NO_LIFE = 0
-"""Life of a node that tells none: of an older version, or not yet part of a cluster."""
+"""Life of a node that tells none: it is not part of a cluster yet."""
 
 
 class ToldLife(NamedTuple):

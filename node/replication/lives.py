@@ -122,7 +122,7 @@ class NodeLives:
         self._file = LivesFile(fs, directory)
         found = self._file.load(cluster_id, self._node_id)
         life = 1 + max(found.life, memory.life)
-        # A life that is only in the other file was begun by an earlier build, or this file is lost.
+        # A life that is only in the other file: this file is lost.
         past = found.nonces[:PAST_MAX] if found.life >= memory.life else ()
         self._record = replace(found, life=life, nonces=(self._nonce, *past))
         facts = memory.facts()

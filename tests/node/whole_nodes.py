@@ -38,7 +38,7 @@ from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
 from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
-from tests.node.links import LIMITS
+from tests.node.links import LIMITS, NoLives
 from tests.patience import eventually
 
 _RAFT = (
@@ -136,7 +136,8 @@ class WholeNode:
             CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
         self.frames = PeerFrames(lambda: max(0, self.log.last_index), self.fatal)
-        self.link = PeerLink(identity, self.frames, LIMITS, random=Random(self.node_id))
+        random = Random(self.node_id)
+        self.link = PeerLink(identity, self.frames, LIMITS, lives=NoLives(), random=random)
         self.port = await self.link.start(HOST, self.port)
 
     def join(self, ports: dict[NodeId, int]) -> None:

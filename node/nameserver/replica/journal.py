@@ -42,7 +42,7 @@ COMMIT_SAVE_SECONDS: Final = 10
 
 
 class Own(NamedTuple):
-    """The identity of a replica beside its log (`lives`). A file of an earlier build lacks it."""
+    """The identity of a replica beside its log (`lives`)."""
 
     life: int = 0
     """The count of starts of this directory."""
@@ -248,9 +248,9 @@ class Journal:
             self._vote = a_text(payload.get("vote"), "vote", _ADDRESS_SIZE_CHARS_MAX)
             self._commit_index = an_integer(payload.get("commit_index"), "commit_index")
             self._own = Own(
-                an_integer(payload.get("life", 0), "life"),
-                an_integer(payload.get("incarnation", 0), "incarnation"),
-                payload.get("is_joining", False) is True,
+                an_integer(payload.get("life"), "life"),
+                an_integer(payload.get("incarnation"), "incarnation"),
+                payload.get("is_joining") is True,
             )
         except (StoreError, CommandRefused) as error:
             raise FilesDamagedError(self._directory, str(error)) from error

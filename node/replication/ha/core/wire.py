@@ -10,10 +10,10 @@ begin at 64 and carry a CRC-32C, because a flipped bit in a fence would be belie
 64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
 
 RocketMQ's frames have no checksum, and a flipped bit in an ack would be believed, too (fault-matrix
-N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: the head
-of each frame, the part of a fixed size, is followed by the CRC-32C of the head, and a body of
-variable size by the CRC-32C of the body. The additional frames keep the one at their end. A flipped
-size is thus found at once, and not when the announced bytes have arrived.
+N16). So nodes speak a stream with checks: the head of each frame, the part of a fixed size, is
+followed by the CRC-32C of the head, and a body of variable size by the CRC-32C of the body. The
+additional frames keep the one at their end. A flipped size is thus found at once, and not when the
+announced bytes have arrived.
 """
 
 from __future__ import annotations
