@@ -284,7 +284,7 @@ class HaDriver(HaReplica):
                     self.inbound.close(connection, str(error))
                     continue
                 lo, hi, check = item.lo, item.hi, b""
-            connection.send(transfer_head(item.head, len(body), is_checked=True))
+            connection.send(transfer_head(item.head, len(body)))
             connection.send(body)
             check = check or body_check(body)
             connection.send(check)

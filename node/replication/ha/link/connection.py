@@ -63,8 +63,7 @@ class HaConnection(Stream, asyncio.Protocol):
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
-        parser = DownParser if side is Side.DIALLED else UpParser
-        self._parser: UpParser | DownParser = parser(is_checked=True)
+        self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
         """Bytes of the handshake; later those that arrived before `begin`."""
         self._has_begun = False
@@ -110,7 +109,7 @@ class HaConnection(Stream, asyncio.Protocol):
 
     def send_frame(self, frame: HaFrame) -> None:
         """Queue a frame."""
-        self.send(encode(frame, is_checked=True))
+        self.send(encode(frame))
 
     # --- asyncio.Protocol ---
 

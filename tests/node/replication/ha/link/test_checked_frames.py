@@ -62,7 +62,7 @@ FRAMES: list[Frame] = [*UP, *DOWN]
 
 def parser_for(frame: Frame) -> UpParser | DownParser:
     is_up = isinstance(frame, UpFrame)
-    return UpParser(is_checked=True) if is_up else DownParser(is_checked=True)
+    return UpParser() if is_up else DownParser()
 
 
 def name(frame: Frame) -> str:
@@ -72,7 +72,7 @@ def name(frame: Frame) -> str:
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> None:
     """The frame alone is there, and nothing behind it: no size may make the parser wait."""
-    data = encode(frame, is_checked=True)
+    data = encode(frame)
     assert parser_for(frame).feed(data) == [frame]
     for at in range(len(data)):
         for bit in range(8):
@@ -84,9 +84,8 @@ def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> N
 
 def test_a_body_from_the_mapping_is_the_same_frame() -> None:
     frame = Transfer(1024, 5, 1024, 900, BODY)
-    head = transfer_head(frame._replace(body=b""), len(BODY), is_checked=True)
-    assert head + BODY + body_check(BODY) == encode(frame, is_checked=True)
-    assert len(encode(frame, is_checked=True)) == len(encode(frame)) + 8
+    head = transfer_head(frame._replace(body=b""), len(BODY))
+    assert head + BODY + body_check(BODY) == encode(frame)
 
 
 class Relay:
@@ -190,7 +189,7 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
         )
         latest(sender).send_frame(frame)
         await eventually(lambda: len(on_contact.frames) == 1)
-        size_bytes = len(encode(frame, is_checked=True))
+        size_bytes = len(encode(frame))
         # The state, the size or what follows it, the middle, and the check at the end.
         places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
         for number, at in enumerate(places, 1):
