@@ -96,7 +96,7 @@ class Replica:
         self._must_sync = False
         self._flushes = FlushQueue(config)
         self._handed: Index = self.core.state.applied
-        self._applied: Index = self.core.state.applied
+        self.applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
         self._lost_incarnation = 0
         """Incarnation under which this disk was found to be an old copy."""
@@ -322,7 +322,7 @@ class Replica:
         """Note that entries up to `index` are applied; ignore it if a snapshot overtook them."""
         if index > self.core.state.applied:
             self.core.applied_to(index)
-            self._applied = index
+            self.applied = index
 
     def report_unreachable(self, node: NodeId) -> None:
         """Note that the link to `node` broke: messages in flight may be lost."""
@@ -377,11 +377,6 @@ class Replica:
     def commit(self) -> Index:
         """Last entry known to be committed; may be ahead of the synced or applied index here."""
         return self.core.state.commit
-
-    @property
-    def applied(self) -> Index:
-        """Last entry the shell has reported as applied, or the index of an installed snapshot."""
-        return self._applied
 
     # Output.
 
@@ -527,7 +522,7 @@ class Replica:
         effects = self._effects
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
-        self._handed = self._applied = meta.index
+        self._handed = self.applied = meta.index
         self._proposals.overtaken(meta.index)
 
     def _send(self, message: Message) -> None:
@@ -570,7 +565,7 @@ class Replica:
         found = found._replace(
             commit=self._handed,
             # Not the old core's: it may have stepped a snapshot that is not installed.
-            applied=self._applied,
+            applied=self.applied,
             synced=max(found.base_index, min(self._synced, found.last_index)),
         )
         self.core = RaftCore(self.config, found, self.log, self._random)

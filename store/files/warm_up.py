@@ -84,8 +84,10 @@ class WarmUp:
         self._condition = threading.Condition(threading.Lock())
         self._ready: deque[PreparedFile] = deque()
         self._next_position: int | None = None  # The first one that is not taken; None = unknown.
-        self._resting = False  # The last attempt failed; the next take tries again.
-        self._is_pausing = False
+        self.is_resting = False
+        """Whether the last attempt failed; the next take tries again."""
+        self.is_pausing = False
+        """Whether the thread pauses between two pieces of a file that is not needed next."""
         self._waiting_for: int | None = None
         self._error: StoreFullError | FileSystemError | None = None  # For the taker that waits.
         self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
@@ -149,7 +151,7 @@ class WarmUp:
         if self._next_position != position:
             self._discard()
             self._next_position = position
-        self._resting, self._error = False, None
+        self.is_resting, self._error = False, None
         if not self._ready:
             self._condition.notify_all()
 
@@ -192,16 +194,6 @@ class WarmUp:
     def ready_count(self) -> int:
         """Count of the files that are ready: the spare files of fault-matrix S11."""
         return len(self._ready)
-
-    @property
-    def is_resting(self) -> bool:
-        """Whether the last attempt failed; the next take tries again."""
-        return self._resting
-
-    @property
-    def is_pausing(self) -> bool:
-        """Whether the thread pauses between two pieces of a file that is not needed next."""
-        return self._is_pausing
 
     @property
     def is_taker_waiting(self) -> bool:
@@ -259,7 +251,7 @@ class WarmUp:
 
     def _wanted(self) -> int | None:
         """Return the position of the next file to make; None if all are ready or one failed."""
-        if self._next_position is None or self._resting or len(self._ready) >= self._file_count:
+        if self._next_position is None or self.is_resting or len(self._ready) >= self._file_count:
             return None
         return self._next_position + len(self._ready) * self._file_size_bytes
 
@@ -295,7 +287,7 @@ class WarmUp:
                 prepared.discard()  # The log went elsewhere meanwhile.
             if failed is not None and wanted:
                 self._counters.prepare_failed_count += 1
-                self._resting = True
+                self.is_resting = True
                 self._last_error = failed
                 self._error = failed if self._waiting_for == position else None
             self._condition.notify_all()
@@ -303,13 +295,13 @@ class WarmUp:
     def _pause(self, position: int, worked_ns: int) -> None:
         """Leave processor and disk to the appends, unless the log needs this file next."""
         with self._condition:
-            self._is_pausing = True
+            self.is_pausing = True
             self._condition.notify_all()
             self._condition.wait_for(
                 lambda: not self._ready or self._stopping or self._wanted() != position,
                 worked_ns * _PAUSE_PER_WORK / _NS_PER_S,
             )
-            self._is_pausing = False
+            self.is_pausing = False
 
     def _lock_file(self, file: MappedFile) -> None:
         try:

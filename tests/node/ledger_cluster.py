@@ -189,7 +189,7 @@ class Node:
         files = log.store.ledger.files.files
         if not files:
             return 0
-        log.store.expire_below(files[min(count, len(files) - 1)].position)
+        log.store.expired_position = files[min(count, len(files) - 1)].position
         index = log.retention_candidate(self.checkpoint)
         if index <= log.base_index:
             return 0

@@ -233,7 +233,7 @@ class WholeNode:
         count = min(expired_count, len(files) - 1)
         if count > 0:
             before(self)
-            store.expire_below(files[count - 1].end_position)
+            store.expired_position = files[count - 1].end_position
             await maintenance.step("retention", maintenance.steps.delete_expired)
 
     def _run_beside(self, work: object) -> None:
