@@ -198,7 +198,7 @@ class WholeNode:
     async def crash(self) -> None:
         """Leave as SIGKILL would, between two steps of the maintenance thread."""
         self.is_up = False
-        self.world.installed_count += self.snapshots._receiver.stats().received_count
+        self.world.installed_count += self.snapshots._receiver.received_count
         self.checks.stop()
         self.driver.stop()
         self.broker.stop()

@@ -132,7 +132,7 @@ async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
         await world.settled()
         assert set(moved) == {behind.node_id}
         sender = leader.snapshots._sender
-        assert sender.stats().sent_count == 1
-        failed_count = sender.stats().failed_count  # Connections that were replaced on the way.
-        await eventually(lambda: not sender.stats().transfer_count, "the end of the transfer")
-        assert sender.stats().failed_count == failed_count
+        assert sender.sent_count == 1
+        failed_count = sender.failed_count  # Connections that were replaced on the way.
+        await eventually(lambda: not sender.transfer_count, "the end of the transfer")
+        assert sender.failed_count == failed_count
