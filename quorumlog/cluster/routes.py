@@ -360,13 +360,10 @@ class Router:
             self._suspected, self._suspected_term = "", -1
 
     def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
-        """Whether a node is of another group or cluster. Nodes of versions without groups name
-        none, and no node lists them as members of one."""
+        """Whether a node is of another group or cluster."""
         if self.cluster_id and response.cluster_id != self.cluster_id:
             return True
-        if self._is_told:
-            return response.group != self.group
-        return bool(self.group and response.group) and response.group != self.group
+        return (self._is_told or bool(self.group)) and response.group != self.group
 
     def _learn(self, response: log_pb2.RouteResponse) -> None:
         self.cluster_id = self.cluster_id or response.cluster_id
