@@ -88,7 +88,8 @@ class WarmUp:
         """Whether the last attempt failed; the next take tries again."""
         self.is_pausing = False
         """Whether the thread pauses between two pieces of a file that is not needed next."""
-        self._waiting_for: int | None = None
+        self.waiting_for: int | None = None
+        """Position of the file that a take waits for."""
         self._error: StoreFullError | FileSystemError | None = None  # For the taker that waits.
         self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
         self._polled_for: int | None = None  # Position of a poll that found no file ready.
@@ -157,7 +158,7 @@ class WarmUp:
 
     def _wait_until_ready(self, position: int) -> None:
         deadline_ns = self._monotonic_ns() + self._timeout_ms * (_NS_PER_S // 1000)
-        self._waiting_for = position
+        self.waiting_for = position
         self._condition.notify_all()
         try:
             while True:
@@ -173,7 +174,7 @@ class WarmUp:
                     raise BusyError("the allocation of the next log file", self._timeout_ms)
                 self._condition.wait(left_ns / _NS_PER_S)
         finally:
-            self._waiting_for = None
+            self.waiting_for = None
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -195,13 +196,8 @@ class WarmUp:
         """Count of the files that are ready: the spare files of fault-matrix S11."""
         return len(self._ready)
 
-    @property
-    def is_taker_waiting(self) -> bool:
-        """Whether a take waits for its file."""
-        return self._waiting_for is not None
-
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until a condition over the properties above holds; return whether it does. A change
+        """Wait until a condition over the attributes holds; return whether it does. A change
         is seen at once, so a caller that needs the exact moment does not poll."""
         with self._condition:
             return self._condition.wait_for(condition, timeout_s)
@@ -274,7 +270,7 @@ class WarmUp:
                 self._file_size_bytes,
                 warm_up=self._warm_up,
                 is_cancelled=lambda: self._stopping or self._wanted() != position,
-                is_urgent=lambda: position in (self._waiting_for, self._polled_for),
+                is_urgent=lambda: position in (self.waiting_for, self._polled_for),
                 pace=pace,
             )
         except (StoreFullError, FileSystemError) as error:
@@ -289,7 +285,7 @@ class WarmUp:
                 self._counters.prepare_failed_count += 1
                 self.is_resting = True
                 self._last_error = failed
-                self._error = failed if self._waiting_for == position else None
+                self._error = failed if self.waiting_for == position else None
             self._condition.notify_all()
 
     def _pause(self, position: int, worked_ns: int) -> None:

@@ -127,7 +127,7 @@ async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
     async with with_one_outrun(tmp_path) as (world, behind):
         leader = await world.leader()
         moved: list[int] = []
-        monkeypatch.setattr(leader.driver.replica, "report_snapshot_moved", moved.append)
+        monkeypatch.setattr(leader.driver.replica.core, "report_snapshot_moved", moved.append)
         await world.restart(behind)
         await world.settled()
         assert set(moved) == {behind.node_id}
