@@ -7,7 +7,7 @@ import json
 import os
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,9 +19,7 @@ FIRST_GROUP: Final = "g0"
 PORTS_PER_NODE: Final = 10
 NAMESERVER_COUNT: Final = 3
 FRAMED_PORT_DISTANCE: Final = 1_000
-"""From the port of a node's client service to that of its framed one, by the node's own default:
-settings of directories that were made before there were frames do not name it, and neither do
-those that an older build has to read."""
+"""From the port of a node's client service to that of its framed one: the node's own default."""
 ROCKETMQ_NAMESERVER_PORT: Final = 9_876
 """Port of a name server of RocketMQ; further nodes have the next ones."""
 ROCKETMQ_PORT: Final = 10_911
@@ -118,29 +116,16 @@ class LocalNode:
 
     def to_json(self) -> dict[str, object]:
         process = self.process
-        return {
-            "address_port": self.address_port,
-            "peer_port": self.peer_port,
-            "http_port": self.http_port,
-            "nameserver_port": self.nameserver_port,
-            "group": self.group,
-            "host": self.host,
-            "status_host": self.status_host,
-            "pid": process and process.pid,
-            "started": process and process.started,
-        }
+        found: dict[str, object] = {name: getattr(self, name) for name in self._saved()}
+        return found | {"pid": process and process.pid, "started": process and process.started}
+
+    @classmethod
+    def _saved(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.name != "process"]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "LocalNode":
-        node = cls(
-            value["address_port"],
-            value["peer_port"],
-            value["http_port"],
-            value.get("nameserver_port", 0),  # Older clusters have none.
-            value.get("group", FIRST_GROUP),
-            value.get("host", HOST),
-            value.get("status_host", HOST),
-        )
+        node = cls(**{name: value[name] for name in cls._saved()})
         if value["pid"] is not None:
             node.process = NodeProcess(value["pid"], value["started"])
         return node

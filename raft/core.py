@@ -281,8 +281,9 @@ class RaftCore:
         snapshot.snapshot_durable(self.state, meta)
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
-        """Return the meta for a snapshot taken at applied index `index`: its term and
-        membership."""
+        """Return the meta for a snapshot taken at applied index `index`: its term and membership.
+
+        Raises CompactionRefusedError on a node that does not know the members at that index."""
         return snapshot.meta_at(self.state, index)
 
     def compactable_to(self) -> Index:

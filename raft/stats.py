@@ -16,7 +16,6 @@ class ProgressStats(NamedTuple):
     match: Index
     next: Index
     is_counted: bool
-    silent_ticks: int
     in_flight_size_bytes: int
 
 
@@ -54,7 +53,6 @@ def stats_of(state: RaftState) -> RaftStats:
                 progress.match,
                 progress.next,
                 progress.is_counted,
-                state.now - progress.contact_tick,
                 size_bytes,
             )
         )

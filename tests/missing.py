@@ -41,8 +41,3 @@ def program(reason: object) -> NoReturn:
     """There is no server of another project to compare with, or no checker of theirs, or a package
     of an extra is not installed: skip."""
     pytest.skip(str(reason))
-
-
-def history(reason: object) -> NoReturn:
-    """The checkout is an archive or a shallow clone, without the earlier build: skip."""
-    pytest.skip(str(reason))

@@ -40,7 +40,7 @@ def lose(data: Path, shadow: Path, random: Random) -> Lost:
             _lose_pages(Path(directory) / name, shadow, random, kept_ratio, lost)
     boot = data / "boot_id"
     if boot.exists():
-        boot.write_text("00000000-0000-0000-0000-000000000000\n", "utf-8")
+        boot.write_text("00000000-0000-0000-0000-000000000000\ne3d274d5\n", "utf-8")
     _begin_again(data, shadow)
     return lost
 

@@ -92,16 +92,12 @@ class Registration:
         self._next_register_s = self._next_beat_s = 0.0
         self._refused: _Told | None = None
         self._refused_until_s = 0.0
-        self._leader = ""
+        self.leader = ""
+        """The replica that could commit at the last look; empty: none."""
         self._well_s = monotonic_s()
         """Time of the last successful look, or of the start."""
         self.problem = "not registered yet"
         """Why the directory does not know this broker as it is; empty: the directory does."""
-
-    @property
-    def leader(self) -> str:
-        """The replica that could commit at the last look; empty: none."""
-        return self._leader
 
     def changed(self) -> None:
         """Look at once, because something that the directory should know may have changed."""
@@ -136,8 +132,8 @@ class Registration:
         """Send the registration or heartbeat that is due. Raises RegistrationRefusedError, and the
         errors of `DirectoryAccess`."""
         now_s = self._monotonic_s()
-        leader, before = self._access.leader, self._leader
-        self._leader = leader
+        leader, before = self._access.leader, self.leader
+        self.leader = leader
         if leader and leader != before:
             # A leader that is new, or follows a time without one, must learn soon which brokers
             # live.

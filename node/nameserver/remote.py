@@ -71,8 +71,7 @@ class _Line:
         self.channel = channel
         self.call_count = 0
         self.challenge = b""
-        """The challenge that a proof has to answer; empty: none, or a server of an older version.
-        """
+        """The challenge that a proof has to answer; empty: none."""
         self.challenged_s: float | None = None
         """The time of the challenge; None: no answer came yet."""
 

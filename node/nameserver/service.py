@@ -79,7 +79,8 @@ class NameServerService:
         self.restart_count = 0
         self._restart_pause_ms = restart_pause_ms
         self._server: NameServer | None = None
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """The reason why the replica does not run; None if it runs or is starting."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -148,17 +149,12 @@ class NameServerService:
     # --- Facts ---
 
     @property
-    def failure(self) -> Exception | None:
-        """The reason why the replica does not run; None if it runs or is starting."""
-        return self._failure
-
-    @property
     def server(self) -> "NameServer":
         """The replica. Raises NameServerOffError or ReplicaFailedError."""
         if self._server is not None and self._server.is_running:
             return self._server
-        if self._failure is not None:
-            raise ReplicaFailedError(str(self._failure))
+        if self.failure is not None:
+            raise ReplicaFailedError(str(self.failure))
         raise NameServerOffError
 
     def status(self) -> NameServerStatus | None:
@@ -167,13 +163,13 @@ class NameServerService:
             return None
         if self._server is not None:
             return self._server.status()
-        state = "stopped" if self._failure is None else "failed"
-        return NameServerStatus.without_replica(state, str(self._failure or ""))
+        state = "stopped" if self.failure is None else "failed"
+        return NameServerStatus.without_replica(state, str(self.failure or ""))
 
     @property
     def problem(self) -> str:
         """Problems of the replica and of this node's group for an operator; empty: none."""
-        failure, status = self._failure, self.status()
+        failure, status = self.failure, self.status()
         found = [] if failure is None else [f"name server: {failure}"]
         if status is not None and status.state == "joining":
             found.append(f"name server: {status.failure}")
@@ -222,7 +218,7 @@ class NameServerService:
             try:
                 server = NameServer(settings)
                 await server.start()
-                self._server, self._failure = server, None
+                self._server, self.failure = server, None
                 await self._serve(server)
             except Exception as error:  # noqa: BLE001 - a fault here must not end the node.
                 self._note(error)
@@ -231,7 +227,7 @@ class NameServerService:
                 self.watch.clear()
                 if server is not None:
                     await server.stop()
-            is_final = isinstance(self._failure, _FINAL)
+            is_final = isinstance(self.failure, _FINAL)
             if is_final and self._remote is None:
                 return
             with contextlib.suppress(TimeoutError):
@@ -278,7 +274,7 @@ class NameServerService:
     def _note(self, error: Exception) -> None:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        if str(error) != str(self._failure):
+        if str(error) != str(self.failure):
             known = error if not isinstance(error, NodeError) else None
             _log.error("the name server is off: %s", error, exc_info=known)
-        self._failure = error
+        self.failure = error

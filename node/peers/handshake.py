@@ -115,9 +115,6 @@ class LinkIdentity:
     """Shared by the cluster; empty: peers prove nothing."""
     file_size_bytes: int = 0
     """Size of the log's files; 0: not compared."""
-    checked_frames: bool = True
-    """HA link: whether this node can read and send a stream with checks
-    (node.replication.ha.core.wire)."""
     forwarding_token: bytes = field(default=b"", repr=False)
     """What peers show to this node's framed port; empty: it knows no node."""
 
@@ -130,10 +127,8 @@ class PeerInfo(NamedTuple):
     address: str
     last_index: Index
     """Last index of its log when it connected."""
-    checked_frames: bool = False
-    """HA link: whether it can read and send a stream with checks."""
     lives: bytes = b""
-    """See `node.replication.lives`; empty from a node that does not know it."""
+    """See `node.replication.lives`."""
     forwarding_token: bytes = b""
     """What the peer's framed port takes for a proof; empty in a Hello."""
 
@@ -165,7 +160,7 @@ def hello(
         nonce=secrets.randbits(64),
         last_index=last_index,
         file_size_bytes=identity.file_size_bytes,
-        checked_frames=identity.checked_frames,
+        checked_frames=True,
         lives=lives,
     )
     made.auth = _sign_hello(identity.secret, found.nonce, made)
@@ -216,7 +211,7 @@ def welcome(
         version=identity.version,
         address=identity.address,
         last_index=last_index,
-        checked_frames=identity.checked_frames,
+        checked_frames=True,
         lives=lives,
         forwarding_token=identity.forwarding_token,
     )
@@ -262,13 +257,15 @@ def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:
 def _info(greeting: pb.Hello | pb.Welcome) -> PeerInfo:
     if greeting.last_index < NO_INDEX:
         raise HandshakeRefusedError(CloseCode.GARBAGE, f"last index {greeting.last_index}")
+    if not greeting.checked_frames:
+        detail = f"node {greeting.node_id} sends no checksums; start it with this version"
+        raise HandshakeRefusedError(CloseCode.WRONG_PROTOCOL, detail)
     version, address = _printable(greeting.version), _printable(greeting.address)
     return PeerInfo(
         greeting.node_id,
         version,
         address,
         greeting.last_index,
-        greeting.checked_frames,
         greeting.lives,
         greeting.forwarding_token if isinstance(greeting, pb.Welcome) else b"",
     )
@@ -277,10 +274,7 @@ def _info(greeting: pb.Hello | pb.Welcome) -> PeerInfo:
 def _check_lives(
     identity: LinkIdentity, nonce: bytes | int, sender: NodeId, greeting: pb.Hello | pb.Welcome
 ) -> None:
-    """Raise HandshakeRefusedError unless the proof of `lives` is right. This proof is separate,
-    since nodes of an earlier version sign and check the other fields only."""
-    if not greeting.lives:
-        return
+    """Raise HandshakeRefusedError unless the proof of `lives` is right."""
     expected = _sign_lives(identity.secret, nonce, sender, identity.node_id, greeting.lives)
     if not is_same(greeting.lives_auth, expected):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")

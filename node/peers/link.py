@@ -34,7 +34,6 @@ from node.peers.types import (
     LinkHandler,
     LinkLimits,
     LinkStats,
-    NoLives,
     PeerLives,
     PeerStats,
 )
@@ -90,12 +89,12 @@ class PeerLink:
         *,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
-        lives: PeerLives | None = None,
+        lives: PeerLives,
         random: Random | None = None,
     ) -> None:
         self.identity, self.limits = identity, limits or LinkLimits()
         self._handler = handler
-        self._greeting = Greeter(identity, handler.last_index, lives or NoLives())
+        self._greeting = Greeter(identity, handler.last_index, lives)
         self._tasks = LinkTasks("peer link")
         self._random = random or Random()
         self._faults = LinkFaults.from_environment(identity.node_id, self._random)

@@ -19,7 +19,7 @@ KNOWN_LIVES_MAX: Final = 256
 NUMBER_MAX: Final = (1 << 63) - 1
 _STANDINGS: Final = {int(standing): standing for standing in Standing}
 NOTHING: Final = ToldLife(0, 0, 0, NO_INDEX, 0, NO_INDEX, Standing.FULL, 0, 0)
-"""Stands for a node that is not part of a cluster yet, or of an older version."""
+"""Stands for a node that is not part of a cluster yet."""
 
 
 class LivesFormatError(Exception):
@@ -48,9 +48,7 @@ def encode_lives(own: ToldLife, known: Mapping[NodeId, Known]) -> bytes:
 
 
 def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
-    """Return the decoded lives; NOTHING for no bytes. Raises LivesFormatError."""
-    if not data:
-        return NOTHING, {}
+    """Return the decoded lives. Raises LivesFormatError."""
     try:
         found = pb.Lives.FromString(data)
     except DecodeError as error:

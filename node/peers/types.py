@@ -65,19 +65,6 @@ class PeerLives(Protocol):
         ...
 
 
-class NoLives:
-    """A `PeerLives` that believes every node."""
-
-    def tell(self, node: NodeId) -> bytes:
-        return b""
-
-    def remembered(self) -> Mapping[NodeId, Known]:
-        return {}
-
-    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
     """Every limit of a link. A wrong value raises ValueError by name."""

@@ -122,7 +122,7 @@ class NodeLives:
         self._file = LivesFile(fs, directory)
         found = self._file.load(cluster_id, self._node_id)
         life = 1 + max(found.life, memory.life)
-        # A life that is only in the other file was begun by an earlier build, or this file is lost.
+        # A life that is only in the other file: this file is lost.
         past = found.nonces[:PAST_MAX] if found.life >= memory.life else ()
         self._record = replace(found, life=life, nonces=(self._nonce, *past))
         facts = memory.facts()
@@ -138,9 +138,9 @@ class NodeLives:
         self._saved = self._record
         memory.begin(life)
         met, self._lives = self._lives, Lives(found.known, found.apart)
-        for node, told in met.told.items():
+        for node, told in met.statements.items():
             self._take(node, told)  # Met for a repair, before there was a file.
-        if met.told:
+        if met.statements:
             self.save_soon()
 
     def attach_link(self, link: "PeerLink") -> None:

@@ -1,8 +1,8 @@
 """A node's memory of lives, on disk: its own, and what it saw of the others.
 
 Owns the meta file `lives`. The own life is also in `raft` or `haBinding`: one file may be lost or
-written by an earlier build, and the higher number is right. The memory of others helps them and not
-this node, so a damaged file does not prevent a start: it is set aside, and learned again.
+stay behind, and the higher number is right. The memory of others helps them and not this node, so a
+damaged file does not prevent a start: it is set aside, and learned again.
 """
 
 import os
@@ -113,8 +113,7 @@ def _encode(record: LivesRecord) -> dict[str, Json]:
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
     try:
-        nonces, known = payload["nonces"], _nodes(payload["known"])
-        apart = _nodes(payload.get("apart", {}))  # An earlier build keeps nothing apart.
+        nonces, known, apart = payload["nonces"], _nodes(payload["known"]), _nodes(payload["apart"])
         if not isinstance(nonces, list) or len(nonces) > PAST_MAX + 1:
             raise ValueError(f"{nonces!r} are no lives")
         return LivesRecord(

@@ -124,7 +124,7 @@ class CheckpointFiles:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "every table", f"none of {', '.join(lacking)}"
             )
-        # A table has no file if it never changed, or if an older version did not know it.
+        # A table has no file if it never changed.
         names = [table.name for table in CHECKPOINT_TABLES]
         names += [kind.file_name for kind in _FILE_TABLES if kind.file_name in files]
         unknown = files.keys() - set(names)

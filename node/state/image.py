@@ -63,7 +63,7 @@ def decode_image(data: bytes) -> StateImage:
             ),
             {int(node): Member(*map(_text, member)) for node, member in found["members"].items()},
             int(found["refused_count"]),
-            check_tables({name: TableImage(*p) for name, p in found.get("parts", {}).items()}),
+            check_tables({name: TableImage(*p) for name, p in found["parts"].items()}),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

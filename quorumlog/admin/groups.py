@@ -242,7 +242,7 @@ class GroupAdmin:
         One that cannot be sent, since it has expired or its topic does not take it back, is among
         `kept` and holds no other back. Takes as many requests as their bytes need: after an error
         the first ones may have been sent, and the same call sends none of them twice. Raises
-        NotFoundError for a group that is unknown. A node that knows no pieces sends all or none.
+        NotFoundError for a group that is unknown.
         """
         left = sorted(set(offsets))
         if not 0 < len(left) <= RESEND_COUNT_MAX:

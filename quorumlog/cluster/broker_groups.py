@@ -49,7 +49,7 @@ class BrokerGroup:
 
     @property
     def name(self) -> str:
-        """Name of the group; empty for nodes of a version without groups."""
+        """Name of the group."""
         return self.router.group
 
     @property

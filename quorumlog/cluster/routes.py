@@ -123,7 +123,8 @@ class Router:
         self.leader_id = 0
         self.batch_size_bytes_max = 0  # 0: not known yet.
         self.body_size_bytes_max = 0
-        self._leader_address = ""  # Empty: to be searched for.
+        self.leader_address = ""
+        """Address of the known leader; empty while it is searched for."""
         self._suspected = ""  # Address and term of a leader that failed a call.
         self._suspected_term = -1
         self._topics: dict[str, TopicRoute] = {}
@@ -131,20 +132,11 @@ class Router:
         self._search_task: asyncio.Task[None] | None = None
         self._random = random.Random()
         self._last_error: QuorumlogError | None = None
-        self._is_final = False  # See _Round.
+        self.is_final = False
+        """Whether the last search failed for a reason that waiting does not remove. See _Round."""
         self._is_answered = False  # A node answered in the last round.
 
     # State.
-
-    @property
-    def leader_address(self) -> str:
-        """Address of the known leader; empty while it is searched for."""
-        return self._leader_address
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the last search failed for a reason that waiting does not remove."""
-        return self._is_final
 
     def addresses(self) -> list[str]:
         """Return all addresses at which a node may be, those of known nodes first."""
@@ -182,8 +174,8 @@ class Router:
         return Route(
             self.cluster_id,
             self.term,
-            self.leader_id if self._leader_address else 0,
-            self._leader_address,
+            self.leader_id if self.leader_address else 0,
+            self.leader_address,
             dict(self.nodes),
             routes,
             self.group,
@@ -197,21 +189,21 @@ class Router:
         Raises the error of the search if it found none before the deadline; nothing was sent then.
         """
         while True:
-            address = self._leader_address
+            address = self.leader_address
             if address:
                 return self.channels.get(address)
             if deadline.has_passed:
                 what = f"finding the leader{self.where}"
                 raise deadline.error(what, self._last_error, attempts=0)
             await self._wait_for_search(deadline, until_found=True)
-            if self._is_final and self._last_error is not None:
+            if self.is_final and self._last_error is not None:
                 raise self._last_error
 
     def leader_failed(self, address: str) -> None:
         """Suspect the leader at `address`, which broke its connection or denied to lead; search."""
-        if address == self._leader_address:
+        if address == self.leader_address:
             self._suspected, self._suspected_term = address, self.term
-            self._leader_address = ""
+            self.leader_address = ""
 
     def on_term(self, term: int) -> None:
         """Learn the term of an answer, so that leaders of earlier terms are not believed."""
@@ -221,7 +213,7 @@ class Router:
         """Believe a node that names another one as leader, unless that one is suspected."""
         self.leader_failed(asked)
         hinted = leader_address or self.nodes.get(leader_id, "")
-        if hinted and hinted not in (asked, self._suspected) and not self._leader_address:
+        if hinted and hinted not in (asked, self._suspected) and not self.leader_address:
             if leader_id:
                 self.nodes.setdefault(leader_id, hinted)
             self._lead(leader_id, hinted)
@@ -250,11 +242,11 @@ class Router:
 
     async def _search(self, deadline: Deadline, until_found: bool) -> None:
         while True:
-            present = self._leader_address
+            present = self.leader_address
             poll = await self._ask_all("" if until_found else present)
-            self._last_error, self._is_final = poll.last_error, poll.is_final
+            self._last_error, self.is_final = poll.last_error, poll.is_final
             self._is_answered = bool(poll.answered)
-            if self._leader_address != present:
+            if self.leader_address != present:
                 return  # A hint was faster.
             if poll.leader_address:
                 self._last_error = None
@@ -329,7 +321,7 @@ class Router:
 
     async def refresh_topics(self, topics: Sequence[str]) -> bool:
         """Ask the leader for these topics again; return whether there is a leader that answers."""
-        address = self._leader_address
+        address = self.leader_address
         if not address:
             return False
         _, answer = await self._ask(address, topics)
@@ -361,20 +353,17 @@ class Router:
     # Answers.
 
     def _lead(self, leader_id: int, address: str) -> None:
-        if (leader_id, address) != (self.leader_id, self._leader_address):
+        if (leader_id, address) != (self.leader_id, self.leader_address):
             self.stats.leader_changes += bool(self.leader_id) and leader_id != self.leader_id
-            self.leader_id, self._leader_address = leader_id, address
+            self.leader_id, self.leader_address = leader_id, address
         if address == self._suspected:
             self._suspected, self._suspected_term = "", -1
 
     def _is_stranger(self, response: log_pb2.RouteResponse) -> bool:
-        """Whether a node is of another group or cluster. Nodes of versions without groups name
-        none, and no node lists them as members of one."""
+        """Whether a node is of another group or cluster."""
         if self.cluster_id and response.cluster_id != self.cluster_id:
             return True
-        if self._is_told:
-            return response.group != self.group
-        return bool(self.group and response.group) and response.group != self.group
+        return (self._is_told or bool(self.group)) and response.group != self.group
 
     def _learn(self, response: log_pb2.RouteResponse) -> None:
         self.cluster_id = self.cluster_id or response.cluster_id

@@ -24,10 +24,7 @@ class LocalOffsets:
 
     def get(self, queue: Queue) -> int | None:
         """Return the stored offset of a queue."""
-        found = self._offsets.get(queue)
-        if found is None:  # Files of versions without groups name none.
-            found = self._offsets.get(Queue(queue.topic, queue.queue_id))
-        return found
+        return self._offsets.get(queue)
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Store these offsets; written and synced on return if there is a file."""
@@ -65,7 +62,7 @@ class LocalOffsets:
 
 
 def _queue(line: Mapping[str, Any]) -> Queue:
-    return Queue(str(line["topic"]), _number(line, "queue_id"), str(line.get("group", "")))
+    return Queue(str(line["topic"]), _number(line, "queue_id"), str(line["group"]))
 
 
 def _number(line: Mapping[str, Any], name: str) -> int:

@@ -96,7 +96,7 @@ class Replica:
         self._must_sync = False
         self._flushes = FlushQueue(config)
         self._handed: Index = self.core.state.applied
-        self._applied: Index = self.core.state.applied
+        self.applied: Index = self.core.state.applied
         """Last entry the shell has applied. Differs from the core's within a step only."""
         self._lost_incarnation = 0
         """Incarnation under which this disk was found to be an old copy."""
@@ -109,7 +109,7 @@ class Replica:
         self._hard_state_write_failures = 0
         self._foreign = ForeignChains()
 
-    # Inputs.
+    # Inputs. Others change the core alone, and are called there.
 
     def receive(self, message: Message, payload: Payload | None = None) -> bool:
         """Take a message from a peer, with the bytes of an append's range or of a snapshot.
@@ -196,10 +196,6 @@ class Replica:
         errors of `receive`."""
         self.core.step(message.without_entries())
 
-    def check_term(self, message: Message) -> None:
-        """Raise TermJumpError for a message that `receive` would refuse for its term."""
-        self.core.check_term(message)
-
     def tick(self, *, may_campaign: bool = True, has_met_all: bool = False) -> None:
         """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
@@ -270,13 +266,6 @@ class Replica:
         Raises NotLeaderError or TransferRefusedError, with nothing changed."""
         self.core.transfer_leadership(node)
 
-    def accept_loss(self) -> None:
-        """Go on with the remaining entries, by an operator's decision after a majority lost power.
-
-        `Effects.loss_from` then says from where acked records may be missing. Raises
-        RecoveryRefusedError when this node is not recovering."""
-        self.core.accept_loss()
-
     def lose_memory(self, incarnation: int) -> None:
         """Drop pending promises, since this disk was found to be an old copy of itself.
 
@@ -322,33 +311,7 @@ class Replica:
         """Note that entries up to `index` are applied; ignore it if a snapshot overtook them."""
         if index > self.core.state.applied:
             self.core.applied_to(index)
-            self._applied = index
-
-    def report_unreachable(self, node: NodeId) -> None:
-        """Note that the link to `node` broke: messages in flight may be lost."""
-        self.core.report_unreachable(node)
-
-    def report_snapshot_failed(self, node: NodeId) -> None:
-        """Note that the snapshot being sent to `node` did not arrive."""
-        self.core.report_snapshot_failed(node)
-
-    def report_snapshot_moved(self, node: NodeId) -> None:
-        """Note that more of the snapshot being sent to `node` was sent."""
-        self.core.report_snapshot_moved(node)
-
-    def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        """Note that a local snapshot is durable. An older one changes nothing."""
-        self.core.snapshot_durable(meta)
-
-    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
-        """Return the meta for a snapshot of the state at `index`, which is applied and not cut.
-
-        Raises CompactionRefusedError on a node that does not know the members at that index."""
-        return self.core.snapshot_meta_at(index)
-
-    def compactable_to(self) -> Index:
-        """Return the index through which the log may be cut; at or below the base: not at all."""
-        return self.core.compactable_to()
+            self.applied = index
 
     def compact_to(self, index: Index) -> None:
         """Forget the log through `index`; the shell cuts its files after this returned.
@@ -377,11 +340,6 @@ class Replica:
     def commit(self) -> Index:
         """Last entry known to be committed; may be ahead of the synced or applied index here."""
         return self.core.state.commit
-
-    @property
-    def applied(self) -> Index:
-        """Last entry the shell has reported as applied, or the index of an installed snapshot."""
-        return self._applied
 
     # Output.
 
@@ -527,7 +485,7 @@ class Replica:
         effects = self._effects
         effects.install = meta
         effects.apply_lo = effects.apply_hi = NO_INDEX
-        self._handed = self._applied = meta.index
+        self._handed = self.applied = meta.index
         self._proposals.overtaken(meta.index)
 
     def _send(self, message: Message) -> None:
@@ -570,7 +528,7 @@ class Replica:
         found = found._replace(
             commit=self._handed,
             # Not the old core's: it may have stepped a snapshot that is not installed.
-            applied=self._applied,
+            applied=self.applied,
             synced=max(found.base_index, min(self._synced, found.last_index)),
         )
         self.core = RaftCore(self.config, found, self.log, self._random)

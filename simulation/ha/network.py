@@ -36,8 +36,8 @@ class Wire:
     def __init__(self, link_id: int, dialler: int, listener: int) -> None:
         self.id, self.dialler, self.listener = link_id, dialler, listener
         self.pipes = {
-            listener: Pipe(UpParser(is_checked=True)),
-            dialler: Pipe(DownParser(is_checked=True)),
+            listener: Pipe(UpParser()),
+            dialler: Pipe(DownParser()),
         }
         """Pipes by receiver."""
         self.is_broken = False

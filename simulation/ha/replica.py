@@ -122,7 +122,7 @@ class SimulatedReplica:
             return
         self.log += record.to_bytes(RECORD_SIZE_BYTES, "big")
         self._sync()
-        self.run(lambda m: m.appended(len(self.log), (record, m.state.bound.number)))
+        self.run(lambda m: m.appended_all([(len(self.log), (record, m.state.bound.number))]))
 
     # Effects, in their order.
 
@@ -158,10 +158,10 @@ class SimulatedReplica:
             assert isinstance(link, int)
             if isinstance(item, Ship):
                 body = bytes(self.log[item.lo : item.hi])
-                head = transfer_head(item.head, len(body), is_checked=True)
+                head = transfer_head(item.head, len(body))
                 data = head + body + body_check(body)
             else:
-                data = encode(item.frame, is_checked=True)
+                data = encode(item.frame)
             self.world.network.send(link, self.id, data)
 
     def _close(self, fx: HaEffects) -> None:

@@ -128,11 +128,13 @@ class FlushService:
         self._refused: list[_Request] = []  # Their bytes were cut; the flush thread answers them.
         self._sync_wanted = False  # A sync was asked for since the last round began.
         self._stopping = False
-        self._failure: SyncFailedError | None = None  # Once set, final.
+        self.failure: SyncFailedError | None = None
+        """The error after which no sync runs any more; None without one. Once set, final."""
         self._stopped = False
         # Moved within a round or a truncation only. Behind the log's own watermark while the sink
         # is being told, so that no ack overtakes the durable mark.
-        self._durable_position = log.flushed_position
+        self.durable_position = log.flushed_position
+        """Position before which all bytes are durable, and the sink knows. Only a cut lowers it."""
         self._sync_began_ns: int | None = None
 
     # --- Asking ---
@@ -145,8 +147,8 @@ class FlushService:
         (too many wait), ClosedError, or PositionRangeError for bytes that were never appended or
         were cut meanwhile. Source: RocketMQ CommitLog#handleDiskFlush.
         """
-        if position <= self._durable_position and self._failure is None:
-            return self._durable_position
+        if position <= self.durable_position and self.failure is None:
+            return self.durable_position
         done = threading.Event()
         errors: list[StoreError | None] = []
 
@@ -160,7 +162,7 @@ class FlushService:
             done.wait()  # The request is being resolved: the answer is known, so give it.
         match errors[0]:
             case None:
-                return self._durable_position
+                return self.durable_position
             case SyncFailedError() as failure:
                 raise _copy_of(failure) from failure
             case error:
@@ -203,7 +205,7 @@ class FlushService:
         two switches of threads. All of them are durable on a return of True. Raises SyncFailedError
         after the owner was told: stop.
         """
-        if self._pending or self._refused or self._failure is not None or self._stopping:
+        if self._pending or self._refused or self.failure is not None or self._stopping:
             return False
         if not self._round_lock.acquire(blocking=False):
             return False
@@ -246,8 +248,8 @@ class FlushService:
         return request
 
     def _check_open(self) -> None:
-        if self._failure is not None:
-            raise _copy_of(self._failure) from self._failure
+        if self.failure is not None:
+            raise _copy_of(self.failure) from self.failure
         if self._stopping:
             raise ClosedError("the flush service")
         if len(self._pending) >= self.request_count_max:
@@ -259,7 +261,7 @@ class FlushService:
             if request in self._pending:
                 self._pending.remove(request)
                 self._counters.flush_timeout_count += 1
-                raise FlushTimeoutError(request.position, self._durable_position, timeout_ms)
+                raise FlushTimeoutError(request.position, self.durable_position, timeout_ms)
             if request in self._refused:
                 self._refused.remove(request)
                 raise self._cut_error(request.position)
@@ -270,19 +272,9 @@ class FlushService:
     # --- Watching ---
 
     @property
-    def durable_position(self) -> int:
-        """Position before which all bytes are durable, and the sink knows. Only a cut lowers it."""
-        return self._durable_position
-
-    @property
     def pending_count(self) -> int:
         """Count of the requests that wait."""
         return len(self._pending)
-
-    @property
-    def failure(self) -> SyncFailedError | None:
-        """The error after which no sync runs any more; None without one."""
-        return self._failure
 
     def sync_running_ms(self) -> int:
         """Return how long the present sync of the log runs, 0 without one; for operators."""
@@ -311,8 +303,8 @@ class FlushService:
             self._finish()
         elif self._thread is not threading.current_thread():
             self._thread.join()
-        if self._failure is not None:
-            raise _copy_of(self._failure) from self._failure
+        if self.failure is not None:
+            raise _copy_of(self.failure) from self.failure
 
     @contextmanager
     def truncation(self, position: int) -> Iterator[None]:
@@ -323,7 +315,7 @@ class FlushService:
         """
         with self._round_lock:
             yield
-            self._durable_position = min(self._durable_position, self._log.flushed_position)
+            self.durable_position = min(self.durable_position, self._log.flushed_position)
             with self._condition:
                 self._refused += [r for r in self._pending if r.position > position]
                 self._pending = [r for r in self._pending if r.position <= position]
@@ -354,7 +346,7 @@ class FlushService:
 
         The thread calls it; tests without the thread may. `thorough` takes all that there is.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             return False  # A second sync could report success for pages that are lost.
         try:
             with self._condition:
@@ -372,7 +364,7 @@ class FlushService:
             self._sink.on_settled(self._now_ms())
         except BaseException as error:  # noqa: BLE001  No ack may follow any error.
             self._fail(error)
-        return self._failure is None
+        return self.failure is None
 
     def _commit_and_sync(self, wanted: bool) -> None:
         log, now_ns = self._log, self._monotonic_ns()
@@ -398,13 +390,13 @@ class FlushService:
             counters.sync_latencies.note(duration_us)
             if failpoints.is_on:
                 hit("flush.after_sync")
-        if flushed != self._durable_position:
+        if flushed != self.durable_position:
             self._sink.on_synced(flushed)
-            self._durable_position = flushed
+            self.durable_position = flushed
 
     def _take_done(self) -> list[_Request]:
         """Take the requests with durable bytes out of the queue; called within the round."""
-        flushed = self._durable_position
+        flushed = self.durable_position
         with self._condition:
             done = [r for r in self._pending if r.position <= flushed]
             if done:
@@ -430,9 +422,9 @@ class FlushService:
             failure = SyncFailedError("the flush thread", errno.EIO)
             failure.__cause__ = cause
         with self._condition:
-            if self._failure is not None:
+            if self.failure is not None:
                 return
-            self._failure = failure
+            self.failure = failure
             pending = self._pending + self._refused
             self._pending, self._refused = [], []
         try:

@@ -9,7 +9,6 @@ kernel releases it on SIGKILL. Sources: storage-formats 4.2, 4.3; fault-matrix S
 import errno
 import fcntl
 import os
-import re
 import struct
 import time
 from collections.abc import Callable
@@ -27,7 +26,6 @@ LOCK_NAME: Final = "lock"
 ABORT_NAME: Final = "abort"
 BOOT_ID_NAME: Final = "boot_id"
 _KERNEL_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-_BOOT_ID: Final = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CONTENT_SIZE_BYTES_MAX: Final = 256
 # struct flock of 64-bit Linux: type, whence, start, length, pid, padded to 32 bytes.
 FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -204,14 +202,11 @@ class RunMarker:
 def boot_id_problem(content: bytes) -> tuple[str, str, str] | None:
     """Return what is wrong with the file `boot_id`: (field, expected, found), or None.
 
-    The file holds the id, and its CRC-32C in the second line; older releases wrote the id alone.
-    """
+    The file holds the id, and its CRC-32C in the second line."""
     lines = content.split(b"\n")
     if len(lines) == 3 and not lines[2]:
         crc = b"%08x" % crc32c(lines[0])
         if lines[1] == crc:
             return None
         return "CRC-32C of the boot id", crc.decode(), repr(lines[1])
-    if len(lines) == 2 and not lines[1] and _BOOT_ID.fullmatch(lines[0]):
-        return None
     return "boot id", "an id, and its CRC-32C", repr(content[:48])

@@ -80,13 +80,13 @@ class MappedFile:
         "_closed",
         "_fd",
         "_fs",
-        "_holds",
         "_lock",
         "_map",
         "_target",
         "committed_position",
         "end_position",
         "flushed_position",
+        "hold_count",
         "path",
         "position",
         "size_bytes",
@@ -112,7 +112,8 @@ class MappedFile:
         self._buffer = buffer  # From the transient pool; writes go there and not to the map.
         self._map: mmap.mmap | None = None
         self._target: memoryview | None = None
-        self._holds = 0
+        self.hold_count = 0
+        """Count of the views and running reads that pin the file."""
         self._closed = False
         self._lock = threading.Lock()  # Guards _holds, _closed and the teardown.
 
@@ -179,7 +180,7 @@ class MappedFile:
 
     def _mapped(self) -> mmap.mmap:
         with self._lock:
-            if self._closed and not self._holds:
+            if self._closed and not self.hold_count:
                 raise ClosedError(self.path)
             if self._map is None:
                 self._map = self._fs.map(self._fd, self.path, self.size_bytes)
@@ -225,7 +226,7 @@ class MappedFile:
         with self._lock:  # Inlined `hold`: once an append.
             if self._closed:
                 raise ClosedError(self.path)
-            self._holds += 1
+            self.hold_count += 1
         try:
             self._fs.sync(self._fd, self.path)
         finally:
@@ -238,7 +239,7 @@ class MappedFile:
         """Unmap a file that is complete; it is read with `pread` from now on."""
         assert self.committed_position == self.end_position, f"{self.path} is not complete"
         with self._lock:
-            if not self._holds and not self._closed:
+            if not self.hold_count and not self._closed:
                 self._unmap()
 
     # --- Reading ---
@@ -303,20 +304,15 @@ class MappedFile:
         with self._lock:
             if self._closed:
                 raise ClosedError(self.path)
-            self._holds += 1
+            self.hold_count += 1
 
     def drop(self) -> None:
         """End a `hold`; the last one tears a closed file down."""
         with self._lock:
-            self._holds -= 1
-            assert self._holds >= 0, f"{self.path}: dropped more often than held"
-            if self._closed and not self._holds:
+            self.hold_count -= 1
+            assert self.hold_count >= 0, f"{self.path}: dropped more often than held"
+            if self._closed and not self.hold_count:
                 self._tear_down()
-
-    @property
-    def hold_count(self) -> int:
-        """Count of the views and running reads that pin the file."""
-        return self._holds
 
     def lock_memory(self) -> bool:
         """Keep the map in RAM (mlock) until the file is sealed; return whether that worked.
@@ -409,7 +405,7 @@ class MappedFile:
             if self._closed:
                 return
             self._closed = True
-            if not self._holds:
+            if not self.hold_count:
                 self._tear_down()
 
     def delete(self) -> None:

@@ -9,7 +9,7 @@ Source: RocketMQ MappedFileQueue; storage-formats 1.1, 4.7.
 import os
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from store import format as fmt
 from store.errors import LayoutError, PositionRangeError
@@ -17,9 +17,6 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, View, create_file, open_file
 from store.files.staging import aside_directory, aside_path, sweep
-
-_FORMER_ASIDE_SUFFIX: Final = ".aside"
-"""Earlier versions kept files that left the sequence beside it, under this suffix."""
 
 
 class FileSource(Protocol):
@@ -408,9 +405,6 @@ class MappedFileQueue:
         aside = aside_directory(self.directory)
         for name in self._fs.list_directory(aside):
             self._fs.unlink(os.path.join(aside, name))
-        for name in self._fs.list_directory(self.directory):
-            if name.endswith(_FORMER_ASIDE_SUFFIX):
-                self._fs.unlink(os.path.join(self.directory, name))
 
     def close(self) -> None:
         """Close all files; views that are open stay valid. Syncs nothing."""

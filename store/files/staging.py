@@ -44,23 +44,12 @@ def stage(fs: FileSystem, directory: str, name: str, *, part: str = "") -> str:
 
 
 def sweep(fs: FileSystem, directory: str) -> None:
-    """Remove the unfinished files of `directory` after a crash, and those of earlier versions.
-
-    Raises FileSystemError.
-    """
+    """Remove the unfinished files of `directory` after a crash. Raises FileSystemError."""
     staging = os.path.join(os.path.dirname(directory), STAGING_DIRECTORY)
     prefix = os.path.basename(directory) + "-"
     for name in fs.list_directory(staging):
         if name.startswith(prefix):
             fs.unlink(os.path.join(staging, name))
-    sweep_temporary(fs, directory)
-
-
-def sweep_temporary(fs: FileSystem, directory: str) -> None:
-    """Remove files with the suffix of unfinished ones from `directory` itself."""
-    for name in fs.list_directory(directory):
-        if name.endswith(TEMPORARY_SUFFIX):
-            fs.unlink(os.path.join(directory, name))
 
 
 def is_unfinished(path: str) -> bool:

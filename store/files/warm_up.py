@@ -84,9 +84,12 @@ class WarmUp:
         self._condition = threading.Condition(threading.Lock())
         self._ready: deque[PreparedFile] = deque()
         self._next_position: int | None = None  # The first one that is not taken; None = unknown.
-        self._resting = False  # The last attempt failed; the next take tries again.
-        self._is_pausing = False
-        self._waiting_for: int | None = None
+        self.is_resting = False
+        """Whether the last attempt failed; the next take tries again."""
+        self.is_pausing = False
+        """Whether the thread pauses between two pieces of a file that is not needed next."""
+        self.waiting_for: int | None = None
+        """Position of the file that a take waits for."""
         self._error: StoreFullError | FileSystemError | None = None  # For the taker that waits.
         self._last_error: StoreFullError | FileSystemError | None = None  # For the next poll.
         self._polled_for: int | None = None  # Position of a poll that found no file ready.
@@ -149,13 +152,13 @@ class WarmUp:
         if self._next_position != position:
             self._discard()
             self._next_position = position
-        self._resting, self._error = False, None
+        self.is_resting, self._error = False, None
         if not self._ready:
             self._condition.notify_all()
 
     def _wait_until_ready(self, position: int) -> None:
         deadline_ns = self._monotonic_ns() + self._timeout_ms * (_NS_PER_S // 1000)
-        self._waiting_for = position
+        self.waiting_for = position
         self._condition.notify_all()
         try:
             while True:
@@ -171,7 +174,7 @@ class WarmUp:
                     raise BusyError("the allocation of the next log file", self._timeout_ms)
                 self._condition.wait(left_ns / _NS_PER_S)
         finally:
-            self._waiting_for = None
+            self.waiting_for = None
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -193,23 +196,8 @@ class WarmUp:
         """Count of the files that are ready: the spare files of fault-matrix S11."""
         return len(self._ready)
 
-    @property
-    def is_resting(self) -> bool:
-        """Whether the last attempt failed; the next take tries again."""
-        return self._resting
-
-    @property
-    def is_pausing(self) -> bool:
-        """Whether the thread pauses between two pieces of a file that is not needed next."""
-        return self._is_pausing
-
-    @property
-    def is_taker_waiting(self) -> bool:
-        """Whether a take waits for its file."""
-        return self._waiting_for is not None
-
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until a condition over the properties above holds; return whether it does. A change
+        """Wait until a condition over the attributes holds; return whether it does. A change
         is seen at once, so a caller that needs the exact moment does not poll."""
         with self._condition:
             return self._condition.wait_for(condition, timeout_s)
@@ -259,7 +247,7 @@ class WarmUp:
 
     def _wanted(self) -> int | None:
         """Return the position of the next file to make; None if all are ready or one failed."""
-        if self._next_position is None or self._resting or len(self._ready) >= self._file_count:
+        if self._next_position is None or self.is_resting or len(self._ready) >= self._file_count:
             return None
         return self._next_position + len(self._ready) * self._file_size_bytes
 
@@ -282,7 +270,7 @@ class WarmUp:
                 self._file_size_bytes,
                 warm_up=self._warm_up,
                 is_cancelled=lambda: self._stopping or self._wanted() != position,
-                is_urgent=lambda: position in (self._waiting_for, self._polled_for),
+                is_urgent=lambda: position in (self.waiting_for, self._polled_for),
                 pace=pace,
             )
         except (StoreFullError, FileSystemError) as error:
@@ -295,21 +283,21 @@ class WarmUp:
                 prepared.discard()  # The log went elsewhere meanwhile.
             if failed is not None and wanted:
                 self._counters.prepare_failed_count += 1
-                self._resting = True
+                self.is_resting = True
                 self._last_error = failed
-                self._error = failed if self._waiting_for == position else None
+                self._error = failed if self.waiting_for == position else None
             self._condition.notify_all()
 
     def _pause(self, position: int, worked_ns: int) -> None:
         """Leave processor and disk to the appends, unless the log needs this file next."""
         with self._condition:
-            self._is_pausing = True
+            self.is_pausing = True
             self._condition.notify_all()
             self._condition.wait_for(
                 lambda: not self._ready or self._stopping or self._wanted() != position,
                 worked_ns * _PAUSE_PER_WORK / _NS_PER_S,
             )
-            self._is_pausing = False
+            self.is_pausing = False
 
     def _lock_file(self, file: MappedFile) -> None:
         try:

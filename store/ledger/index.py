@@ -35,7 +35,7 @@ class LedgerIndex:
         self._inline = InlineFiles(fs, directory, units_per_file * _UNIT)
         self.files: Final = MappedFileQueue(fs, directory, units_per_file * _UNIT, self)
         self._ready: MappedFile | None = None  # The file that was found mapped.
-        self._spares: dict[int, MappedFile] = {}  # Files taken ahead, by position; still empty.
+        self.spares: dict[int, MappedFile] = {}  # Files taken ahead, by position; still empty.
         self._spare_lock = threading.RLock()  # Held while files are taken ahead, or come and go.
         self._taken_position = -1  # The file that was taken last.
 
@@ -61,7 +61,7 @@ class LedgerIndex:
     def take(self, position: int) -> MappedFile:
         """Return the next file, as the source of the queue: a spare one if there is one."""
         with self._spare_lock:
-            spare = self._spares.pop(position, None)
+            spare = self.spares.pop(position, None)
             file = spare if spare is not None else self._inline.take(position)
             self._taken_position = position
             return file
@@ -80,8 +80,8 @@ class LedgerIndex:
 
     def _make_spare(self, position: int) -> None:
         with self._spare_lock:
-            if position not in self._spares:
-                spare = self._spares[position] = self._inline.take(position)
+            if position not in self.spares:
+                spare = self.spares[position] = self._inline.take(position)
                 spare.append(b"")  # Maps it.
 
     def prepare(self, index: int, count: int = 1) -> None:
@@ -174,17 +174,12 @@ class LedgerIndex:
             self._fs.unlink(os.path.join(directory, name))
         self._fs.sync_directory(directory)
 
-    @property
-    def spare_positions(self) -> list[int]:
-        """Positions of the files that were made ahead and are still empty."""
-        return sorted(self._spares)
-
     def _drop_spares(self) -> None:
         self._taken_position = -1
-        while self._spares:
-            position = max(self._spares)
-            self._spares[position].delete()
-            del self._spares[position]
+        while self.spares:
+            position = max(self.spares)
+            self.spares[position].delete()
+            del self.spares[position]
 
     # --- Reading ---
 
@@ -223,7 +218,7 @@ class LedgerIndex:
 
     def close(self) -> None:
         """Release the files. Syncs nothing."""
-        for spare in self._spares.values():
+        for spare in self.spares.values():
             spare.close()
-        self._spares.clear()
+        self.spares.clear()
         self.files.close()

@@ -23,7 +23,7 @@ disk counts as full while one more file still fits.
 """
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -223,7 +223,8 @@ class Retention:
         self._spare_file_count = spare_file_count
         self._counters = counters or StoreCounters()
         self._unreadable: FileSystemError | CorruptionError | None = None  # Of this round.
-        self._known: dict[int, int] = {}  # Newest store time by file position, complete files only.
+        self.newest_times: dict[int, int] = {}
+        """Newest store time of complete files, by position, as far as it was needed so far."""
         self.state = DiskState.OK
         self.usage = DiskUsage(1, 1)
 
@@ -257,16 +258,11 @@ class Retention:
 
     def forget_times(self) -> None:
         """Forget what the files hold: the log was cut or replaced, and others may lie there now."""
-        self._known = {}
+        self.newest_times = {}
 
     def _judge(self, usage: DiskUsage) -> None:
         self.usage = usage
         self.state = self.policy.disk_state(usage, self._spare_file_count())
-
-    @property
-    def newest_times(self) -> Mapping[int, int]:
-        """Newest store time of complete files, by position, as far as it was needed so far."""
-        return self._known
 
     def check_writable(self) -> None:
         """Raise StoreFullError while the disk counts as full; nothing was written then.
@@ -283,13 +279,17 @@ class Retention:
         if self._deletable_position is not None:
             hi = min(hi, self._deletable_position())
         complete = files[:-1]  # The last one may have been so before, and was cut since.
-        known = {f.position: self._known[f.position] for f in complete if f.position in self._known}
+        known = {
+            f.position: self.newest_times[f.position]
+            for f in complete
+            if f.position in self.newest_times
+        }
         for file in complete:
             if file.position not in known:
                 newest = self._time_of(file)
                 if newest is not None:
                     known[file.position] = newest
-        self._known = known
+        self.newest_times = known
         ages = [FileAge(f.size_bytes, known.get(f.position), f.end_position <= hi) for f in files]
         if files:  # The last file grows, so each call reads its time.
             last = ages[-1]

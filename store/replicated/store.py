@@ -77,7 +77,8 @@ class ReplicatedStore(Generic[LogT]):
         """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
         self._are_offsets_known = False
-        self._expired_position = 0
+        self.expired_position = 0
+        """End of the files that the next deletion takes, if nothing else needs them; 0: of none."""
         self._judged_at = engine.log.changes.number
         """The number of the log's changes at which the expired files were found."""
         self._for_room: frozenset[int] = frozenset()
@@ -219,7 +220,7 @@ class ReplicatedStore(Generic[LogT]):
         going = files[:count]
         self._has_more = count >= DELETE_COUNT_MAX
         self._for_room = frozenset(file.position for file in going[count - for_room_count :])
-        self._expired_position = going[-1].end_position if going else 0
+        self.expired_position = going[-1].end_position if going else 0
         self._judged_at = number
 
     @property
@@ -227,17 +228,7 @@ class ReplicatedStore(Generic[LogT]):
         """End of the files that have to go; 0 once the log was cut or replaced since. For the
         thread that changes the log."""
         is_same = self.log.changes.is_unchanged(self._judged_at)
-        return self._expired_position if is_same else 0
-
-    @property
-    def expired_position(self) -> int:
-        """End of the files that the next deletion takes, if nothing else needs them; 0: of none."""
-        return self._expired_position
-
-    def expire_below(self, position: int) -> None:
-        """Have the next deletion take the files below a position, whatever their age, until
-        `find_expired` is called again."""
-        self._expired_position = position
+        return self.expired_position if is_same else 0
 
     def _count_deleted(self, files: Sequence[MappedFile]) -> None:
         """Count files that were taken out of the log."""

@@ -297,7 +297,7 @@ def another_boot(cluster: LocalCluster, node_id: int) -> None:
     """As if the machine had lost power: the page cache of this node is gone."""
     data = cluster.node_directory(node_id) / "data"
     assert (data / "abort").exists(), "it was stopped, not killed"
-    (data / "boot_id").write_text("00000000-0000-0000-0000-000000000000\n")
+    (data / "boot_id").write_text("00000000-0000-0000-0000-000000000000\ne3d274d5\n")
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from raft.pump.replica import Replica
 from store.config import StoreConfig
 from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
-from tests.node.links import LIMITS
+from tests.node.links import LIMITS, NoLives
 from tests.patience import eventually
 
 
@@ -64,7 +64,7 @@ class DriverNode:
         identity = LinkIdentity(
             CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
-        self.link = PeerLink(identity, self, LIMITS)
+        self.link = PeerLink(identity, self, LIMITS, lives=NoLives())
         self.port = await self.link.start(HOST, port)
 
     def join(self, ports: dict[NodeId, int]) -> None:

@@ -189,12 +189,12 @@ class Node:
         files = log.store.ledger.files.files
         if not files:
             return 0
-        log.store.expire_below(files[min(count, len(files) - 1)].position)
+        log.store.expired_position = files[min(count, len(files) - 1)].position
         index = log.retention_candidate(self.checkpoint)
         if index <= log.base_index:
             return 0
-        replica.snapshot_durable(replica.snapshot_meta_at(index))
-        deletion = log.plan_deletion(min(self.checkpoint, replica.compactable_to()))
+        replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
+        deletion = log.plan_deletion(min(self.checkpoint, replica.core.compactable_to()))
         if deletion is None:
             return 0
         assert deletion.write_start()
@@ -245,7 +245,7 @@ class Cluster:
                     max(sender.checkpoint, message.meta.index),
                 )
             except PositionRangeError:
-                sender.replica.report_snapshot_failed(message.to)
+                sender.replica.core.report_snapshot_failed(message.to)
                 return
             outgoing = Outgoing(message, encode_snapshot(snapshot))
             self.installed_count += 1

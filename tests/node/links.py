@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -15,6 +15,7 @@ from node.peers.handshake import CloseCode, LinkIdentity
 from node.peers.link import LinkPeer, PeerLink
 from node.peers.types import LinkLimits, TakeFrame
 from raft.errors import PeerProtocolError
+from raft.lives import Known
 from raft.messages import Index, NodeId
 from tests.calm_loop import CalmLoop
 from tests.coroutines import POLLER, TIMEOUT_S
@@ -63,6 +64,19 @@ def transport_of(connection: PeerConnection) -> asyncio.Transport:
     return connection._transport
 
 
+class NoLives:
+    """A `PeerLives` that believes every node."""
+
+    def tell(self, node: NodeId) -> bytes:
+        return b""
+
+    def remembered(self) -> Mapping[NodeId, Known]:
+        return {}
+
+    def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
+        return ""
+
+
 class Node:
     """A link and what its handler was told."""
 
@@ -79,6 +93,7 @@ class Node:
         self.kept: memoryview | None = None
         self.host, self.port = "127.0.0.1", 0
         self.take_frame: TakeFrame = self.keep  # A test may replace it while connections are open.
+        options = {"lives": NoLives(), **options}
         self.link = PeerLink(identity(node, **changes), self, limits, random=Random(1), **options)
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:

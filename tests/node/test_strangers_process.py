@@ -130,10 +130,8 @@ def test_a_master_outlives_absurd_epochs(tmp_path: Path) -> None:
         for _ in range(3):
             with Stranger(peer_address(cluster, master), who, to=master) as stranger:
                 stranger.shake_hands()
-                stranger.send_raw(
-                    encode(Hello(other, 7, f"{cluster.cluster_id}/g0"), is_checked=True)
-                )
-                stranger.send_raw(encode(absurd, is_checked=True))
+                stranger.send_raw(encode(Hello(other, 7, f"{cluster.cluster_id}/g0")))
+                stranger.send_raw(encode(absurd))
                 stranger.read_to_the_end()
         wait_for(
             "the refusals", lambda: metric_of(cluster, master, "quorumlog_ha_epoch_jumps_total")

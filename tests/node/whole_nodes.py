@@ -38,7 +38,7 @@ from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
 from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
-from tests.node.links import LIMITS
+from tests.node.links import LIMITS, NoLives
 from tests.patience import eventually
 
 _RAFT = (
@@ -136,7 +136,8 @@ class WholeNode:
             CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
         self.frames = PeerFrames(lambda: max(0, self.log.last_index), self.fatal)
-        self.link = PeerLink(identity, self.frames, LIMITS, random=Random(self.node_id))
+        random = Random(self.node_id)
+        self.link = PeerLink(identity, self.frames, LIMITS, lives=NoLives(), random=random)
         self.port = await self.link.start(HOST, self.port)
 
     def join(self, ports: dict[NodeId, int]) -> None:
@@ -197,7 +198,7 @@ class WholeNode:
     async def crash(self) -> None:
         """Leave as SIGKILL would, between two steps of the maintenance thread."""
         self.is_up = False
-        self.world.installed_count += self.snapshots._receiver.stats().received_count
+        self.world.installed_count += self.snapshots._receiver.received_count
         self.checks.stop()
         self.driver.stop()
         self.broker.stop()
@@ -232,7 +233,7 @@ class WholeNode:
         count = min(expired_count, len(files) - 1)
         if count > 0:
             before(self)
-            store.expire_below(files[count - 1].end_position)
+            store.expired_position = files[count - 1].end_position
             await maintenance.step("retention", maintenance.steps.delete_expired)
 
     def _run_beside(self, work: object) -> None:

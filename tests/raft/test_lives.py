@@ -57,8 +57,8 @@ def test_an_old_copy_is_found_by(known: dict[str, int], why: str) -> None:
     [
         (UNKNOWN, {}),  # Nobody knows anything.
         (BEFORE._replace(life=1, nonce=7), {}),  # So long ago that it does not know any more.
-        (BEFORE._replace(life=0, nonce=0), {}),  # It was of an older version.
-        (BEFORE._replace(life=9), {"life": 0}),  # It is of an older version.
+        (BEFORE._replace(life=0, nonce=0), {}),  # It was part of no cluster yet.
+        (BEFORE._replace(life=9), {"life": 0}),  # It is part of no cluster yet.
         (BEFORE, {"start_term": 4, "start_last_index": 95}),  # A later leader cut its log.
         (BEFORE._replace(acked_term=2, acked=500), {}),  # The same, and it was seen since.
         # It lost power, and says that acks may be missing.
@@ -292,7 +292,7 @@ def test_a_leader_remembers_what_was_acked() -> None:
     cluster.receive(1, append_reply(3, 1, 1, standing=Standing.JOINING, incarnation=9))
     lives.judge(2, TOLD._replace(start_term=1, start_last_index=1))
     lives.look(cluster.state(1))
-    assert lives.of(3) == Known(0, 0, 9, 1, 1, NO_INDEX, NO_INDEX), "a disk of an older version"
+    assert lives.of(3) == Known(0, 0, 9, 1, 1, NO_INDEX, NO_INDEX), "a disk that told no life"
 
 
 def test_acks_of_an_incarnation_that_was_not_told_say_nothing() -> None:

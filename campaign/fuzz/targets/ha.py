@@ -1,8 +1,4 @@
-"""Targets of master-slave mode: both directions of its link, with checks and without.
-
-The first byte says which: its lowest bit is the direction, the next one whether the stream has
-checks.
-"""
+"""Targets of master-slave mode: both directions of its link. The lowest bit says which."""
 
 from collections.abc import Iterator
 from random import Random
@@ -21,12 +17,11 @@ _FIXED: Final = ({1: 16, 2: 12}, {1: 20, 2: 36})
 def _link(data: bytes) -> None:
     if not data:
         return
-    is_down, is_checked = bool(data[0] & 1), bool(data[0] & 2)
+    parser_of: Any = wire.DownParser if data[0] & 1 else wire.UpParser
     stream = data[1:]
 
     def parse(pieces: Iterator[bytes], frames: list[Any]) -> None:
-        parser: Any = wire.DownParser if is_down else wire.UpParser
-        parser = parser(is_checked=is_checked)
+        parser = parser_of()
         for piece in pieces:
             frames += parser.feed(piece)
             claim(parser.held_size_bytes <= len(stream), "more is held than has arrived")
@@ -34,7 +29,7 @@ def _link(data: bytes) -> None:
     # Frames in front of a bad one are dropped with their link, so only good streams are compared.
     parse(iter((stream,)), [])
     frames = same_however_cut(stream, parse, (wire.HaFrameError,))
-    again = b"".join(wire.encode(frame, is_checked=is_checked) for frame in frames)
+    again = b"".join(wire.encode(frame) for frame in frames)
     claim(stream.startswith(again), "frames are encoded otherwise than they came")
 
 
@@ -65,11 +60,9 @@ def _down(random: Random) -> wire.DownFrame:
 
 def _examples(random: Random) -> list[bytes]:
     found = []
-    for mode in range(4):
-        make = _down if mode & 1 else _up
+    for mode, make in enumerate((_up, _down)):
         frames = [make(random) for _ in range(random.randint(1, 4))]
-        stream = b"".join(wire.encode(frame, is_checked=bool(mode & 2)) for frame in frames)
-        found.append(bytes((mode,)) + stream)
+        found.append(bytes((mode,)) + b"".join(map(wire.encode, frames)))
     return found
 
 
@@ -81,17 +74,15 @@ def _repaired(data: bytes) -> bytes:
     """Put the checks right, as far as states and sizes allow."""
     if not data:
         return data
-    is_down, is_checked = data[0] & 1, data[0] & 2
+    is_down = data[0] & 1
     out, at = bytearray(data), 1
     while at + 8 <= len(out):
         state, size = (int.from_bytes(out[i : i + 4], "big") for i in (at, at + 4))
         head = 8 if state >= 64 else _FIXED[is_down].get(state, 0)
         if not head or at + head > len(out):
             break
-        body_at = at + head
-        if is_checked:
-            out[body_at : body_at + 4] = _crc(out[at:body_at])
-            body_at += 4
+        body_at = at + head + 4
+        out[body_at - 4 : body_at] = _crc(out[at : at + head])
         has_body = state >= 64 or bool(is_down)
         if not has_body:
             at = body_at
@@ -99,11 +90,9 @@ def _repaired(data: bytes) -> bytes:
         end = body_at + size
         if end + 4 > len(out):
             break
-        if state >= 64:
-            out[end : end + 4] = _crc(out[at : at + 8] + out[body_at:end])
-        elif is_checked:
-            out[end : end + 4] = _crc(out[body_at:end])
-        at = end + (4 if state >= 64 or is_checked else 0)
+        prefix = out[at : at + 8] if state >= 64 else bytearray()
+        out[end : end + 4] = _crc(prefix + out[body_at:end])
+        at = end + 4
     return bytes(out)
 
 

@@ -150,7 +150,7 @@ def _transfer(data: bytes) -> None:
         if kind is FrameKind.FETCH_ENTRIES:
             on_frame = server.on_frame
         on_frame(2, kind, header, memoryview(payload))
-        held = receiver.stats().held_size_bytes
+        held = receiver.held_size_bytes
         claim(held <= min(len(data), _STATE_SIZE_BYTES_MAX), f"{held} bytes are held")
     claim(sum(map(len, received)) <= len(data), "more state than was sent")
 

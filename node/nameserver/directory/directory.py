@@ -51,7 +51,6 @@ class Directory:
             "register": self._register,
             "heartbeat": self._heartbeat,
             "unregister": self._unregister,
-            "expire": self._expire,
             "forget_group": self._forget_group,
             "elect": self._elect,
             "alter_in_sync": self._alter_in_sync,
@@ -168,16 +167,6 @@ class Directory:
         self._forget_if_empty(group)
         return {}
 
-    def _expire(self, command: Command) -> dict[str, Json]:
-        now_ms = an_integer(command.get("now_ms"), "now_ms")
-        expired: dict[str, Json] = {}
-        for name in sorted(self.groups):
-            group = self.groups[name]
-            if silent := group.expire(now_ms, self.limits.broker_expiry_ms):
-                expired[name] = [*silent]
-            self._forget_if_empty(group)
-        return {"expired": expired}
-
     def _forget_group(self, command: Command) -> dict[str, Json]:
         group = self.group(command.get("group"))
         if an_integer(command.get("expected_epoch"), "expected_epoch") != group.epoch_highest:
@@ -293,11 +282,6 @@ def encoded_command(command: Command, key: str) -> bytes:
     """Return a command in the form of the log, with its unique id."""
     text = json.dumps({**command, "id": key}, sort_keys=True, separators=(",", ":"))
     return text.encode()
-
-
-def expire_command(now_ms: int) -> dict[str, Json]:
-    """Return the command that forgets silent brokers by the times that they reported."""
-    return {"op": "expire", "now_ms": now_ms}
 
 
 def unregister_command(group: str, broker_id: int, start_ms: int) -> dict[str, Json]:

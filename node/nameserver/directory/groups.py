@@ -150,17 +150,6 @@ class Group:
         self._process(broker_id, start_ms)
         self._remove(broker_id)
 
-    def expire(self, now_ms: int, silence_ms: int) -> list[int]:
-        """Forget the brokers that have been silent for longer; return their ids."""
-        silent = [
-            broker.broker_id
-            for broker in self.brokers.values()
-            if not broker.is_alive(now_ms, silence_ms)
-        ]
-        for broker_id in silent:
-            self._remove(broker_id)
-        return sorted(silent)
-
     def elect(
         self, number: int, wanted: Binding, expected: tuple[int, int], limits: DirectoryLimits
     ) -> None:

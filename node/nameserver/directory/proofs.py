@@ -37,7 +37,7 @@ class Prover:
         self._secret, self._cluster_id = secret, cluster_id
 
     def seal(self, request: pb.ReportRequest, challenge: bytes) -> None:
-        """Add the proof; `challenge` is empty for an older server, which gives none."""
+        """Add the proof that answers a challenge."""
         request.challenge, request.nonce = challenge, secrets.token_bytes(NONCE_SIZE_BYTES)
         request.proof = _proof(self._secret, self._cluster_id, request)
 

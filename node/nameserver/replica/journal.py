@@ -42,7 +42,7 @@ COMMIT_SAVE_SECONDS: Final = 10
 
 
 class Own(NamedTuple):
-    """The identity of a replica beside its log (`lives`). A file of an earlier build lacks it."""
+    """The identity of a replica beside its log (`lives`)."""
 
     life: int = 0
     """The count of starts of this directory."""
@@ -60,13 +60,17 @@ class Journal:
         then."""
         self._fs, self._directory = fs, directory
         self._path = os.path.join(directory, _NAME)
-        self._address, self._members = address, sorted(members)
-        self._own = Own()
+        self._address = address
+        self.members = sorted(members)
+        """The addresses of all replicas, in order."""
+        self.own = Own()
+        """The identity of this replica."""
         self._meta = MetaFile(fs, directory, "term")
         self._term, self._vote, self._commit_index = 0, "", 1
         self._entries: list[Entry] = []
         self._synced_count = 0
-        self._end_position = 0
+        self.size_bytes = 0
+        """The size of the journal's file."""
         self._is_meta_dirty = self._must_rewrite = False
         self._keeps_tail = False
         self._seconds = 0
@@ -78,24 +82,9 @@ class Journal:
         else:
             self._load_entries()
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of the journal's file."""
-        return self._end_position
-
-    @property
-    def members(self) -> list[str]:
-        """The addresses of all replicas, in order."""
-        return self._members
-
-    @property
-    def own(self) -> Own:
-        """The identity of this replica."""
-        return self._own
-
     def set_own(self, own: Own) -> None:
         """Set the identity of this replica; `sync` makes it durable."""
-        self._own = own
+        self.own = own
         self._is_meta_dirty = True
 
     @property
@@ -149,9 +138,9 @@ class Journal:
             self._rewrite()
         elif len(self._entries) > self._synced_count:
             data = b"".join(_record(entry) for entry in self._entries[self._synced_count :])
-            self._fs.write_at(self._fd, self._path, self._end_position, data)
+            self._fs.write_at(self._fd, self._path, self.size_bytes, data)
             self._fs.sync(self._fd, self._path)
-            self._end_position += len(data)
+            self.size_bytes += len(data)
             self._synced_count = len(self._entries)
 
     def close(self) -> None:
@@ -247,29 +236,29 @@ class Journal:
             self._term = an_integer(payload.get("term"), "term")
             self._vote = a_text(payload.get("vote"), "vote", _ADDRESS_SIZE_CHARS_MAX)
             self._commit_index = an_integer(payload.get("commit_index"), "commit_index")
-            self._own = Own(
-                an_integer(payload.get("life", 0), "life"),
-                an_integer(payload.get("incarnation", 0), "incarnation"),
-                payload.get("is_joining", False) is True,
+            self.own = Own(
+                an_integer(payload.get("life"), "life"),
+                an_integer(payload.get("incarnation"), "incarnation"),
+                payload.get("is_joining") is True,
             )
         except (StoreError, CommandRefused) as error:
             raise FilesDamagedError(self._directory, str(error)) from error
-        if (address, members) != (self._address, self._members):
+        if (address, members) != (self._address, self.members):
             raise FilesDamagedError(
                 self._directory,
                 f"it belongs to replica {address} of {members}, "
-                f"this is {self._address} of {self._members}",
+                f"this is {self._address} of {self.members}",
             )
 
     def _save_meta(self) -> None:
-        members: list[Json] = [*self._members]
+        members: list[Json] = [*self.members]
         payload: dict[str, Json] = {
             "address": self._address,
             "members": members,
             "term": self._term,
             "vote": self._vote,
             "commit_index": min(self._commit_index, max(1, self.last_index)),
-            **self._own._asdict(),
+            **self.own._asdict(),
         }
         self._meta.save(payload)
         while self._meta.generation < _GENERATION_MIN:
@@ -292,7 +281,7 @@ class Journal:
                 raise self._damaged(position, f"entry {entry[1]} follows {self.last_index}")
             self._entries.append(entry)
             position += _HEAD.size + len(entry[0])
-        self._synced_count, self._end_position = len(self._entries), position
+        self._synced_count, self.size_bytes = len(self._entries), position
 
     def _check_torn(self, content: bytes, position: int) -> None:
         """Raise FilesDamagedError if a complete record follows a bad one: only the last record may
@@ -326,7 +315,7 @@ class Journal:
             self._fs.close(self._fd)
         self._fd = fd
         self._must_rewrite = False
-        self._synced_count, self._end_position = len(self._entries), len(data)
+        self._synced_count, self.size_bytes = len(self._entries), len(data)
 
 
 def _record(entry: Entry) -> bytes:

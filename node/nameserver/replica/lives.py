@@ -124,7 +124,7 @@ class ReplicaLives:
     def counts(self, member: str) -> bool:
         """Whether the votes and acks of a member count, and it may lead.
 
-        A member of an earlier build sends no life; it counts until it was seen in one."""
+        A member of which no life is known counts until it was seen in one."""
         if not self._is_guarded:
             return True
         standing = self._standings.get(member)
@@ -160,9 +160,7 @@ class ReplicaLives:
     # --- Messages of lives ---
 
     def tell(self) -> dict[str, Any]:
-        """Return the message of lives for a member. Sync the journal before sending it.
-
-        Its other fields are a vote in term 0, which an earlier build ignores."""
+        """Return the message of lives for a member. Sync the journal before sending it."""
         lives = encode_lives(self._own(), self._lives.known)
         return {"type": "response_vote", "term": 0, "members": self._members, "lives": lives}
 

@@ -253,9 +253,9 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
             self._connections[node].send({**replica.lives.tell(), **between})
 
     def _is_between_us(self, node: Any, message: messages.Message) -> bool:
-        """Whether `node` sent the message to this replica; an earlier build names neither."""
-        own, other = self._selfNode.address, node.address
-        return bool(message.get("from", other) == other and message.get("to", own) == own)
+        """Whether `node` sent the message to this replica."""
+        between = message.get("from"), message.get("to")
+        return between == (node.address, self._selfNode.address)
 
     def _on_told(self, node: Any, members: list[str], lives: bytes) -> None:
         replica = self._replica

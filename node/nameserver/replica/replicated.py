@@ -131,7 +131,8 @@ class NameServer:
         self._replica: DirectoryReplica | None = None
         self._thread: threading.Thread | None = None
         self._must_stop = threading.Event()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """The error that ended the replica; None if there was none."""
         self._room = Room("commands of the name server", IN_FLIGHT_COUNT_MAX)
 
     async def start(self) -> None:
@@ -220,11 +221,6 @@ class NameServer:
         return self._replica is not None
 
     @property
-    def failure(self) -> Exception | None:
-        """The error that ended the replica; None if there was none."""
-        return self._failure
-
-    @property
     def leader(self) -> str:
         """The address of the leading replica, as far as this one knows; empty: none."""
         replica = self._replica
@@ -243,7 +239,7 @@ class NameServer:
 
     def status(self) -> NameServerStatus:
         """Return the status of this replica."""
-        replica, failure = self._replica, self._failure
+        replica, failure = self._replica, self.failure
         size_bytes = self.look(lambda directory: directory.size_bytes)
         size_bytes_max = self._machine.directory.limits.state_size_bytes_max
         counts = (self._room.used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
@@ -277,7 +273,7 @@ class NameServer:
         """Submit a command once and return the library's answer, which may be wrong."""
         replica = self._replica
         if replica is None:
-            raise ReplicaFailedError(str(self._failure or "it is not running"))
+            raise ReplicaFailedError(str(self.failure or "it is not running"))
         if not replica.hasQuorum:
             return None, FAIL_REASON.MISSING_LEADER  # The library would drop the command.
         encoded = encoded_command(command, key)
@@ -309,7 +305,7 @@ class NameServer:
             self._tick(replica)
         except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
             # A replica that may be wrong no longer sends messages; the data path continues.
-            self._failure = replica.failure = error
+            self.failure = replica.failure = error
             _log.exception("this replica of the name server has stopped")
         finally:
             self._replica = None

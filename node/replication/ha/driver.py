@@ -284,12 +284,10 @@ class HaDriver(HaReplica):
                     self.inbound.close(connection, str(error))
                     continue
                 lo, hi, check = item.lo, item.hi, b""
-            is_checked = connection.is_checked
-            connection.send(transfer_head(item.head, len(body), is_checked=is_checked))
+            connection.send(transfer_head(item.head, len(body)))
             connection.send(body)
-            if is_checked:
-                check = check or body_check(body)
-                connection.send(check)
+            check = check or body_check(body)
+            connection.send(check)
 
     def _close(self, close: Close) -> None:
         connection = _sender(close.link)

@@ -25,7 +25,7 @@ class HaMemory:
     """Implements `node.replication.lives.Memory`."""
 
     incarnation_max = NUMBER_MAX
-    """Earlier builds drew any number for a new disk."""
+    """A new disk draws any number."""
 
     def __init__(self, log: HaLog) -> None:
         self._log = log

@@ -272,7 +272,7 @@ class RaftDriver:
     def accept_loss(self) -> None:
         """Go on after a majority's power loss, for an operator. Raises RecoveryRefusedError."""
         self._check_running()
-        self.replica.accept_loss()
+        self.replica.core.accept_loss()
         self._touch()
 
     def set_fenced(self, is_fenced: bool) -> None:
@@ -353,13 +353,13 @@ class RaftDriver:
     def on_disconnected(self, node: NodeId) -> None:
         """Note that a link broke: messages in flight to `node` may be lost."""
         if not self._stopped:
-            self.replica.report_unreachable(node)
+            self.replica.core.report_unreachable(node)
             self._touch()
 
     def on_snapshot_failed(self, node: NodeId) -> None:
         """Note that a snapshot did not get to `node`."""
         if not self._stopped:
-            self.replica.report_snapshot_failed(node)
+            self.replica.core.report_snapshot_failed(node)
             self._touch()
 
     # --- The turn ---

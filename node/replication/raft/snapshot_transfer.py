@@ -9,7 +9,6 @@ failure, upon which the leader's core starts over.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -43,18 +42,6 @@ class SnapshotLimits:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
         if self.chunk_size_bytes > PAYLOAD_SIZE_BYTES_MAX:
             raise ValueError(f"chunk_size_bytes must be at most {PAYLOAD_SIZE_BYTES_MAX}")
-
-
-class SnapshotSenderStats(NamedTuple):
-    """Counters and fill level of the sending side."""
-
-    transfer_count: int
-    """Transfers under way, or complete and not yet known to be installed."""
-    begun_count: int
-    sent_count: int
-    """Transfers whose last byte was handed to the link."""
-    failed_count: int
-    sent_size_bytes: int
 
 
 class _Outgoing:
@@ -92,11 +79,13 @@ class SnapshotSender:
         self._link, self._read_state, self._on_failed = link, read_state, on_failed
         self._limits = limits or SnapshotLimits()
         self._transfers: dict[NodeId, _Outgoing] = {}
-        self._begun_count = self._sent_count = self._failed_count = self._sent_size_bytes = 0
+        self.begun_count = self.failed_count = 0
+        self.sent_count = self.sent_size_bytes = 0
+        """Transfers whose last byte was handed to the link, and bytes of all."""
 
     def begin(self, message: InstallSnapshot) -> None:
         """Start a transfer, instead of the current one to that node. The next `pump` goes on."""
-        self._begun_count += 1
+        self.begun_count += 1
         limit = self._limits.state_size_bytes_max
         state, failure = b"", ""
         try:
@@ -154,15 +143,10 @@ class SnapshotSender:
         """Forget all transfers and report nothing, since this node does not lead any more."""
         self._transfers.clear()
 
-    def stats(self) -> SnapshotSenderStats:
-        """Return a snapshot of the counters."""
-        return SnapshotSenderStats(
-            len(self._transfers),
-            self._begun_count,
-            self._sent_count,
-            self._failed_count,
-            self._sent_size_bytes,
-        )
+    @property
+    def transfer_count(self) -> int:
+        """Transfers under way, or complete and not yet known to be installed."""
+        return len(self._transfers)
 
     def _feed(self, node: NodeId, transfer: _Outgoing) -> None:
         limits, link = self._limits, self._link
@@ -182,25 +166,15 @@ class SnapshotSender:
                 if not link.send(node, FrameKind.SNAPSHOT_CHUNK, header, chunk):
                     return
                 transfer.at += len(chunk)
-                self._sent_size_bytes += len(chunk)
+                self.sent_size_bytes += len(chunk)
             if transfer.at == len(transfer.state):
                 transfer.state = None  # The record stays: the connection may still lose bytes.
-                self._sent_count += 1
+                self.sent_count += 1
 
     def _fail(self, node: NodeId, reason: str) -> None:
         del self._transfers[node]
-        self._failed_count += 1
+        self.failed_count += 1
         self._on_failed(node, reason)
-
-
-class SnapshotReceiverStats(NamedTuple):
-    """Counters and fill level of the receiving side."""
-
-    held_size_bytes: int
-    """Bytes held of the snapshot being received."""
-    received_count: int
-    ignored_chunk_count: int
-    """Chunks of transfers that were given up here; a few follow each."""
 
 
 class _Incoming:
@@ -232,7 +206,8 @@ class SnapshotReceiver:
         self._group, self._node_id, self._on_received = group, node_id, on_received
         self._limits, self._check = limits or SnapshotLimits(), check
         self._incoming: _Incoming | None = None
-        self._received_count = self._ignored_chunk_count = 0
+        self.received_count = self.ignored_chunk_count = 0
+        """The second: chunks of transfers that were given up here; a few follow each."""
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         """Take an INSTALL_SNAPSHOT or a SNAPSHOT_CHUNK. Raises PeerProtocolError: drop the
@@ -248,10 +223,10 @@ class SnapshotReceiver:
         if self._incoming is not None and self._incoming.node == node:
             self._incoming = None
 
-    def stats(self) -> SnapshotReceiverStats:
-        """Return a snapshot of the counters."""
-        held = self._incoming.size_bytes if self._incoming is not None else 0
-        return SnapshotReceiverStats(held, self._received_count, self._ignored_chunk_count)
+    @property
+    def held_size_bytes(self) -> int:
+        """Bytes held of the snapshot being received."""
+        return self._incoming.size_bytes if self._incoming is not None else 0
 
     def _begin(self, node: NodeId, header: bytes) -> None:
         found = decode_install(header, group=self._group, sender=node, to=self._node_id)
@@ -270,7 +245,7 @@ class SnapshotReceiver:
     def _add(self, node: NodeId, header: bytes, payload: memoryview) -> None:
         incoming = self._incoming
         if incoming is None or incoming.node != node:
-            self._ignored_chunk_count += 1
+            self.ignored_chunk_count += 1
             return
         try:
             chunk = pb.SnapshotChunk.FromString(header)
@@ -299,7 +274,7 @@ class SnapshotReceiver:
             detail = f"a snapshot with CRC {crc:08X}, announced was {incoming.header.crc:08X}"
             raise self._refused(incoming, detail)
         self._incoming = None
-        self._received_count += 1
+        self.received_count += 1
         self._on_received(incoming.header.message, state)
 
     def _refused(self, incoming: _Incoming, detail: str) -> PeerProtocolError:

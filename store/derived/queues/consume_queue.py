@@ -24,7 +24,7 @@ from store.files import failpoints
 from store.files.failpoints import hit
 
 __all__ = ["FILLER", "UNIT_SIZE_BYTES", "ConsumeQueue", "IsBefore", "QueueEnvironment", "Unit"]
-from store.files.staging import stage, sweep_temporary
+from store.files.staging import stage
 
 FILLER: Final = fmt.CONSUME_QUEUE_UNIT.pack(0, fmt.CONSUME_QUEUE_FILLER_SIZE, 0)
 _unpack_unit: Final = fmt.CONSUME_QUEUE_UNIT.unpack_from
@@ -308,9 +308,8 @@ class ConsumeQueue(QueueReads):
             self._cut()
 
     def _load_names(self, may_be_short: bool) -> list[str]:
-        """List the files; remove left-overs of a creation; check sizes and sequence."""
+        """List the files; check sizes and sequence."""
         environment, directory = self._environment, self.directory
-        sweep_temporary(environment.fs, directory)
         names = environment.fs.list_directory(directory)
         names = [n for n in names if len(n) == fmt.FILE_NAME_DIGITS and n.isdecimal()]
         expected_at = int(names[0]) if names else 0

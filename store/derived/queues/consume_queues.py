@@ -54,7 +54,7 @@ class ConsumeQueues:
         """Topics with inner batches, which have no queue here."""
         self._rebuild_mark = os.path.join(self.directory, REBUILD_MARK)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        self._dirty: dict[ConsumeQueue, None] = {}  # Have bytes or names that are not durable.
+        self.dirty: dict[ConsumeQueue, None] = {}  # Have bytes or names that are not durable.
         self._dirty_lock = threading.Lock()
         self._sync_lock = threading.Lock()  # One sync at a time, and none during a cut.
         self._grown: dict[QueueKey, None] = {}
@@ -98,7 +98,7 @@ class ConsumeQueues:
             if queue.has_files:
                 self._queues[topic.encode(), queue_id] = queue
                 if not is_clean or queue.has_new_names:
-                    self._dirty[queue] = None
+                    self.dirty[queue] = None
             if not is_clean:  # The last run may have been killed before it synced them.
                 self._environment.new_names |= {
                     os.path.join(self.directory, topic),
@@ -134,7 +134,7 @@ class ConsumeQueues:
             self._note_dirty(queue)
             raise
         if count:
-            if queue not in self._dirty:  # A sync that takes this set later has the bytes, too.
+            if queue not in self.dirty:  # A sync that takes this set later has the bytes, too.
                 self._note_dirty(queue)
             self._grown[key] = None
         return count
@@ -169,7 +169,7 @@ class ConsumeQueues:
     def _note_dirty(self, queue: ConsumeQueue) -> None:
         """Note a queue after its bytes: a sync that missed them leaves it dirty."""
         with self._dirty_lock:
-            self._dirty[queue] = None
+            self.dirty[queue] = None
 
     def take_grown(self) -> KeysView[QueueKey]:
         """Return the queues that got units since the last call, to wake their waiting readers.
@@ -179,17 +179,11 @@ class ConsumeQueues:
         grown, self._grown = self._grown, {}
         return grown.keys()
 
-    @property
-    def dirty_count(self) -> int:
-        """Count of the queues with bytes or names that are not durable."""
-        with self._dirty_lock:
-            return len(self._dirty)
-
     def sync(self) -> None:
         """Make everything that was put before the call durable. Raises SyncFailedError: stop."""
         with self._sync_lock:
             with self._dirty_lock:
-                dirty, self._dirty = self._dirty, {}
+                dirty, self.dirty = self.dirty, {}
             try:
                 for queue in dirty:
                     queue.sync_units()
@@ -200,14 +194,14 @@ class ConsumeQueues:
                 self._environment.sums.write()
             except BaseException:
                 with self._dirty_lock:
-                    self._dirty |= dirty
+                    self.dirty |= dirty
                 raise
 
     def mend(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
         """Overwrite wrong units of a queue; see `ConsumeQueue.rewrite`."""
         queue.rewrite(offset, units)
         with self._dirty_lock:
-            self._dirty[queue] = None
+            self.dirty[queue] = None
 
     def _sync_new_names(self) -> None:
         names, self._environment.new_names = self._environment.new_names, set()
@@ -257,7 +251,7 @@ class ConsumeQueues:
         with self._sync_lock:
             self._queues = {}
             with self._dirty_lock:
-                self._dirty = {}
+                self.dirty = {}
             self._environment.tail_files.release_all()
             self.descriptors.close()
             fs.make_directory(self.directory)
@@ -334,7 +328,7 @@ class ConsumeQueues:
                 queue = ConsumeQueue(self._environment, topic, key[1])
                 queue.begin(int(offset))
                 with self._dirty_lock:
-                    self._dirty[queue] = None
+                    self.dirty[queue] = None
                 self._queues[key] = queue
 
     def complete_rebuild(self) -> None:

@@ -132,15 +132,3 @@ async def test_reports_are_proven_also_after_a_server_restart() -> None:
             assert (found.is_accepted, found.reason) == (False, "unproven")
             assert "the same secret_file" in found.detail
         assert len(server.said) == 2
-
-
-async def test_a_server_of_before_there_were_proofs_takes_what_is_said() -> None:
-    """An upgrade begins with the nodes that have no replica."""
-
-    server = Server()
-    server.may_answer.set()
-    async with served(server) as remote_to:
-        remote = remote_to(prover=Prover(SECRET, "c"))
-        for _ in range(3):
-            assert (await remote.change({"op": "x"})).is_accepted
-        assert server.asked_count == 4, "asked once what it wants proven"

@@ -24,7 +24,7 @@ from node.errors.nameserver import (
 )
 from node.nameserver import service as service_module
 from node.nameserver.calls import NameServerCalls
-from node.nameserver.directory.directory import expire_command, unregister_command
+from node.nameserver.directory.directory import forget_group_command, unregister_command
 from node.nameserver.directory.proofs import Prover
 from node.nameserver.directory.reports import TopicQueues
 from node.nameserver.registration import Registration
@@ -283,7 +283,7 @@ async def test_advice_and_in_sync_sets_travel_to_and_from_another_process(tmp_pa
 @pytest.mark.long
 async def test_commands_of_the_controller_are_refused_from_a_node(tmp_path: Path) -> None:
     async with serving(service_of(alone(tmp_path), None)) as calls:
-        for command in (b"{", b"[]", json.dumps(expire_command(1)).encode()):
+        for command in (b"{", b"[]", json.dumps(forget_group_command("g", 1)).encode()):
             request = pb.ReportRequest(group="g", command=command)
             Prover(SECRET, "c").seal(request, calls._service.report_judge.challenge())
             with pytest.raises(BadRequestError):

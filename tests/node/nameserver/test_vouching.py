@@ -12,7 +12,7 @@ from node.config.load import load
 from node.errors.common import BadRequestError, BusyError, NodeError
 from node.errors.nameserver import NotVouchedError, UnprovenReportError
 from node.nameserver.directory import proofs
-from node.nameserver.directory.directory import Command, expire_command, unregister_command
+from node.nameserver.directory.directory import Command, forget_group_command, unregister_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.nameserver.directory.reports import BrokerReport, LogEnd, heartbeat
@@ -228,7 +228,7 @@ def test_a_malformed_report_is_refused_by_name(secret: bytes) -> None:
     odd: list[Any] = [
         {**beat("ha", 2), "broker_id": "2"},
         {**alter(2, [2], (0, 0)), "requester": True},
-        expire_command(1),
+        forget_group_command("ha", 1),
         ["heartbeat"],
     ]
     if not secret:

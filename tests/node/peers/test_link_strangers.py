@@ -434,6 +434,17 @@ def test_an_absurd_last_index_is_refused() -> None:
         handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
 
 
+def test_a_peer_without_checksums_is_refused_by_name() -> None:
+    nonce, challenge = handshake.challenge()
+    _, header = handshake.hello(identity(2), challenge, to=1, last_index=5)
+    old = pb.Hello.FromString(header)
+    old.ClearField("checked_frames")
+    header = old.SerializeToString()
+    with pytest.raises(HandshakeRefusedError, match="start it with this version") as caught:
+        handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+    assert caught.value.code is handshake.CloseCode.WRONG_PROTOCOL
+
+
 def test_a_proof_is_of_the_sizes_and_bytes_of_its_fields() -> None:
     """Replicas of different builds compare proofs."""
     fields = (b"x", b"ab", b"\xff", b"7")

@@ -107,12 +107,12 @@ def test_transfer_order_leaves_with_the_same_turn() -> None:
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:
     cluster = filled()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):
-        cluster.nodes[1].replica.accept_loss()
+        cluster.nodes[1].replica.core.accept_loss()
     cluster.crash(1)
     cluster.restart(1, recovering=True)
     replica = cluster.nodes[1].replica
     cluster.nodes[1].syncs_at_once = False
-    replica.accept_loss()
+    replica.core.accept_loss()
     effects = cluster.settle(1)
     assert effects.flush is not None
     assert effects.must_sync
@@ -127,10 +127,10 @@ def test_cutting_keeps_what_this_turn_owes() -> None:
     """An append built earlier in the turn still leaves with its bytes."""
     cluster = filled(retained_lag_entry_count_max=0)
     replica = cluster.nodes[1].replica
-    meta = replica.snapshot_meta_at(replica.applied)
+    meta = replica.core.snapshot_meta_at(replica.applied)
     cluster.nodes[1].log.snapshot = meta
     cluster.nodes[1].log.sync()
-    replica.snapshot_durable(meta)
+    replica.core.snapshot_durable(meta)
     replica.propose("new")
     replica.compact_to(meta.index)
     cluster.nodes[1].log.cut(meta.index)

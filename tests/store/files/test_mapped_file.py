@@ -19,7 +19,6 @@ from store.files import failpoints
 from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile, create_file
 from store.files.mapped_file_queue import MappedFileQueue
-from store.files.staging import TEMPORARY_SUFFIX
 
 SIZE = 8192
 FS = FileSystem()
@@ -159,7 +158,6 @@ def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) ->
     queue = new_queue(tmp_path)
     fill(queue, 3)
     queue.close()
-    (tmp_path / ("00000000000000024576" + TEMPORARY_SUFFIX)).write_bytes(b"half")
     (tmp_path / "00000000000000024576").write_bytes(b"")
     queue = new_queue(tmp_path)
     assert len(queue.files) == 3

@@ -167,7 +167,7 @@ def test_a_file_that_somebody_waits_for_is_not_warmed(tmp_path: Path) -> None:
     assert warmed.fs.began.acquire(timeout=PATIENCE_S)
     taker = threading.Thread(target=lambda: warmed.source.take(0).close())
     taker.start()
-    assert warmed.source.wait_for(lambda: warmed.source.is_taker_waiting, PATIENCE_S)
+    assert warmed.source.wait_for(lambda: warmed.source.waiting_for is not None, PATIENCE_S)
     warmed.fs.is_open.set()
     taker.join(PATIENCE_S)
     warmed.await_ready(1)

@@ -1,7 +1,6 @@
 """Stores that were killed: what opening mends is no damage, and a repair loses nothing durable."""
 
 import shutil
-import uuid
 from pathlib import Path
 from random import Random
 
@@ -43,7 +42,7 @@ def killed(root: Path, config: StoreConfig, random: Random) -> tuple[Path, int]:
             store.append(encode_message("topic0", 0, b"%08d" % number, {"KEYS": "k"}))
         copy = Path(shutil.copytree(root / "store", root / "copy"))
     if random.random() < 0.5:
-        (copy / "boot_id").write_text(f"{uuid.UUID(int=1)}\n")
+        (copy / "boot_id").write_text("00000000-0000-0000-0000-000000000001\n11b9f7d6\n")
     return copy, count
 
 

@@ -26,6 +26,7 @@ from tests.store.ledger.whole import check_whole
 from tests.store.ledgers import (
     FILE,
     add,
+    append_raw,
     data_file,
     grow,
     image,
@@ -60,7 +61,7 @@ def test_a_cut_leaves_the_bytes_of_a_log_that_never_had_more(tmp_path: Path, cut
     if index:
         raw_hi = index
         while shorter.last_index < raw_hi - 1:
-            shorter.append_raw(ledger.read_range(shorter.last_index + 1, raw_hi, FILE))
+            append_raw(shorter, ledger.read_range(shorter.last_index + 1, raw_hi, FILE))
     ledger.sync()
     ledger.truncate_from(index, commit_index=index - 1)
     assert ledger.tail == shorter.tail
@@ -73,7 +74,7 @@ def test_a_cut_leaves_the_bytes_of_a_log_that_never_had_more(tmp_path: Path, cut
     grow(shorter, Random(2), shorter.max_position + FILE)
     while ledger.last_index < shorter.last_index:
         lo = ledger.last_index + 1
-        ledger.append_raw(shorter.read_range(lo, shorter.last_index + 1, FILE))
+        append_raw(ledger, shorter.read_range(lo, shorter.last_index + 1, FILE))
     assert image(tmp_path / "a") == image(tmp_path / "b")
     ledger.close()
     shorter.close()
@@ -111,7 +112,7 @@ def test_a_cut_that_was_stopped_is_finished_before_anything_else(
         case "append":
             ledger.append_entry(KIND_NO_OP, 1, bytes(len(raw) - 48))
         case "append raw":
-            ledger.append_raw(raw)
+            append_raw(ledger, raw)
         case "the same cut":
             ledger.truncate_from(5, commit_index=4)
         case _:

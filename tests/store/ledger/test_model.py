@@ -13,7 +13,7 @@ from store.ledger.entry import KIND_CONFIGURATION, KIND_DATA, KIND_NO_OP
 from store.ledger.ledger import Ledger
 from tests.seeds import examples
 from tests.store.ledger.whole import check_whole
-from tests.store.ledgers import image, new_ledger, open_ledger
+from tests.store.ledgers import append_raw, image, new_ledger, open_ledger
 from tests.store.overwrites import overwrite
 from tests.store.records import BORN, batch, numbers, small_config
 
@@ -59,7 +59,7 @@ class TwoLedgers(RuleBasedStateMachine):
             lo = self.follower.last_index + 1
             if self.first <= lo < len(self.model):
                 raw = self.leader.read_range(lo, len(self.model), max_size_bytes)
-                assert self.follower.append_raw(raw)[0] == lo
+                assert append_raw(self.follower, raw)[0] == lo
 
     @precondition(lambda self: len(self.model) > self.first)
     @rule(data=st.data())

@@ -28,6 +28,7 @@ from tests.store.entries import encode_entry
 from tests.store.ledgers import (
     FILE,
     add,
+    append_raw,
     grow,
     image,
     new_ledger,
@@ -69,9 +70,9 @@ def test_a_raw_run_may_fill_several_index_files(ledger: Ledger, tmp_path: Path) 
     raw = ledger.read_range(0, 1000, FILE)
     with failpoints.armed("fs.allocate=ENOSPC@4"):
         with pytest.raises(StoreFullError):
-            follower.append_raw(raw)
+            append_raw(follower, raw)
         assert (follower.last_index, follower.max_position) == (-1, 0)
-    assert follower.append_raw(raw) == (0, 999)
+    assert append_raw(follower, raw) == (0, 999)
     assert len(follower.index.files.files) == 8
     assert image(tmp_path / "follower") == image(tmp_path)
     follower.close()
@@ -86,9 +87,9 @@ def test_raw_entries_without_room_for_all_their_files_leave_the_log_as_it_was(
     follower = new_ledger(tmp_path / "follower")
     raw = ledger.read_entries(0, ledger.last_index + 1)
     with failpoints.armed(f"fs.allocate=ENOSPC@{call}"), pytest.raises(StoreFullError):
-        follower.append_raw(raw)
+        append_raw(follower, raw)
     assert (follower.last_index, follower.max_position) == (-1, 0)
-    assert follower.append_raw(raw) == (0, ledger.last_index)
+    assert append_raw(follower, raw) == (0, ledger.last_index)
     assert image(tmp_path / "follower") == image(tmp_path)
     follower.close()
 
@@ -105,9 +106,9 @@ def test_a_follower_refuses_every_flipped_bit_and_writes_nothing(
         bad = bytearray(raw)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ForeignEntryError):
-            follower.append_raw(bytes(bad))
+            append_raw(follower, bytes(bad))
     assert image(tmp_path / "follower") == before
-    assert follower.append_raw(raw) == (0, 2)
+    assert append_raw(follower, raw) == (0, 2)
     follower.close()
 
 
@@ -118,19 +119,19 @@ def test_an_entry_that_comes_alone_is_refused_with_any_bit_flipped(
     add(ledger)
     add(ledger, 1, records=1, size_bytes=10)
     follower = new_ledger(tmp_path / "follower")
-    follower.append_raw(ledger.read_range(0, 1, FILE))
+    append_raw(follower, ledger.read_range(0, 1, FILE))
     raw = ledger.read_range(1, 2, 1)
     for bit in range(len(raw) * 8):
         bad = bytearray(raw)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ForeignEntryError):
-            follower.append_raw(bytes(bad))
+            append_raw(follower, bytes(bad))
     for cut in range(len(raw)):
         with pytest.raises(ForeignEntryError):
-            follower.append_raw(raw[:cut])
-    assert follower.append_raw(raw) == (1, 1)
+            append_raw(follower, raw[:cut])
+    assert append_raw(follower, raw) == (1, 1)
     with pytest.raises(ForeignEntryError):
-        follower.append_raw(raw)
+        append_raw(follower, raw)
     follower.close()
 
 
@@ -162,10 +163,10 @@ def test_an_entry_that_comes_alone_with_right_checksums_is_not_believed(
     made = changed(raw, change | {"chain": chain})
     if not field:
         assert made == raw
-        assert follower.append_raw(made) == (1, 1)
+        assert append_raw(follower, made) == (1, 1)
     else:
         with pytest.raises(ForeignEntryError) as caught:
-            follower.append_raw(made)
+            append_raw(follower, made)
         assert caught.value.field == field
         assert follower.last_index == 0
     follower.close()
@@ -221,12 +222,12 @@ def test_a_follower_names_what_does_not_fit(
     ledger.append_entry(KIND_NO_OP, 1, b"abc")
     raw = ledger.read_range(1, 2, FILE)
     with pytest.raises(ForeignEntryError) as caught:
-        follower.append_raw(changed(raw, change))
+        append_raw(follower, changed(raw, change))
     assert (caught.value.field, caught.value.index) == (field, 1)
     for cut in (b"", raw[:47], raw[:-1], raw + raw[:10]):
         with pytest.raises(ForeignEntryError):
-            follower.append_raw(cut)
-    assert follower.append_raw(raw) == (1, 1)
+            append_raw(follower, cut)
+    assert append_raw(follower, raw) == (1, 1)
     follower.close()
 
 
@@ -235,11 +236,11 @@ def test_a_follower_refuses_a_blank_that_was_not_due(ledger: Ledger) -> None:
     add(ledger)
     link = ChainLink(0, 1, ledger.tail.link.chain_crc)
     with pytest.raises(ForeignEntryError, match="position"):
-        ledger.append_raw(encode_entry(KIND_NO_OP, link, FILE, b"small"))
+        append_raw(ledger, encode_entry(KIND_NO_OP, link, FILE, b"small"))
     big = bytes(FILE - 48 - 8)
     with pytest.raises(ForeignEntryError, match="position"):
-        ledger.append_raw(encode_entry(KIND_NO_OP, link, ledger.max_position, big))
-    assert ledger.append_raw(encode_entry(KIND_NO_OP, link, FILE, big)) == (1, 1)
+        append_raw(ledger, encode_entry(KIND_NO_OP, link, ledger.max_position, big))
+    assert append_raw(ledger, encode_entry(KIND_NO_OP, link, FILE, big)) == (1, 1)
 
 
 def test_a_range_lies_in_one_file_and_holds_one_entry_at_least(ledger: Ledger) -> None:

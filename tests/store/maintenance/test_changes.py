@@ -141,11 +141,11 @@ def test_a_file_that_was_written_anew_between_two_rounds_is_as_young_as_it_is(
     """Also when it is complete again by the second round."""
     times = iter(range(BORN + 1000, BORN + 10**9, 1000))
     store.find_expired()
-    assert store.engine.retention._known[0] == BORN
+    assert store.engine.retention.newest_times[0] == BORN
     store.engine.clock = lambda: next(times)
     write_anew(store, 0)
     store.find_expired()
-    assert store.engine.retention._known[0] > BORN
+    assert store.engine.retention.newest_times[0] > BORN
 
 
 # --- A change that fails half-way ---

@@ -195,17 +195,17 @@ def test_maintenance_makes_the_next_index_file(store: ReplicaStore) -> None:
     for _ in range(90):
         store.append_own(KIND_NO_OP, 1, b"")
     store.maintain()
-    assert not index.spare_positions
+    assert not index.spares
     for _ in range(20):
         store.append_own(KIND_NO_OP, 1, b"")
     store.maintain()
-    assert index.spare_positions == [128 * 32]
+    assert sorted(index.spares) == [128 * 32]
     with failpoints.armed("fs.allocate=ENOSPC@1+"):
         for _ in range(60):
             store.append_own(KIND_NO_OP, 1, b"")
     assert len(index.files.files) == 2
     store.truncate_from(100)
-    assert not index.spare_positions
+    assert not index.spares
     for _ in range(60):
         store.append_own(KIND_NO_OP, 2, b"")
     assert store.ledger.position_of(159) > 0

@@ -166,21 +166,15 @@ class HaMachine:
 
     # The log.
 
-    def appended(self, end: int, waiter: object) -> HaEffects:
-        """Take the end of records that a serving master wrote; `waiter` waits as the mode
-        demands."""
-
-        def run(s: HaState) -> None:
-            _append(s, end, waiter)
-
-        return self._do(run)
-
     def appended_all(self, appends: Iterable[tuple[int, object]]) -> HaEffects:
         """Take several appends, in order: they share transfers and a sync."""
 
         def run(s: HaState) -> None:
+            assert s.role is HaRole.MASTER, "check_append comes first"
             for end, waiter in appends:
-                _append(s, end, waiter)
+                assert end > s.end, f"append to {end} of a log that ends at {s.end}"
+                s.end = end
+                s.waiters.add(end, s.mode, waiter)
 
         return self._do(run)
 
@@ -297,13 +291,6 @@ class HaMachine:
 def _not_master(s: HaState) -> MachineNotMasterError:
     master = s.bound.master_id
     return MachineNotMasterError(NO_REPLICA if master == s.me else master)
-
-
-def _append(s: HaState, end: int, waiter: object) -> None:
-    assert s.role is HaRole.MASTER, "check_append comes first"
-    assert end > s.end, f"append to {end} of a log that ends at {s.end}"
-    s.end = end
-    s.waiters.add(end, s.mode, waiter)
 
 
 def _receive(s: HaState, link: SlaveLink, frame: Frame, checked: object) -> None:

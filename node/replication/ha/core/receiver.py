@@ -27,7 +27,6 @@ class Receiver:
     """A stream on one link. Made when the handshake is sent."""
 
     __slots__ = (
-        "_sender_end",
         "acked",
         "contact_ms",
         "epochs",
@@ -41,7 +40,6 @@ class Receiver:
         self.link = link
         self.epochs: Epochs | None = None
         """The sender's epochs, once it replied."""
-        self._sender_end = 0
         self.is_streaming = False
         """Whether the first offset was reported."""
         self.has_begun = False
@@ -56,7 +54,7 @@ class Receiver:
         if self.epochs is not None:
             raise HaProtocolError("a second reply to one handshake")
         self._check_reply(reply)
-        self.epochs, self._sender_end = Epochs(reply.epochs), reply.end
+        self.epochs = Epochs(reply.epochs)
         point = mine.consistent_point(end, self.epochs, reply.end)
         if point is None:
             return DivergencePoint(lowest, False)

@@ -10,10 +10,10 @@ begin at 64 and carry a CRC-32C, because a flipped bit in a fence would be belie
 64 HELLO, 65 BIND, 66 BOUND, 67 ADMIT, 68 a request for an image of the state, 69 a piece of one.
 
 RocketMQ's frames have no checksum, and a flipped bit in an ack would be believed, too (fault-matrix
-N16). So two nodes whose handshakes both say `checked_frames` speak a stream with checks: the head
-of each frame, the part of a fixed size, is followed by the CRC-32C of the head, and a body of
-variable size by the CRC-32C of the body. The additional frames keep the one at their end. A flipped
-size is thus found at once, and not when the announced bytes have arrived.
+N16). So nodes speak a stream with checks: the head of each frame, the part of a fixed size, is
+followed by the CRC-32C of the head, and a body of variable size by the CRC-32C of the body. The
+additional frames keep the one at their end. A flipped size is thus found at once, and not when the
+announced bytes have arrived.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
 Frame: TypeAlias = UpFrame | DownFrame
 
 
-def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = False) -> bytes:
+def transfer_head(frame: Transfer, body_size_bytes: int) -> bytes:
     """Return the head of a body that is sent from the mapping without a copy: 36 bytes, and 4 of
-    check. With `is_checked` the `body_check` of the body has to follow."""
+    check. The body and its `body_check` have to follow."""
     head = _TRANSFER.pack(
         _STATE_TRANSFER,
         body_size_bytes,
@@ -171,7 +171,7 @@ def transfer_head(frame: Transfer, body_size_bytes: int, *, is_checked: bool = F
         frame.epoch_start,
         frame.confirm,
     )
-    return head + body_check(head) if is_checked else head
+    return head + body_check(head)
 
 
 def body_check(data: bytes) -> bytes:
@@ -179,33 +179,26 @@ def body_check(data: bytes) -> bytes:
     return _CRC.pack(crc32c(data))
 
 
-def encode(frame: Frame, *, is_checked: bool = False) -> bytes:
-    """Encode any frame; with `is_checked` for a peer that reads a stream with checks."""
+def encode(frame: Frame) -> bytes:
+    """Encode any frame."""
     match frame:
         case Handshake(replica_id, is_from_last_file, is_learner):
             head = _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
-            return head + body_check(head) if is_checked else head
+            return head + body_check(head)
         case Ack(position):
             head = _ACK.pack(_STATE_TRANSFER, position)
-            return head + body_check(head) if is_checked else head
+            return head + body_check(head)
         case HandshakeReply(end, last_epoch, epochs):
             assert len(epochs) <= EPOCH_COUNT_MAX, f"{len(epochs)} epochs"
             size_bytes = _EPOCH.size * len(epochs)
             head = _REPLY.pack(_STATE_HANDSHAKE, size_bytes, end, last_epoch)
             body = b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
-            return head + body_check(head) + body + body_check(body) if is_checked else head + body
+            return head + body_check(head) + body + body_check(body)
         case Transfer():
             body = bytes(frame.body)
-            head = transfer_head(frame, len(body), is_checked=is_checked)
-            return head + body + body_check(body) if is_checked else head + body
+            return transfer_head(frame, len(body)) + body + body_check(body)
         case _:
-            data = _encode_own(frame)
-            return _with_head_check(data) if is_checked else data
-
-
-def _with_head_check(data: bytes) -> bytes:
-    head = data[: _PREFIX.size]
-    return head + body_check(head) + data[_PREFIX.size :]
+            return _encode_own(frame)
 
 
 def _encode_own(frame: Hello | Bind | Bound | Admit | ImageRequest | ImagePiece) -> bytes:
@@ -236,8 +229,8 @@ def _encode_own(frame: Hello | Bind | Bound | Admit | ImageRequest | ImagePiece)
 
 
 def _own(state: int, body: bytes) -> bytes:
-    head = _PREFIX.pack(state, len(body)) + body
-    return head + _CRC.pack(crc32c(head))
+    head = _PREFIX.pack(state, len(body))
+    return head + body_check(head) + body + body_check(head + body)
 
 
 class _Parser:
@@ -245,11 +238,9 @@ class _Parser:
 
     _states: ClassVar[frozenset[int]]
 
-    def __init__(self, *, is_checked: bool = False) -> None:
+    def __init__(self) -> None:
         self._buffer = bytearray()
         self._broken = False
-        self.is_checked = is_checked
-        """Whether the stream has checks. Set before the first byte."""
 
     @property
     def held_size_bytes(self) -> int:
@@ -280,8 +271,6 @@ class _Parser:
         """Return the size of the complete head, including its verified check; 0: read more. Raises
         HaChecksumError."""
         buffer, size_bytes = self._buffer, layout.size
-        if not self.is_checked:
-            return size_bytes if len(buffer) >= size_bytes else 0
         if len(buffer) < size_bytes + _CRC.size:
             return 0
         self._verify(bytes(buffer[:size_bytes]), size_bytes, "head")
@@ -290,13 +279,11 @@ class _Parser:
     def _body(self, head_size_bytes: int, size_bytes: int) -> tuple[int, bytes] | None:
         """Return the size of the frame and its body; None: read more. Raises HaChecksumError."""
         end = head_size_bytes + size_bytes
-        whole = end + _CRC.size if self.is_checked else end
-        if len(self._buffer) < whole:
+        if len(self._buffer) < end + _CRC.size:
             return None
         body = bytes(memoryview(self._buffer)[head_size_bytes:end])
-        if self.is_checked:
-            self._verify(body, end, "body")
-        return whole, body
+        self._verify(body, end, "body")
+        return end + _CRC.size, body
 
     def _own_body(self) -> tuple[int, bytes] | None:
         """Return size and body of an additional frame; None: read more."""

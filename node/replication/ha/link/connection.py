@@ -63,9 +63,6 @@ class HaConnection(Stream, asyncio.Protocol):
     ) -> None:
         super().__init__(limits, side, to)
         self._owner = owner
-        self.is_checked = False
-        """Whether frames carry checks in both directions, as both sides support them. Known with
-        `info`."""
         self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
         """Bytes of the handshake; later those that arrived before `begin`."""
@@ -79,10 +76,9 @@ class HaConnection(Stream, asyncio.Protocol):
         assert self.info is not None, "the handshake is not over"
         return self.info.node_id
 
-    def open(self, info: PeerInfo, traffic: LinkTraffic, *, is_checked: bool) -> None:
+    def open(self, info: PeerInfo, traffic: LinkTraffic) -> None:
         """End the handshake. Reading resumes with `begin`."""
         assert self._transport is not None, "a handshake without a socket"
-        self.is_checked = self._parser.is_checked = is_checked
         self._transport.pause_reading()
         self.meet(info, traffic)
 
@@ -112,8 +108,8 @@ class HaConnection(Stream, asyncio.Protocol):
             self._owner.on_too_much(self)
 
     def send_frame(self, frame: HaFrame) -> None:
-        """Queue a frame, with or without checks as agreed for this connection."""
-        self.send(encode(frame, is_checked=self.is_checked))
+        """Queue a frame."""
+        self.send(encode(frame))
 
     # --- asyncio.Protocol ---
 

@@ -23,7 +23,7 @@ from node.peers.frames import FrameKind
 from node.peers.greeting import Greeter
 from node.peers.handshake import CloseCode, HandshakeRefusedError, LinkIdentity, PeerInfo
 from node.peers.stream import Side
-from node.peers.types import LinkLimits, LinkStats, NoLives, PeerLives
+from node.peers.types import LinkLimits, LinkStats, PeerLives
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.link.connection import HaConnection
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -74,14 +74,14 @@ class HaLink:
         *,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
-        lives: PeerLives | None = None,
+        lives: PeerLives,
         limits: LinkLimits = _LIMITS,
     ) -> None:
         """`peers` may contain this node. `last_index` is what a handshake says of the own log:
         NO_INDEX from a disk that never promised anything."""
         self.identity = identity
         self._handler, self._limits = handler, limits
-        self._greeting = Greeter(identity, last_index, lives or NoLives())
+        self._greeting = Greeter(identity, last_index, lives)
         self._tasks = LinkTasks("HA link")
         self._loop = asyncio.get_running_loop()
         self._random = Random()
@@ -211,8 +211,7 @@ class HaLink:
 
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
-        is_checked = info.checked_frames and self.identity.checked_frames
-        connection.open(info, peer.traffic, is_checked=is_checked)
+        connection.open(info, peer.traffic)
         peer.handshake_count += 1
         peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)

@@ -101,8 +101,8 @@ class BindingFile:
         try:
             bound = HaBinding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
             standing = HaStanding(_int(found, "standing"))
-            mode = AckMode(found.get("mode", AckMode.SYNC.value))
-            self.life = _int({"life": 0} | found, "life")  # Absent in the files of earlier builds.
+            mode = AckMode(found["mode"])
+            self.life = _int(found, "life")
             self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
         except (KeyError, ValueError) as error:
             path = os.path.join(self._directory, BINDING_FILE)

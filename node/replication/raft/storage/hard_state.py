@@ -173,6 +173,17 @@ def configuration_of(value: Json) -> ConfigurationAt:
     return ConfigurationAt(_integer(value.get("index"), lo=NO_INDEX), Configuration(*members))
 
 
+_NUMBERS: Final = (
+    ("node_id", 1),
+    ("term", 0),
+    ("vote", 0),
+    ("incarnation", 0),
+    ("life", 0),
+    ("state_fence_position", NO_INDEX),
+)
+"""Fields with the least value of each."""
+
+
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
     def refuse(field: str, cause: Exception) -> NoReturn:
         found = repr(payload.get(field))
@@ -185,16 +196,12 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         if not isinstance(cluster_id, str):
             raise ValueError("a text")
         numbers = []
-        for field, lo in (("node_id", 1), ("term", 0), ("vote", 0), ("incarnation", 0)):
+        for field, lo in _NUMBERS:
             numbers.append(_integer(payload[field], lo=lo))
-        field = "life"
-        life = _integer(payload.get(field, 0), lo=0)  # Absent in the files of earlier builds.
-        field = "state_fence"  # Absent, too.
-        state_fence = payload.get(field, "")
+        field = "state_fence"
+        state_fence = payload[field]
         if not isinstance(state_fence, str):
             raise ValueError("a text")
-        field = "state_fence_position"
-        state_fence_position = _integer(payload.get(field, NO_INDEX), lo=NO_INDEX)
         field = "standing"
         standing = Standing[str(payload[field])]
         if payload.get("is_diverged") is True:
@@ -203,13 +210,13 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         base = payload[field]
         configuration = configuration_of(base) if base is not None else None
         field = "former_base_configuration"
-        base = payload.get(field)  # Absent in the files of the first builds.
+        base = payload[field]
         former = configuration_of(base) if base is not None else None
         field = "configuration_indexes"
         indexes = _integers(payload[field], lo=0)
     except (KeyError, ValueError) as error:
         refuse(field, error)
-    node_id, term, vote, incarnation = numbers
+    node_id, term, vote, incarnation, life, state_fence_position = numbers
     return NodeRecord(
         cluster_id,
         node_id,

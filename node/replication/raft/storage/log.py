@@ -444,7 +444,7 @@ class LedgerLog:
         for none.
 
         `checkpoint_index`: the index of the state machine's newest durable checkpoint. A snapshot
-        at the result would be complete, so the result may be given to `Replica.snapshot_durable`.
+        at the result would be complete, so the result may be given to `RaftCore.snapshot_durable`.
         """
         return self.store.deletable_index(checkpoint_index)
 

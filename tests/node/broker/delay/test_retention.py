@@ -17,7 +17,11 @@ PAGE = 4096
 
 
 class NoFollowers:
-    """A replica that needs nothing of its log."""
+    """A replica that needs nothing of its log, and its core."""
+
+    @property
+    def core(self) -> "NoFollowers":
+        return self
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
         return SnapshotMeta(index, 1, MEMBERS)

@@ -11,9 +11,9 @@ from node.nameserver.directory.directory import (
     Command,
     Directory,
     encoded_command,
-    expire_command,
     put_pair_command,
     read_back_command,
+    unregister_command,
 )
 from node.nameserver.directory.fields import CommandRefused
 from node.nameserver.directory.groups import NO_MASTER
@@ -92,18 +92,6 @@ def test_heartbeats_never_take_time_back() -> None:
     accepted(directory, heartbeat("raft", 1, 1, NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5)))
     broker = directory.groups["raft"].brokers[1]
     assert (broker.last_seen_ms, broker.epoch, broker.log_end) == (NOW_MS, 7, LogEnd(7, 5))
-
-
-def test_silent_brokers_expire_within_thirty_seconds() -> None:
-    directory = Directory()
-    accepted(directory, raft_leader(1, 4))
-    accepted(directory, raft_report(2, now_ms=NOW_MS + 20_000))
-    assert accepted(directory, expire_command(NOW_MS + 24_000)).values == {"expired": {}}
-    told = accepted(directory, expire_command(NOW_MS + 30_000))
-    assert told.values == {"expired": {"raft": [1]}}
-    assert directory.groups["raft"].master_id == NO_MASTER
-    accepted(directory, expire_command(NOW_MS + 90_000))
-    assert not directory.groups
 
 
 def test_a_dead_broker_leaves_the_routes_without_any_commit() -> None:
@@ -244,7 +232,8 @@ def test_the_first_binding_of_an_epoch_number_stays() -> None:
 
 def test_an_empty_ha_group_keeps_its_numbers() -> None:
     directory = ha_directory()
-    accepted(directory, expire_command(NOW_MS + 60_000))
+    for broker in list(directory.groups["ha"].brokers.values()):
+        accepted(directory, unregister_command("ha", broker.broker_id, broker.start_ms))
     assert directory.groups["ha"].epoch_highest == 1
     assert not directory.groups["ha"].brokers
 
@@ -305,7 +294,7 @@ _commands: st.SearchStrategy[Any] = st.one_of(
     st.builds(raft_leader, _small, _small, st.sampled_from("ab")).map(lambda r: r.command()),
     st.builds(elect, st.integers(0, 7), _small, _expected, st.sampled_from("ab")),
     st.builds(alter, _small, st.lists(_small, max_size=3), _expected),
-    st.builds(expire_command, st.integers(NOW_MS, NOW_MS + 90_000)),
+    st.builds(unregister_command, st.sampled_from(("raft", "ha")), _small, _small),
     st.builds(put_pair_command, st.sampled_from("ab"), st.sampled_from("ab"), st.text(max_size=3)),
 )
 

@@ -22,7 +22,7 @@ from node.errors.nameserver import (
     PysyncobjVersionError,
     ReplicaFailedError,
 )
-from node.nameserver.directory.directory import expire_command, put_pair_command
+from node.nameserver.directory.directory import put_pair_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.reports import NO_LOG, heartbeat
 from node.nameserver.replica.pysyncobj import Callback, DirectoryReplica
@@ -86,12 +86,12 @@ async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_pat
             await replica.stop()
         await eventually(lambda: replicas[0].status().state == "no_leader", "no leader")
         with pytest.raises(NoQuorumError):
-            await replicas[0].change(expire_command(NOW_MS), timeout_ms=300)
+            await replicas[0].change(put_pair_command("ns", "k", "v"), timeout_ms=300)
         with pytest.raises(NoQuorumError):
-            await replicas[0].report(expire_command(NOW_MS), timeout_ms=300)
+            await replicas[0].report(put_pair_command("ns", "k", "v"), timeout_ms=300)
         assert replicas[0].route("orders", NOW_MS).shares
         with pytest.raises(ReplicaFailedError):
-            await replicas[1].change(expire_command(NOW_MS))
+            await replicas[1].change(put_pair_command("ns", "k", "v"))
 
 
 @pytest.mark.long
@@ -127,7 +127,8 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
 async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
         await eventually(lambda: server.status().state == "leader", "a leader")
-        beats = [server.report(expire_command(1)) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
+        pair = put_pair_command("ns", "k", "v")
+        beats = [server.report(pair) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
         results = await asyncio.gather(*beats, return_exceptions=True)
         busy = [result for result in results if isinstance(result, BusyError)]
         assert len(busy) == 5

@@ -145,7 +145,7 @@ class Replica:
         """Delete whole files as retention does, once a checkpoint and the marks allow it."""
         self.checkpoint()
         self.log.store.maintain()
-        self.log.store.expire_below(position)
+        self.log.store.expired_position = position
         work = self.log.detach_expired(min(position, self.state.checkpoint_position))
         assert work is not None
         work()

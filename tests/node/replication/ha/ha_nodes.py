@@ -317,7 +317,7 @@ async def shorten(node: WholeHaNode, position: int) -> None:
     if checkpoint is not None:
         checkpoint.save()
     node.log.store.maintain()
-    node.log.store.expire_below(position)
+    node.log.store.expired_position = position
     work = node.log.detach_expired(position)
     assert work is not None
     work()

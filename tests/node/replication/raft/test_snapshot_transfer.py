@@ -138,9 +138,10 @@ def test_a_state_arrives_whole(size_bytes: int) -> None:
     pair.run()
     assert pair.received == [(message(), pair.state)]
     assert pair.failed == []
-    stats = pair.sender.stats()
-    assert (stats.sent_count, stats.sent_size_bytes) == (1, size_bytes)
-    assert pair.receiver.stats() == (0, 1, 0)
+    sender, receiver = pair.sender, pair.receiver
+    assert (sender.sent_count, sender.sent_size_bytes) == (1, size_bytes)
+    assert (receiver.held_size_bytes, receiver.received_count) == (0, 1)
+    assert receiver.ignored_chunk_count == 0
 
 
 def test_the_queue_stays_short() -> None:
@@ -160,7 +161,7 @@ def test_a_full_link_is_waited_for_and_given_up_at_last() -> None:
     assert (pair.link.queued, pair.failed) == ([], [])
     pair.sender.pump(_LIMITS.stalled_ms_max)
     assert pair.failed == [(2, "not sent within 30000 ms")]
-    assert pair.sender.stats().transfer_count == 0
+    assert pair.sender.transfer_count == 0
 
 
 def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_attempt() -> None:
@@ -186,13 +187,13 @@ def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_a
                 sender.begin(outgoing.message)
             cluster.deliver(count=1)
         for node in sender.pump(seconds * 1000):
-            leader.report_snapshot_moved(node)
+            leader.core.report_snapshot_moved(node)
         for kind, header, payload in link.drain(1000):
             receiver.on_frame(1, kind, header, memoryview(payload))
         seconds += 1
         assert seconds < 200
     cluster.deliver()
-    assert (sender.stats().begun_count, failed, received) == (1, [], [state])
+    assert (sender.begun_count, failed, received) == (1, [], [state])
     assert seconds >= 70
     assert cluster.state(3).commit == cluster.state(1).commit
 
@@ -221,7 +222,7 @@ def test_a_lost_connection_is_a_failure_also_after_the_last_byte() -> None:
         pair.run(ticks)
         pair.sender.on_disconnected(2)
         assert pair.failed.pop() == (2, "the connection was lost")
-    assert pair.sender.stats().failed_count == 2
+    assert pair.sender.failed_count == 2
 
 
 def test_without_a_connection_a_transfer_fails_at_the_next_tick() -> None:
@@ -314,7 +315,7 @@ def test_a_malformed_snapshot_drops_the_connection(frames: list[Frame], text: st
     with pytest.raises(PeerProtocolError, match=text):
         pair.put(*frames)
     assert pair.received == []
-    assert pair.receiver.stats().held_size_bytes == 0
+    assert pair.receiver.held_size_bytes == 0
     pair.put(_header(b"good"), _chunk(0, b"good"))
     assert [state for _, state in pair.received] == [b"good"]
 
@@ -324,7 +325,7 @@ def test_chunks_of_nothing_known_are_ignored() -> None:
     pair.put(_chunk(100, b"late"))
     pair.put(_header(b"abcd"))
     pair.put(_chunk(0, b"abcd"), node=3)
-    assert pair.receiver.stats().ignored_chunk_count == 2
+    assert pair.receiver.ignored_chunk_count == 2
     pair.receiver.on_disconnected(3)
     pair.put(_chunk(0, b"abcd"))
     assert len(pair.received) == 1
@@ -337,7 +338,7 @@ def test_the_snapshot_of_the_newest_leader_is_received() -> None:
     pair.put(_header(b"new", newer), node=3)
     pair.put(_chunk(1, b"ld"))
     pair.put(_header(b"old", older), _chunk(0, b"old"))
-    assert (pair.received, pair.receiver.stats().ignored_chunk_count) == ([], 2)
+    assert (pair.received, pair.receiver.ignored_chunk_count) == ([], 2)
     pair.put(_chunk(0, b"new"), node=3)
     assert pair.received == [(newer, b"new")]
 
@@ -345,9 +346,9 @@ def test_the_snapshot_of_the_newest_leader_is_received() -> None:
 def test_a_lost_connection_frees_what_came() -> None:
     pair = Pair()
     pair.put(_header(b"abcd"), _chunk(0, b"ab"))
-    assert pair.receiver.stats().held_size_bytes == 2
+    assert pair.receiver.held_size_bytes == 2
     pair.receiver.on_disconnected(1)
-    assert pair.receiver.stats().held_size_bytes == 0
+    assert pair.receiver.held_size_bytes == 0
     pair.put(_chunk(2, b"cd"))
     assert pair.received == []
 
@@ -381,8 +382,8 @@ async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> Non
             queued = max(queued, one.link.queued_size_bytes(2))
             return bool(done)
 
-        await eventually(lambda: pumped(receiver.stats().held_size_bytes > 1 << 20))
-        assert sender.stats().sent_size_bytes < len(state), "the sockets hold all of it"
+        await eventually(lambda: pumped(receiver.held_size_bytes > 1 << 20))
+        assert sender.sent_size_bytes < len(state), "the sockets hold all of it"
         dialled = one.peer(2).dialled
         assert dialled is not None
         dialled.cut()

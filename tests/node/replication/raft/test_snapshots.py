@@ -11,6 +11,7 @@ import pytest
 from node.errors.common import ShuttingDownError
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
+from raft.core import RaftCore
 from raft.messages import InstallSnapshot
 from store.errors import StoreFullError
 from tests.node.whole_nodes import WholeNode, WholeNodes
@@ -127,12 +128,12 @@ async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
     async with with_one_outrun(tmp_path) as (world, behind):
         leader = await world.leader()
         moved: list[int] = []
-        monkeypatch.setattr(leader.driver.replica, "report_snapshot_moved", moved.append)
+        monkeypatch.setattr(RaftCore, "report_snapshot_moved", lambda _, node: moved.append(node))
         await world.restart(behind)
         await world.settled()
         assert set(moved) == {behind.node_id}
         sender = leader.snapshots._sender
-        assert sender.stats().sent_count == 1
-        failed_count = sender.stats().failed_count  # Connections that were replaced on the way.
-        await eventually(lambda: not sender.stats().transfer_count, "the end of the transfer")
-        assert sender.stats().failed_count == failed_count
+        assert sender.sent_count == 1
+        failed_count = sender.failed_count  # Connections that were replaced on the way.
+        await eventually(lambda: not sender.transfer_count, "the end of the transfer")
+        assert sender.failed_count == failed_count

@@ -88,7 +88,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
     queues = make(tmp_path)
     for n in range(3):
         put(queues, b"t", n, 0, 25)
-    assert queues.dirty_count == 3
+    assert len(queues.dirty) == 3
     with census() as counts:
         queues.sync()
         queues.sync()
@@ -100,7 +100,7 @@ def test_sync_covers_what_is_dirty_and_nothing_else(tmp_path: Path) -> None:
         queues.sync()
     assert counts["fs.sync"] == 1, "only the file that was written"
     assert "fs.sync_directory" not in counts
-    assert queues.dirty_count == 0
+    assert len(queues.dirty) == 0
 
 
 def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_put_beside_a_sync_stays_dirty(tmp_path: Path) -> None:
 
     queues._environment.fs = Interleaved()
     queues.sync()
-    assert queues.dirty_count == 1
+    assert len(queues.dirty) == 1
     queue = queues.get(b"t", 0)
     assert queue is not None
     assert queue.synced_offset == 3
@@ -126,7 +126,7 @@ def test_a_failed_sync_leaves_all_dirty(tmp_path: Path) -> None:
         put(queues, b"t", n, 0, 3)
     with armed("fs.sync=EIO@2"), pytest.raises(SyncFailedError):
         queues.sync()
-    assert queues.dirty_count == 3
+    assert len(queues.dirty) == 3
 
 
 @pytest.mark.parametrize(("keep", "sync_count"), [(0, 1), (4, 1), (10, 0), (24, 1), (25, 0)])

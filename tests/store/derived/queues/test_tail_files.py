@@ -91,7 +91,7 @@ def test_a_unit_that_could_not_be_written_is_written_again(tmp_path: Path) -> No
         queues.append(b"t", 0, 5, units(5, 8))
     assert queues.next_offsets() == {(b"t", 0): 5}
     queue = queues.get(b"t", 0)
-    assert queue in queues._dirty, "a part of it may be in the file"
+    assert queue in queues.dirty, "a part of it may be in the file"
     assert queues.append(b"t", 0, 5, units(5, 8)) == 3
     assert queue is not None
     assert queue.read_units(0, 8) == units(0, 8)

@@ -60,7 +60,7 @@ def test_a_learner_is_no_copy() -> None:
     m.received("two", PROMISE)
     m.received("two", Handshake(2, is_learner=True))
     m.received("two", Ack(100))
-    m.appended(110, "a")
+    m.appended_all([(110, "a")])
     m.durable_to(110)
     assert m.received("two", Ack(110)).resolved == []
     assert [found.waiter for found in m.received("one", Ack(110)).resolved] == ["a"]

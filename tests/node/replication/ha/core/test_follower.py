@@ -50,7 +50,7 @@ def test_an_old_master_is_cut_and_says_what_it_lost() -> None:
     """H6, I19."""
     m = master(100, (1, 0), mode=AckMode.ASYNC)
     for end in (110, 120):
-        m.appended(end, end)
+        m.appended_all([(end, end)])
         m.durable_to(end)
     m.dialled("up", 2)
     m.received("up", Bind(HaBinding(6, 2, 9)))
@@ -189,7 +189,7 @@ def test_heartbeats_and_silence() -> None:
 def test_a_new_disk_counts_after_all_others_confirmed_and_it_holds_everything() -> None:
     """H11."""
     m = master()
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     m.durable_to(10)
     fx = joined(m, "two", 2)
     assert frames(fx, "two") == [Bind(HaBinding(5, 0, 7))]
@@ -210,7 +210,7 @@ def test_a_new_disk_counts_after_all_others_confirmed_and_it_holds_everything() 
 
 def test_a_new_disk_is_not_admitted_below_the_limit_of_readers() -> None:
     m = master()
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     m.durable_to(10)
     assert m.received("one", Ack(10)).confirm == 10
     joined(m, "two", 2)

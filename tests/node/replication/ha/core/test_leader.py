@@ -174,7 +174,7 @@ def test_a_donor_ships_to_the_candidate_it_is_bound_to_and_to_nobody_else() -> N
 
 def test_an_answer_waits_for_the_sync_of_the_log() -> None:
     m = master(100, (1, 0))
-    m.appended(120, "a")
+    m.appended_all([(120, "a")])
     m.dialled("up", 2)
     fx = m.received("up", Bind(HaBinding(6, 2, 9)))
     assert m.role is HaRole.SLAVE
@@ -189,7 +189,7 @@ def test_an_answer_waits_for_the_sync_of_the_log() -> None:
 
 def test_sync_mode_acks_with_k_copies_and_readers_stop_there() -> None:
     m = master()
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     fx = m.durable_to(10)
     assert (fx.resolved, fx.confirm) == ([], None)
     fx = m.received("one", Ack(10))
@@ -201,7 +201,7 @@ def test_sync_mode_acks_with_k_copies_and_readers_stop_there() -> None:
 
 def test_the_master_counts_itself_only_when_synced() -> None:
     m = master()
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     assert m.received("one", Ack(10)).resolved == []
     assert [r.waiter for r in m.durable_to(10).resolved] == ["a"]
 
@@ -212,7 +212,7 @@ def test_acks_count_per_replica_and_not_per_link() -> None:
     state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
     m = promoted(HaMachine(settings, 0, Log(), state, Epochs(), 0))
     m.received("one", Ack(0))
-    m.appended(10, "x")
+    m.appended_all([(10, "x")])
     m.durable_to(10)
     m.received("one", Ack(10))
     fx = joined(m, "b", 1)
@@ -240,7 +240,7 @@ def test_an_ack_below_the_epoch_start_is_no_copy() -> None:
 
 def test_async_mode_acks_what_the_master_synced() -> None:
     m = master(mode=AckMode.ASYNC)
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     fx = m.durable_to(10)
     assert [(r.waiter, r.mode, r.copies) for r in fx.resolved] == [("a", AckMode.ASYNC, 1)]
     assert fx.confirm == 10
@@ -249,16 +249,16 @@ def test_async_mode_acks_what_the_master_synced() -> None:
 def test_each_append_is_decided_in_the_mode_it_was_taken_in() -> None:
     """H12."""
     m = master()
-    m.appended(10, "sync")
+    m.appended_all([(10, "sync")])
     m.set_mode(AckMode.ASYNC)
-    m.appended(20, "async")
+    m.appended_all([(20, "async")])
     assert [r.waiter for r in m.durable_to(20).resolved] == ["async"]
     assert [r.waiter for r in m.received("one", Ack(10)).resolved] == ["sync"]
 
 
 def test_a_fenced_master_tells_its_callers_unknown() -> None:
     m = master()
-    m.appended(10, "a")
+    m.appended_all([(10, "a")])
     fx = m.received("one", bound(HaBinding(6, 2, 9)))
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("a", Outcome.UNKNOWN)]
     with pytest.raises(MachineNotMasterError):
@@ -270,7 +270,7 @@ def test_waiting_appends_are_limited() -> None:
     m = master()
     for n in range(3):
         m.check_append()
-        m.appended(n + 1, n)
+        m.appended_all([(n + 1, n)])
     with pytest.raises(HaBusyError, match="3 appends wait"):
         m.check_append()
 

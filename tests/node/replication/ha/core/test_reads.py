@@ -100,7 +100,7 @@ def test_a_slave_goes_on_as_the_group_was_served() -> None:
 
 def test_a_master_that_resigns_lets_its_slaves_know() -> None:
     m = master(0)
-    m.appended(10, "waiter")
+    m.appended_all([(10, "waiter")])
     fx = m.resign("enough")
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("waiter", Outcome.UNKNOWN)]
     assert [(close.link, close.reason) for close in fx.close] == [("one", "enough")]

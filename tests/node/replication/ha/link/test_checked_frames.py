@@ -1,7 +1,6 @@
 """N16 in master-slave mode: a byte changed on the wire ends the connection and changes nothing.
 
-Real links over loopback, with a relay in between that flips one bit. The dialect is negotiated: a
-node that does not know it is spoken to without checks.
+Real links over loopback, with a relay in between that flips one bit.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.loopback import HOST
-from tests.node.links import LIMITS, identity
+from tests.node.links import LIMITS, NoLives, identity
 from tests.node.replication.ha.link.test_link import Contacts
 from tests.patience import eventually
 
@@ -63,7 +62,7 @@ FRAMES: list[Frame] = [*UP, *DOWN]
 
 def parser_for(frame: Frame) -> UpParser | DownParser:
     is_up = isinstance(frame, UpFrame)
-    return UpParser(is_checked=True) if is_up else DownParser(is_checked=True)
+    return UpParser() if is_up else DownParser()
 
 
 def name(frame: Frame) -> str:
@@ -73,7 +72,7 @@ def name(frame: Frame) -> str:
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> None:
     """The frame alone is there, and nothing behind it: no size may make the parser wait."""
-    data = encode(frame, is_checked=True)
+    data = encode(frame)
     assert parser_for(frame).feed(data) == [frame]
     for at in range(len(data)):
         for bit in range(8):
@@ -85,9 +84,8 @@ def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> N
 
 def test_a_body_from_the_mapping_is_the_same_frame() -> None:
     frame = Transfer(1024, 5, 1024, 900, BODY)
-    head = transfer_head(frame._replace(body=b""), len(BODY), is_checked=True)
-    assert head + BODY + body_check(BODY) == encode(frame, is_checked=True)
-    assert len(encode(frame, is_checked=True)) == len(encode(frame)) + 8
+    head = transfer_head(frame._replace(body=b""), len(BODY))
+    assert head + BODY + body_check(BODY) == encode(frame)
 
 
 class Relay:
@@ -139,20 +137,19 @@ class Relay:
 
 
 @asynccontextmanager
-async def relayed(
-    *, old: tuple[int, ...] = ()
-) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
-    """Link 1 dials link 2 through a relay; link 2 dials into the void. `old` know no checks."""
+async def relayed() -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
+    """Link 1 dials link 2 through a relay; link 2 dials into the void."""
     one, two, between = free_ports(3)
     on_contact = Contacts(), Contacts()
     relay = Relay((HOST, two))
     peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
     links = [
         HaLink(
-            identity(node, checked_frames=node not in old),
+            identity(node),
             peers[node - 1],
             on_contact[node - 1],
             lambda: NO_INDEX,
+            lives=NoLives(),
             limits=LIMITS,
         )
         for node in (1, 2)
@@ -186,15 +183,13 @@ def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> b
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
     async with relayed() as (one, contacts_one, two, contacts_two, relay):
-        assert latest(contacts_one).is_checked
-        assert latest(contacts_two).is_checked
         is_up = isinstance(frame, UpFrame)
         sender, on_contact, link = (
             (contacts_one, contacts_two, two) if is_up else (contacts_two, contacts_one, one)
         )
         latest(sender).send_frame(frame)
         await eventually(lambda: len(on_contact.frames) == 1)
-        size_bytes = len(encode(frame, is_checked=True))
+        size_bytes = len(encode(frame))
         # The state, the size or what follows it, the middle, and the check at the end.
         places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
         for number, at in enumerate(places, 1):
@@ -208,29 +203,3 @@ async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(fram
         latest(sender).send_frame(frame)
         await eventually(lambda: len(on_contact.frames) == 2)
         assert on_contact.frames[1][1] == frame
-
-
-@pytest.mark.parametrize("old", [(1,), (2,), (1, 2)])
-async def test_an_older_node_is_spoken_to_as_before(old: tuple[int, ...]) -> None:
-    async with relayed(old=old) as (_, contacts_one, _, contacts_two, _):
-        up, down = latest(contacts_one), latest(contacts_two)
-        assert not up.is_checked
-        assert not down.is_checked
-        for frame in UP:
-            up.send_frame(frame)
-        for other in DOWN:
-            down.send_frame(other)
-        await eventually(lambda: len(contacts_two.frames) == len(UP))
-        await eventually(lambda: len(contacts_one.frames) == len(DOWN))
-        assert [frame for _, frame in contacts_two.frames] == UP
-        assert [frame for _, frame in contacts_one.frames] == DOWN
-
-
-async def test_without_checks_a_changed_ack_would_be_believed() -> None:
-    """What is at stake, and that the relay does change bytes."""
-
-    async with relayed(old=(1,)) as (_, contacts_one, _, contacts_two, relay):
-        relay.flip_up = 8 * 11
-        latest(contacts_one).send_frame(Ack(4096))
-        await eventually(lambda: contacts_two.frames)
-        assert contacts_two.frames[0][1] == Ack(4097)

@@ -19,7 +19,7 @@ from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.loopback import HOST
-from tests.node.links import LIMITS, SECRET, identity
+from tests.node.links import LIMITS, SECRET, NoLives, identity
 from tests.patience import PATIENCE_S, eventually
 
 
@@ -64,6 +64,7 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
             peers,
             on_contact[node - 1],
             lambda: NO_INDEX,
+            lives=NoLives(),
             limits=LIMITS,
         )
         for node in (1, 2)

@@ -43,19 +43,12 @@ def load(root: Path) -> NodeRecord:
     return NodeFile(FileSystem(), str(root)).load("c", 2, must_exist=True)
 
 
-def test_an_earlier_build_reads_a_diverged_node_as_one_that_joins(tmp_path: Path) -> None:
-    """It knows no such standing. One that joins neither votes nor counts, with it as with us."""
+def test_a_diverged_node_is_written_as_one_that_joins(tmp_path: Path) -> None:
+    """One that joins neither votes nor counts."""
     diverged = replace(RECORD, hard_state=HardState(7, 3, Standing.DIVERGED, 5))
     _, payload = saved(tmp_path, diverged)
     assert payload["standing"] == "JOINING"
     assert load(tmp_path) == diverged
-
-
-def test_record_of_a_build_without_fences_has_none(tmp_path: Path) -> None:
-    meta, payload = saved(tmp_path)
-    del payload["state_fence"], payload["state_fence_position"]
-    meta.save(payload)
-    assert load(tmp_path) == replace(RECORD, state_fence="", state_fence_position=-1)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +70,8 @@ def test_record_of_a_build_without_fences_has_none(tmp_path: Path) -> None:
         ("configuration_indexes", [4, -1]),
         ("configuration_indexes", 4),
         *((field, MISSING) for field in ("cluster_id", "term", "vote", "standing")),
-        ("base_configuration", MISSING),
+        *((field, MISSING) for field in ("life", "state_fence", "state_fence_position")),
+        *((field, MISSING) for field in ("base_configuration", "former_base_configuration")),
     ],
 )
 def test_a_field_that_cannot_be_is_refused_by_name(

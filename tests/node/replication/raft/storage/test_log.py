@@ -318,7 +318,7 @@ def test_a_configuration_that_begins_the_log_is_found_again(tmp_path: Path) -> N
     sync(log)
     log.dispatch(first_index + 1)
     log.store.maintain()
-    log.store.expire_below(files.files[1].position)
+    log.store.expired_position = files.files[1].position
     delete_to(log, first_index)
     log.close()
     with reopen(tmp_path, first_index) as log:

@@ -71,7 +71,7 @@ def leader(tmp_path: Path) -> Iterator[LedgerLog]:
 
 
 def delete_files(log: LedgerLog, count: int) -> None:
-    log.store.expire_below(log.store.ledger.files.files[count].position)
+    log.store.expired_position = log.store.ledger.files.files[count].position
     index = log.retention_candidate(log.store.dispatched_index)
     assert delete_to(log, index).start.link.entry_index == index
     log.store.delete_expired_derived()
@@ -306,7 +306,7 @@ def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path)
 def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: str) -> None:
     leader = leader_log(tmp_path / "leader")
     found = queue_numbers(leader)
-    leader.store.expire_below(leader.store.ledger.files.files[2].position)
+    leader.store.expired_position = leader.store.ledger.files.files[2].position
     deletion = leader.plan_deletion(leader.retention_candidate(leader.store.dispatched_index))
     assert deletion is not None
     if done != "planned":
@@ -343,8 +343,8 @@ def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
     before = log.load()
     assert before.configurations == (MEMBERS, changed)
     at = log.position_of(changed.index)
-    log.store.expire_below(
-        next(file.position for file in log.store.ledger.files.files if file.position > at)
+    log.store.expired_position = next(
+        file.position for file in log.store.ledger.files.files if file.position > at
     )
     deletion = log.plan_deletion(log.retention_candidate(log.store.dispatched_index))
     assert deletion is not None
@@ -377,7 +377,7 @@ def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
 
 def test_unapplied_or_unsynced_entries_are_not_deleted(leader: LedgerLog) -> None:
     store = leader.store
-    store.expire_below(store.ledger.max_position)
+    store.expired_position = store.ledger.max_position
     assert leader.retention_candidate(3) == -1, "the first file has newer entries"
     assert leader.plan_deletion(3) is None
     index = leader.retention_candidate(leader.last_index)
@@ -391,7 +391,7 @@ def test_a_log_that_was_replaced_is_not_deleted_from(leader: LedgerLog, tmp_path
     other = leader_log(tmp_path / "other")
     for step in range(3):
         store = other.store
-        store.expire_below(store.ledger.files.files[1].position)
+        store.expired_position = store.ledger.files.files[1].position
         deletion = other.plan_deletion(store.dispatched_index)
         assert deletion is not None
         if step:
