@@ -229,11 +229,6 @@ class ReplicatedStore(Generic[LogT]):
         is_same = self.log.changes.is_unchanged(self._judged_at)
         return self._expired_position if is_same else 0
 
-    @property
-    def expired_position(self) -> int:
-        """End of the files that the next deletion takes, if nothing else needs them; 0: of none."""
-        return self._expired_position
-
     def expire_below(self, position: int) -> None:
         """Have the next deletion take the files below a position, whatever their age, until
         `find_expired` is called again."""

@@ -217,7 +217,7 @@ class HaDriver(HaReplica):
     def _carry_out(self, fx: HaEffects) -> None:
         for write in fx.write:
             assert isinstance(write.checked, CheckedRaw), f"at {write.position}: not checked"
-            self.log.write_raw(write.checked)
+            self.log.store.write_raw(write.checked)
             self._has_unsynced = True
         if fx.send:
             hit("ha_driver.before_send")
@@ -278,7 +278,7 @@ class HaDriver(HaReplica):
                 continue
             if (lo, hi) != (item.lo, item.hi):
                 try:
-                    body = self.log.read(item.lo, item.hi)
+                    body = self.log.store.shipped.read_raw(item.lo, item.hi)
                 except CorruptionError as error:
                     # Damaged bytes must not look replicated; the operator sees it in the log.
                     self.inbound.close(connection, str(error))
@@ -299,7 +299,7 @@ class HaDriver(HaReplica):
     def _note_role(self, change: HaRoleChange) -> None:
         if change.role is HaRole.MASTER:
             with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
-                self.log.become_master()
+                self.log.store.find_offsets()
             self._caught_up.clear()
         else:
             self.is_ready = False  # At once: later calls of this turn are refused.
@@ -359,7 +359,7 @@ class HaDriver(HaReplica):
 
     def _on_durable(self, _ticket: int) -> None:
         # An empty log that has just begun with an image is ahead of the machine.
-        self.input(lambda m: m.durable_to(min(self.log.durable, m.state.end)))
+        self.input(lambda m: m.durable_to(min(self.log.store.durable_position, m.state.end)))
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
@@ -381,7 +381,7 @@ class HaDriver(HaReplica):
 
     def _can_begin(self) -> bool:
         """Whether a new log has its first file: a Raft leader has one, since it has written."""
-        return not self.log.is_empty or self.log.has_room(1)
+        return not self.log.is_empty or self.log.store.has_room(1)
 
     def _holders(self, position: int) -> tuple[NodeId, ...]:
         state = self.machine.state

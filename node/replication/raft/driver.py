@@ -479,7 +479,7 @@ class RaftDriver:
 
     def _note_roles(self, changes: Sequence[RoleChange]) -> None:
         if changes[-1].role is Role.LEADER:
-            self.log.become_leader()
+            self.log.store.find_offsets()
         for change in changes:
             for listener in self._role_listeners:
                 listener(change)

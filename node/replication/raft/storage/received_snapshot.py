@@ -29,7 +29,9 @@ class ReceivedSnapshot:
         """The bytes that are durable under the temporary name."""
         self._staged: Snapshot | None = None
         self.installed: Snapshot | None = None
-        """The snapshot that is installed, except in the state machine."""
+        """The snapshot that is installed, except in the state machine.
+
+        At start: restore it, unless the own checkpoint has applied `state_index` or more."""
 
     def load(self) -> Snapshot | None:
         """Return the snapshot whose installation a crash interrupted, if any.
