@@ -123,15 +123,8 @@ class MetaFile:
     def _write(self, generation: int, data: bytes) -> None:
         path, content = self._path(generation), _encode(generation, data)
         temporary = path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            self._fs.unlink(temporary)
-        fd = self._fs.open(temporary, create=True)
         try:
-            try:
-                self._fs.write_at(fd, temporary, 0, content)
-                self._fs.sync(fd, temporary)
-            finally:
-                self._fs.close(fd)
+            self._fs.write_file(temporary, content)
             hit("meta_file.before_rename")
             self._fs.rename(temporary, path)
         except BaseException:
@@ -146,13 +139,7 @@ class MetaFile:
 
         Raises CorruptionError when not even the generation is sure.
         """
-        fd = self._fs.open(path, read_only=True)
-        try:
-            size_bytes = self._fs.size_bytes(fd)
-            limit = _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX
-            content = self._fs.read_at(fd, path, 0, min(size_bytes, limit + 1))
-        finally:
-            self._fs.close(fd)
+        content = self._fs.read_file(path, _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX + 1)
         header = _HEADER.match(content)
         if header is None:
             found = repr(bytes(content[:24]))
