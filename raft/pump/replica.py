@@ -34,7 +34,6 @@ from raft.messages import (
     Index,
     InstallSnapshot,
     Message,
-    NodeId,
     SnapshotMeta,
     Term,
 )
@@ -196,10 +195,6 @@ class Replica:
         errors of `receive`."""
         self.core.step(message.without_entries())
 
-    def check_term(self, message: Message) -> None:
-        """Raise TermJumpError for a message that `receive` would refuse for its term."""
-        self.core.check_term(message)
-
     def tick(self, *, may_campaign: bool = True, has_met_all: bool = False) -> None:
         """Advance the clock by one tick interval; see `RaftCore.tick`."""
         self._ticks += 1
@@ -263,20 +258,6 @@ class Replica:
         if not (self.is_lean and steady.may_propose(self.core.state)):
             self.core.check_propose()
 
-    def transfer_leadership(self, node: NodeId) -> None:
-        """Hand leadership to a voter; refuse proposals until it takes over or one election time-out
-        is over.
-
-        Raises NotLeaderError or TransferRefusedError, with nothing changed."""
-        self.core.transfer_leadership(node)
-
-    def accept_loss(self) -> None:
-        """Go on with the remaining entries, by an operator's decision after a majority lost power.
-
-        `Effects.loss_from` then says from where acked records may be missing. Raises
-        RecoveryRefusedError when this node is not recovering."""
-        self.core.accept_loss()
-
     def lose_memory(self, incarnation: int) -> None:
         """Drop pending promises, since this disk was found to be an old copy of itself.
 
@@ -324,32 +305,6 @@ class Replica:
             self.core.applied_to(index)
             self._applied = index
 
-    def report_unreachable(self, node: NodeId) -> None:
-        """Note that the link to `node` broke: messages in flight may be lost."""
-        self.core.report_unreachable(node)
-
-    def report_snapshot_failed(self, node: NodeId) -> None:
-        """Note that the snapshot being sent to `node` did not arrive."""
-        self.core.report_snapshot_failed(node)
-
-    def report_snapshot_moved(self, node: NodeId) -> None:
-        """Note that more of the snapshot being sent to `node` was sent."""
-        self.core.report_snapshot_moved(node)
-
-    def snapshot_durable(self, meta: SnapshotMeta) -> None:
-        """Note that a local snapshot is durable. An older one changes nothing."""
-        self.core.snapshot_durable(meta)
-
-    def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
-        """Return the meta for a snapshot of the state at `index`, which is applied and not cut.
-
-        Raises CompactionRefusedError on a node that does not know the members at that index."""
-        return self.core.snapshot_meta_at(index)
-
-    def compactable_to(self) -> Index:
-        """Return the index through which the log may be cut; at or below the base: not at all."""
-        return self.core.compactable_to()
-
     def compact_to(self, index: Index) -> None:
         """Forget the log through `index`; the shell cuts its files after this returned.
 
@@ -359,24 +314,6 @@ class Replica:
         self.core.compact_to(index)
 
     # State that the shell may read between turns. Never inputs.
-
-    @property
-    def leader(self) -> NodeId:
-        """The leader of this term, NO_NODE if not yet known."""
-        return self.core.state.leader
-
-    @property
-    def role(self) -> Role:
-        return self.core.state.role
-
-    @property
-    def term(self) -> Term:
-        return self.core.state.term
-
-    @property
-    def commit(self) -> Index:
-        """Last entry known to be committed; may be ahead of the synced or applied index here."""
-        return self.core.state.commit
 
     @property
     def applied(self) -> Index:

@@ -193,8 +193,8 @@ class Node:
         index = log.store.deletable_index(self.checkpoint)
         if index <= log.base_index:
             return 0
-        replica.snapshot_durable(replica.snapshot_meta_at(index))
-        deletion = log.plan_deletion(min(self.checkpoint, replica.compactable_to()))
+        replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
+        deletion = log.plan_deletion(min(self.checkpoint, replica.core.compactable_to()))
         if deletion is None:
             return 0
         assert deletion.write_start()
@@ -245,7 +245,7 @@ class Cluster:
                     max(sender.checkpoint, message.meta.index),
                 )
             except PositionRangeError:
-                sender.replica.report_snapshot_failed(message.to)
+                sender.replica.core.report_snapshot_failed(message.to)
                 return
             outgoing = Outgoing(message, encode_snapshot(snapshot))
             self.installed_count += 1
@@ -296,8 +296,9 @@ class Cluster:
                 self.deliver()
 
     def leader(self) -> Node | None:
-        leaders = [n for n in self.nodes.values() if n.is_up and n.replica.role is Role.LEADER]
-        return max(leaders, key=lambda n: n.replica.term) if leaders else None
+        states = {n: n.replica.core.state for n in self.nodes.values() if n.is_up}
+        leaders = [n for n, state in states.items() if state.role is Role.LEADER]
+        return max(leaders, key=lambda n: states[n].term) if leaders else None
 
     def elect(self) -> Node:
         for _ in range(400):

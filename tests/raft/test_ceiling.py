@@ -74,8 +74,8 @@ def test_a_shell_hears_of_an_absurd_term_before_it_gathers_a_snapshot() -> None:
     before = (state.term, state.vote, state.role, state.leader)
 
     with pytest.raises(TermJumpError):
-        replica.check_term(install(3, 1, TERM_JUMP_MAX + 3, META))
-    replica.check_term(install(3, 1, state.term + 1, META))
+        replica.core.check_term(install(3, 1, TERM_JUMP_MAX + 3, META))
+    replica.core.check_term(install(3, 1, state.term + 1, META))
 
     assert (state.term, state.vote, state.role, state.leader) == before, "it was only asked"
 

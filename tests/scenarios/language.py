@@ -416,23 +416,23 @@ class Transcript:
         self.c.settle(node)
 
     def do_transfer(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.transfer_leadership(int(words[1]))
+        self.c.nodes[int(words[0])].replica.core.transfer_leadership(int(words[1]))
         self.c.settle(int(words[0]))
 
     def do_accept_loss(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.accept_loss()
+        self.c.nodes[int(words[0])].replica.core.accept_loss()
         self.c.settle(int(words[0]))
 
     def do_unreachable(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.report_unreachable(int(words[1]))
+        self.c.nodes[int(words[0])].replica.core.report_unreachable(int(words[1]))
 
     def do_snapshot(self, words: list[str], _: dict[str, str]) -> None:
         """Take a snapshot of what is applied and cut the log there."""
         found = self.c.nodes[int(words[0])]
-        meta: SnapshotMeta = found.replica.snapshot_meta_at(found.state.applied)
+        meta: SnapshotMeta = found.replica.core.snapshot_meta_at(found.state.applied)
         found.log.snapshot = meta
         found.log.sync()
-        found.replica.snapshot_durable(meta)
+        found.replica.core.snapshot_durable(meta)
         found.replica.compact_to(meta.index)
         found.log.cut(meta.index)
         self.lines.append(f"{words[0]} snapshot through {place(meta.index, meta.term)}")

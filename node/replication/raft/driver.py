@@ -245,7 +245,7 @@ class RaftDriver:
         """
         self._check_running()
         target = node if node != NO_NODE else self._best_follower()
-        self.replica.transfer_leadership(target)
+        self.replica.core.transfer_leadership(target)
         self._asked_last = self.term, target
         self._touch()
         return target
@@ -273,7 +273,7 @@ class RaftDriver:
     def accept_loss(self) -> None:
         """Go on after a majority's power loss, for an operator. Raises RecoveryRefusedError."""
         self._check_running()
-        self.replica.accept_loss()
+        self.replica.core.accept_loss()
         self._touch()
 
     def set_fenced(self, is_fenced: bool) -> None:
@@ -354,13 +354,13 @@ class RaftDriver:
     def on_disconnected(self, node: NodeId) -> None:
         """Note that a link broke: messages in flight to `node` may be lost."""
         if not self._stopped:
-            self.replica.report_unreachable(node)
+            self.replica.core.report_unreachable(node)
             self._touch()
 
     def on_snapshot_failed(self, node: NodeId) -> None:
         """Note that a snapshot did not get to `node`."""
         if not self._stopped:
-            self.replica.report_snapshot_failed(node)
+            self.replica.core.report_snapshot_failed(node)
             self._touch()
 
     # --- The turn ---
@@ -546,5 +546,5 @@ class RaftDriver:
         if target == NO_NODE:
             return
         with contextlib.suppress(TransferRefusedError):  # No follower is near enough.
-            self.replica.transfer_leadership(target)
+            self.replica.core.transfer_leadership(target)
             self._touch()

@@ -71,10 +71,10 @@ class RaftSteps:
         if limit == NO_INDEX or index <= log.base_index:
             return
         try:
-            replica.snapshot_durable(replica.snapshot_meta_at(index))
+            replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
         except CompactionRefusedError:
             return  # Later: a node that joined lately lacks the members of then.
-        deletion = log.plan_deletion(min(limit, replica.compactable_to()))
+        deletion = log.plan_deletion(min(limit, replica.core.compactable_to()))
         if deletion is None or not await self.thread.on_thread(deletion.write_start):
             return
         base_index = deletion.start.link.entry_index

@@ -113,7 +113,7 @@ class Snapshots:
             if follower is None or follower.state is not ProgressState.SNAPSHOT:
                 self._sender.forget(node)
         for node in self._sender.pump(time.monotonic_ns() // 1_000_000):
-            replica.report_snapshot_moved(node)
+            replica.core.report_snapshot_moved(node)
         self._is_pumping = self._sender.stats().transfer_count > 0
         if self._is_pumping:
             self._loop.call_later(PUMP_MS / 1000, self._pump)
@@ -133,7 +133,7 @@ class Snapshots:
         self._receiver.on_frame(node, kind, header, payload)
 
     def _check(self, message: InstallSnapshot) -> None:
-        self._driver.replica.check_term(message)
+        self._driver.replica.core.check_term(message)
 
     def _on_received(self, message: InstallSnapshot, data: bytes) -> None:
         try:

@@ -171,7 +171,7 @@ def _accept_loss(world: World, quorum: list[NodeId]) -> None:
         reverse=True,
     )
     for node in newest_first[: quorum_size(len(nodes))]:
-        node.replica.accept_loss()
+        node.replica.core.accept_loss()
         world.coverage.hit("loss_accepted")
         node.settle()
 

@@ -144,7 +144,7 @@ class SimulatedMachine:
         """Save the state at `index`; once that is durable, cut the log as far as allowed."""
         self._last_snapshot = index
         try:
-            meta = self._process.replica.snapshot_meta_at(index)
+            meta = self._process.replica.core.snapshot_meta_at(index)
         except CompactionRefusedError:
             return  # A node that joined lately does not know the members at that index.
         self._process.disk.save_snapshot(meta)
@@ -167,8 +167,8 @@ class SimulatedMachine:
         if meta.index < self._process.disk.memory.base_index:
             return  # A received snapshot overtook it.
         replica = self._process.replica
-        replica.snapshot_durable(meta)
-        index = replica.compactable_to()
+        replica.core.snapshot_durable(meta)
+        index = replica.core.compactable_to()
         if index > self._process.disk.memory.base_index:
             replica.compact_to(index)
             self._process.disk.cut(index)

@@ -216,7 +216,7 @@ class World:
 
     def _unreachable(self, node: Process, receiver: NodeId, epoch: int) -> None:
         if node.epoch == epoch and node.is_up:
-            node.replica.report_unreachable(receiver)
+            node.replica.core.report_unreachable(receiver)
             node.settle()
 
     def calm(self) -> None:

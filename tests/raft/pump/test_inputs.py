@@ -41,8 +41,9 @@ def test_the_replica_shows_role_term_and_positions() -> None:
     cluster = filled()
     for node, role in ((1, Role.LEADER), (2, Role.FOLLOWER)):
         replica = cluster.nodes[node].replica
-        assert (replica.leader, replica.role, replica.term) == (1, role, 1)
-        assert (replica.commit, replica.applied) == (4, 4)
+        state = replica.core.state
+        assert (state.leader, state.role, state.term) == (1, role, 1)
+        assert (state.commit, replica.applied) == (4, 4)
 
 
 def test_applied_is_what_the_shell_reported_and_commit_is_not() -> None:
@@ -51,7 +52,7 @@ def test_applied_is_what_the_shell_reported_and_commit_is_not() -> None:
     cluster.propose(1, "late")
     cluster.deliver()
     replica = cluster.nodes[1].replica
-    assert (replica.commit, replica.applied) == (5, 4)
+    assert (replica.core.state.commit, replica.applied) == (5, 4)
     cluster.apply(1)
     assert replica.applied == 5
 
@@ -96,7 +97,7 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
 def test_transfer_order_leaves_with_the_same_turn() -> None:
     cluster = filled()
     replica = cluster.nodes[1].replica
-    replica.transfer_leadership(2)
+    replica.core.transfer_leadership(2)
     with pytest.raises(TransferringError):
         replica.check_propose()
     effects = replica.pump()
@@ -107,12 +108,12 @@ def test_transfer_order_leaves_with_the_same_turn() -> None:
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:
     cluster = filled()
     with pytest.raises(RecoveryRefusedError, match="standing is full"):
-        cluster.nodes[1].replica.accept_loss()
+        cluster.nodes[1].replica.core.accept_loss()
     cluster.crash(1)
     cluster.restart(1, recovering=True)
     replica = cluster.nodes[1].replica
     cluster.nodes[1].syncs_at_once = False
-    replica.accept_loss()
+    replica.core.accept_loss()
     effects = cluster.settle(1)
     assert effects.flush is not None
     assert effects.must_sync
@@ -127,10 +128,10 @@ def test_cutting_keeps_what_this_turn_owes() -> None:
     """An append built earlier in the turn still leaves with its bytes."""
     cluster = filled(retained_lag_entry_count_max=0)
     replica = cluster.nodes[1].replica
-    meta = replica.snapshot_meta_at(replica.applied)
+    meta = replica.core.snapshot_meta_at(replica.applied)
     cluster.nodes[1].log.snapshot = meta
     cluster.nodes[1].log.sync()
-    replica.snapshot_durable(meta)
+    replica.core.snapshot_durable(meta)
     replica.propose("new")
     replica.compact_to(meta.index)
     cluster.nodes[1].log.cut(meta.index)

@@ -162,7 +162,7 @@ def test_no_admission_and_no_accepted_loss_ends_it() -> None:
 
     cluster.receive(2, told)
     with pytest.raises(RecoveryRefusedError):
-        cluster.nodes[2].replica.accept_loss()
+        cluster.nodes[2].replica.core.accept_loss()
     cluster.nodes[2].replica.lose_memory(9)
     cluster.settle(2)
 

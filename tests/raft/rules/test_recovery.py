@@ -267,7 +267,7 @@ def test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced() -> None:
 def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost() -> None:
     found = recovering_state(state_of([1, 1, 1, 1], term=2, commit=1))
     cluster = Cluster(states={1: found})
-    cluster.nodes[1].replica.accept_loss()
+    cluster.nodes[1].replica.core.accept_loss()
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]
 

@@ -31,10 +31,10 @@ def meta(index: int, term: int) -> SnapshotMeta:
 def take_snapshot(cluster: Cluster, node: int) -> None:
     """Let a node snapshot what it has applied and cut its log there."""
     log, replica = cluster.nodes[node].log, cluster.nodes[node].replica
-    taken = replica.snapshot_meta_at(replica.applied)
+    taken = replica.core.snapshot_meta_at(replica.applied)
     log.snapshot = taken
     log.sync()
-    replica.snapshot_durable(taken)
+    replica.core.snapshot_durable(taken)
     replica.compact_to(taken.index)
     log.cut(taken.index)
 
@@ -147,7 +147,7 @@ def test_failed_and_overdue_transfers_lead_back_to_probe() -> None:
 
     lose_snapshots()
     assert is_in(ProgressState.SNAPSHOT)
-    cluster.nodes[1].replica.report_snapshot_failed(3)
+    cluster.nodes[1].replica.core.report_snapshot_failed(3)
     assert is_in(ProgressState.PROBE)
 
     lose_snapshots()
@@ -182,8 +182,8 @@ def test_no_cut_before_snapshot_is_durable() -> None:
 
     with pytest.raises(CompactionRefusedError, match="allowed through -1"):
         replica.compact_to(1)
-    assert replica.compactable_to() == NO_INDEX
-    replica.snapshot_durable(replica.snapshot_meta_at(2))
+    assert replica.core.compactable_to() == NO_INDEX
+    replica.core.snapshot_durable(replica.core.snapshot_meta_at(2))
     with pytest.raises(CompactionRefusedError, match="allowed through 2"):
         replica.compact_to(3)
     replica.compact_to(2)

@@ -171,8 +171,8 @@ def test_broken_link_leads_to_probe(state: ProgressState) -> None:
     if state is ProgressState.SNAPSHOT:
         progress.become_snapshot(2, deadline=99)
 
-    replica.report_unreachable(9)  # Nobody it knows: a link of a removed node.
-    replica.report_unreachable(2)
+    replica.core.report_unreachable(9)  # Nobody it knows: a link of a removed node.
+    replica.core.report_unreachable(2)
 
     assert (progress.state, progress.next) == (ProgressState.PROBE, progress.match + 1)
 

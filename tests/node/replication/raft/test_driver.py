@@ -14,6 +14,7 @@ from node.replication.raft.driver import RaftDriver
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from node.state.appends import Prepared
 from raft.config import RaftConfig
+from raft.core import RaftCore
 from raft.errors import NotLeaderError, TransferRefusedError
 from raft.messages import NO_INDEX, AppendRequest, Standing
 from raft.pump.effects import Effects
@@ -543,11 +544,11 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
         leader = await cluster.leader()
         asked: list[int] = []
 
-        def refuse(node: int) -> None:
+        def refuse(_: RaftCore, node: int) -> None:
             asked.append(node)
             raise TransferRefusedError(node, "it is too far behind")
 
-        monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+        monkeypatch.setattr(RaftCore, "transfer_leadership", refuse)
         monkeypatch.setattr(leader.log, "prepare", full)
         for _ in range(3):
             with pytest.raises(StoreFullError):

@@ -186,7 +186,7 @@ def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_a
                 sender.begin(outgoing.message)
             cluster.deliver(count=1)
         for node in sender.pump(seconds * 1000):
-            leader.report_snapshot_moved(node)
+            leader.core.report_snapshot_moved(node)
         for kind, header, payload in link.drain(1000):
             receiver.on_frame(1, kind, header, memoryview(payload))
         seconds += 1

@@ -11,6 +11,7 @@ import pytest
 from node.errors.common import ShuttingDownError
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
+from raft.core import RaftCore
 from raft.messages import InstallSnapshot
 from store.errors import StoreFullError
 from tests.node.whole_nodes import WholeNode, WholeNodes
@@ -127,7 +128,7 @@ async def test_a_snapshot_that_arrived_is_not_reported_as_lost(
     async with with_one_outrun(tmp_path) as (world, behind):
         leader = await world.leader()
         moved: list[int] = []
-        monkeypatch.setattr(leader.driver.replica, "report_snapshot_moved", moved.append)
+        monkeypatch.setattr(RaftCore, "report_snapshot_moved", lambda _, node: moved.append(node))
         await world.restart(behind)
         await world.settled()
         assert set(moved) == {behind.node_id}

@@ -422,7 +422,7 @@ async def test_leader_behind_its_fence_sends_no_snapshot(
         node = next(one for one in world.up if one is not leader)
         begun: list[InstallSnapshot] = []
         monkeypatch.setattr(snapshots._sender, "begin", begun.append)
-        meta = driver.replica.snapshot_meta_at(driver.applied_index)
+        meta = driver.replica.core.snapshot_meta_at(driver.applied_index)
         message = InstallSnapshot("g", leader.node_id, node.node_id, driver.term, meta, 1)
         await snapshots._send(message)
         assert begun == [message]
