@@ -173,33 +173,20 @@ class Lives:
         known: Mapping[NodeId, Known] | None = None,
         apart: Mapping[NodeId, tuple[Known, ...]] | None = None,
     ) -> None:
-        self._known: dict[NodeId, Known] = dict(known or {})
-        self._apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
-        self._statements: dict[NodeId, ToldLife] = {}
+        self.known: dict[NodeId, Known] = dict(known or {})
+        """Memory by node; for the disk and for other nodes."""
+        self.apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
+        """Memories by node that the node's next statement has to fit, too; for the disk. They are
+        of other lives than the one in `known`, and maybe of another disk."""
+        self.told: dict[NodeId, ToldLife] = {}
+        """Last statement of each node, of those believed since the start."""
         self.dropped_count = 0
         """Memories heard of whose lives were dropped, since APART_MAX were kept; a memory that is
         heard again is counted again."""
 
-    @property
-    def known(self) -> Mapping[NodeId, Known]:
-        """Memory by node; for the disk and for other nodes."""
-        return self._known
-
-    @property
-    def apart(self) -> Mapping[NodeId, tuple[Known, ...]]:
-        """Memories by node that the node's next statement has to fit, too; for the disk.
-
-        They are of other lives than the one in `known`, and maybe of another disk."""
-        return self._apart
-
-    @property
-    def told(self) -> Mapping[NodeId, ToldLife]:
-        """Last statement of each node, of those believed since the start."""
-        return self._statements
-
     def of(self, node: NodeId) -> Known:
         """Return the memory of a node; UNKNOWN if there is none."""
-        return self._known.get(node, UNKNOWN)
+        return self.known.get(node, UNKNOWN)
 
     def judge(self, node: NodeId, statement: ToldLife, *, asked: Known | None = None) -> str:
         """Return in what respect the node lacks memory, or believe it and return an empty text.
@@ -210,24 +197,24 @@ class Lives:
         was = asked if asked is not None and is_of_now else known
         lost = memory_lost(was, statement) or self._lost_apart(node, statement)
         if not lost and statement.life != NO_LIFE:
-            self._known[node] = learned(known, statement)
-            self._statements[node] = statement
-            self._apart.pop(node, None)
+            self.known[node] = learned(known, statement)
+            self.told[node] = statement
+            self.apart.pop(node, None)
         return lost
 
     def _lost_apart(self, node: NodeId, statement: ToldLife) -> str:
         """Compare a statement with the memories that are kept apart, as `memory_lost` does.
 
         The memory that the statement does not fit becomes the one that the node receives."""
-        apart = self._apart.get(node, ())
+        apart = self.apart.get(node, ())
         for at, one in enumerate(apart):
             # The promises of the life that the node tells are in the known memory as well, and
             # are compared there, since they may be younger than the statement.
             lost = memory_lost(one, statement) if one.nonce != statement.nonce else ""
             if lost:
-                known = self._known[node]
-                self._known[node] = _with_promises(one, known)
-                self._apart[node] = (*apart[:at], known, *apart[at + 1 :])
+                known = self.known[node]
+                self.known[node] = _with_promises(one, known)
+                self.apart[node] = (*apart[:at], known, *apart[at + 1 :])
                 return lost
         return ""
 
@@ -237,13 +224,13 @@ class Lives:
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
         statement, which is judged by both memories."""
-        known, statement = self.of(node), self._statements.get(node)
+        known, statement = self.of(node), self.told.get(node)
         if statement is not None and other.nonce != statement.nonce:
             lost = memory_lost(other, statement)
             if lost:
-                del self._statements[node]
+                del self.told[node]
                 # The own memory may be of the copy, so the node receives the other one.
-                self._known[node] = _with_promises(other, known)
+                self.known[node] = _with_promises(other, known)
                 self._keep_apart(node, known)
                 return lost
         both = merged(known, other)
@@ -252,7 +239,7 @@ class Lives:
             and NO_LIFE not in (known.life, other.life)
             and known.nonce != other.nonce
         ):
-            apart = self._apart.get(node, ())
+            apart = self.apart.get(node, ())
             is_kept = any(one.nonce == other.nonce for one in apart)
             if is_kept or len(apart) >= APART_MAX:
                 # It was set apart for the known one, else the two would take turns; or there is no
@@ -262,18 +249,18 @@ class Lives:
                 self._keep_apart(node, other if both.nonce == known.nonce else known)
             else:
                 self.dropped_count += 1
-        self._known[node] = both
+        self.known[node] = both
         return ""
 
     def _keep_apart(self, node: NodeId, memory: Known) -> None:
         """Keep a memory that no statement has shown to be of the same disk as the known one."""
-        apart = self._apart.get(node, ())
+        apart = self.apart.get(node, ())
         for at, one in enumerate(apart):
             if one.nonce == memory.nonce:
-                self._apart[node] = (*apart[:at], merged(one, memory), *apart[at + 1 :])
+                self.apart[node] = (*apart[:at], merged(one, memory), *apart[at + 1 :])
                 return
         assert len(apart) < APART_MAX, "a memory too many, which the disk would refuse"
-        self._apart[node] = (*apart, memory)
+        self.apart[node] = (*apart, memory)
 
     def note(self, node: NodeId, promises: Known) -> None:
         """Take over observed promises of a node; its life is not in them.
@@ -281,12 +268,12 @@ class Lives:
         Ignored for an incarnation that the node has not told."""
         known = self.of(node)
         if known.life == NO_LIFE or promises.incarnation == known.incarnation:
-            self._known[node] = merged(known, promises)
+            self.known[node] = merged(known, promises)
 
     def note_term(self, node: NodeId, term: Term) -> None:
         """Note that a node was seen in a term."""
         known = self.of(node)
-        self._known[node] = known._replace(term=max(known.term, term))
+        self.known[node] = known._replace(term=max(known.term, term))
 
     def look(self, state: RaftState) -> None:
         """Take over everything the own replica has learned since the last call."""
@@ -298,9 +285,9 @@ class Lives:
 
     def forget(self, node: NodeId) -> None:
         """Forget a node whose number is no longer in use."""
-        self._known.pop(node, None)
-        self._apart.pop(node, None)
-        self._statements.pop(node, None)
+        self.known.pop(node, None)
+        self.apart.pop(node, None)
+        self.told.pop(node, None)
 
 
 def _seen(state: RaftState) -> Iterator[tuple[NodeId, Known]]:

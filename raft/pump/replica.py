@@ -243,10 +243,6 @@ class Replica:
         self._proposals.register(index, term, waiter)
         return index, term
 
-    def read(self, read_id: int) -> None:
-        """Ask for a linearizable read; answered in `Effects.reads` or `reads_failed`."""
-        self.core.read_index(read_id)
-
     def check_propose(self) -> None:
         """Raise the error that `propose` of one entry with a waiter would raise now; change
         nothing.

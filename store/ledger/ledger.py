@@ -205,7 +205,7 @@ class Ledger(LedgerReader):
         """
         if self._unfinished is not None:
             self._finish()
-        tail, size_bytes = self._tail, len(body) + _HEADER
+        tail, size_bytes = self.tail, len(body) + _HEADER
         assert kind in KINDS, f"kind {kind}"
         if size_bytes > self._entry_size_bytes_max:
             raise LimitExceededError("entry", size_bytes, self._entry_size_bytes_max)
@@ -243,7 +243,7 @@ class Ledger(LedgerReader):
             prepared
         )
         assert prepared is self._prepared, "another entry was prepared since"
-        assert tail is self._tail, f"prepared behind {tail}, now there is {self._tail}"
+        assert tail is self.tail, f"prepared behind {tail}, now there is {self.tail}"
         before = tail.link
         assert term >= before.term, f"term {term} after {before.term}"
         self._prepared = None
@@ -261,7 +261,7 @@ class Ledger(LedgerReader):
         if term != before.term:
             self._runs = self._runs.extended([(index, term)])
         end_position = position + size_bytes
-        self._tail = _new_tuple(LedgerTail, (link, end_position))
+        self.tail = _new_tuple(LedgerTail, (link, end_position))
         if kind == KIND_DATA:
             self.recent.add(index, position, end_position, data, units)
         known_offsets = self.stamper.next_offsets
@@ -291,7 +291,7 @@ class Ledger(LedgerReader):
         """
         if self._unfinished is not None:
             self._finish()
-        tail = self._tail
+        tail = self.tail
         if before_index != tail.link.entry_index:
             tail = self.tail_at(before_index)
         link, end = tail
@@ -302,13 +302,13 @@ class Ledger(LedgerReader):
 
         Raises StoreFullError, FileSystemError or BusyError; nothing was written then.
         """
-        last_index = self._tail.link.entry_index
+        last_index = self.tail.link.entry_index
         assert lo_index == last_index + 1, f"write {lo_index} after {last_index}"
         if not checked.pieces[1:] and self._write_one(checked, lo_index):
             return
         assert checked.first_index <= lo_index < checked.hi_index, f"{lo_index} is not in there"
         if lo_index == checked.first_index:
-            assert checked.before == self._tail.link, f"{checked.before} is not {self._tail.link}"
+            assert checked.before == self.tail.link, f"{checked.before} is not {self.tail.link}"
         pieces = [piece for piece in checked.pieces if piece.link.entry_index >= lo_index]
         self.index.prepare(lo_index, checked.hi_index - lo_index)
         self._reserve_for(part_from(checked, pieces[0], lo_index)[1], len(pieces) - 1)
@@ -324,7 +324,7 @@ class Ledger(LedgerReader):
                 end = position + piece.hi - at
                 changes = [c for c in checked.term_changes if c[0] <= piece.link.entry_index]
                 self._extend_runs(changes, lo_index)
-                self._tail = _new_tuple(LedgerTail, (piece.link, end))
+                self.tail = _new_tuple(LedgerTail, (piece.link, end))
                 if self.recent.is_kept:
                     self._keep_recent(checked.data, at - position, units)
         if failpoints.is_on:
@@ -332,7 +332,7 @@ class Ledger(LedgerReader):
 
     def _write_one(self, checked: CheckedEntries, lo_index: int) -> bool:
         """Append one entry with records where that is all there is to do; return whether it was."""
-        tail, file, data = self._tail, self._mapped, checked.data
+        tail, file, data = self.tail, self._mapped, checked.data
         at, hi, position, units, link = checked.pieces[0]
         if (
             hi - at != len(data)
@@ -351,7 +351,7 @@ class Ledger(LedgerReader):
         file.append(data)
         self.index.put(lo_index, units)
         end_position = position + hi
-        self._tail = _new_tuple(LedgerTail, (link, end_position))
+        self.tail = _new_tuple(LedgerTail, (link, end_position))
         self.recent.add(lo_index, position, end_position, data)
         if failpoints.is_on:
             hit("ledger.after_append")
@@ -368,7 +368,7 @@ class Ledger(LedgerReader):
 
     def _extend_runs(self, changes: list[tuple[int, int]], lo_index: int) -> None:
         """Note the terms that began in [lo_index, ...) and are not known yet."""
-        last = self._tail.link.term
+        last = self.tail.link.term
         new = [change for change in changes if change[0] >= lo_index and change[1] > last]
         if new:
             self._runs = self._runs.extended(new)
@@ -423,7 +423,7 @@ class Ledger(LedgerReader):
         if files and files[-1].wrote_position == position:
             return files[-1]
         if not files:
-            assert self._tail.end_position == 0, f"no file, but {self._tail}"
+            assert self.tail.end_position == 0, f"no file, but {self.tail}"
             return self.files.roll()
         self._blanks = tuple(b for b in self._blanks if b[1] >= self.files.flushed_position)
         file = self.files.roll(fill=self._write_blank)
@@ -435,7 +435,7 @@ class Ledger(LedgerReader):
         """Close a file. Only the first call can fail: the entry follows for sure."""
         following.append(b"")  # Maps it.
         lo, hi = last.wrote_position, last.end_position
-        assert lo == self._tail.end_position, f"{last.path}: end {lo}, last entry {self._tail}"
+        assert lo == self.tail.end_position, f"{last.path}: end {lo}, last entry {self.tail}"
         assert hi - lo >= fmt.BLANK_SIZE_BYTES_MIN, f"{last.path}: no room for a blank"
         self._blanks = (*self._blanks, (lo, hi))  # Before the bytes: a sync may run beside this.
         self._index_sync_due = True
@@ -460,7 +460,7 @@ class Ledger(LedgerReader):
 
     def place_of(self, index: int) -> int:
         """Return where an entry begins; as `LedgerReader.place_of`. For the writer's thread."""
-        tail = self._tail
+        tail = self.tail
         if index == tail.link.entry_index + 1:
             return tail.end_position
         position = self.recent.position_of(index)
@@ -534,18 +534,18 @@ class Ledger(LedgerReader):
         tail = self.tail_at(index - 1)
         dirty_hi = self.files.wrote_position
         self.recent.clear()
-        self._tail = tail
+        self.tail = tail
         self._runs = self._runs.cut_from(index)
-        is_homeless = index == self.first_index and not self._start.is_in_first_file
+        is_homeless = index == self.first_index and not self.start.is_in_first_file
         self._unfinished = self.restore_start if is_homeless else partial(self._cut, dirty_hi)
         self._finish()
 
     def _cut(self, dirty_hi: int) -> None:
-        end = self._tail.end_position
+        end = self.tail.end_position
         hit("ledger.before_cut")
         self.files.truncate(end, dirty_hi)
         self._blanks = tuple(b for b in self._blanks if b[1] <= end)
-        self.index.truncate(self._tail.link.entry_index + 1)
+        self.index.truncate(self.tail.link.entry_index + 1)
         hit("ledger.after_cut")
 
     def reset(self, first_index: int, position: int, chain_crc: int, term: int) -> None:
@@ -572,27 +572,27 @@ class Ledger(LedgerReader):
         Retention may have deleted the file in which the entry before the log ended, and in which
         the next one belongs if it fits.
         """
-        start = self._start
+        start = self.start
         if not start.is_in_first_file:
             first_index = start.link.entry_index + 1
             self.reset(first_index, start.end_position, start.link.chain_crc, start.link.term)
 
     def _begin(self, start: LogStart) -> None:
-        self._start = start
+        self.start = start
         self.recent.clear()
-        self._tail = LedgerTail(start.link, start.end_position)
+        self.tail = LedgerTail(start.link, start.end_position)
         self._runs = TermRuns.starting_after(start.link.entry_index, start.link.term)
         self._blanks = ()
 
     def _reset_files(self) -> None:
-        start, index = self._start, self._start.link.entry_index + 1
+        start, index = self.start, self.start.link.entry_index + 1
         self.changes.begin()
         hit("ledger.before_reset")
         self.files.reset(start.file_position)
         self.files.files[-1].set_positions(start.end_position)
         self.files.sync()
         self.index.reset(index)
-        self._start_file.save(self._start)
+        self._start_file.save(self.start)
         self.changes.end()
 
     def _finish(self) -> None:
@@ -609,10 +609,10 @@ class Ledger(LedgerReader):
         """
         self._finish()
         files = self.files.files
-        if len(files) < 2 or files[1].position >= self._tail.end_position:
+        if len(files) < 2 or files[1].position >= self.tail.end_position:
             return 0
         position = files[1].position
-        if position > self._start.file_position:
+        if position > self.start.file_position:
             start = self.start_at(files[1])
             self._start_file.save(start)
             self._take_start(start)
@@ -664,7 +664,7 @@ class Ledger(LedgerReader):
         self.index.files.delete_detached()
 
     def _take_start(self, start: LogStart) -> None:
-        self._start = start
+        self.start = start
         self._runs = self._runs.starting_at(start.link.entry_index + 1)
 
     # --- Opening and closing ---
@@ -710,7 +710,7 @@ class Ledger(LedgerReader):
 
     def _check_files(self) -> None:
         """Refuse data files that begin elsewhere than the log."""
-        start, files = self._start, self.files
+        start, files = self.start, self.files
         if not files.files and start.file_position == start.end_position == 0:
             return
         expected = fmt.file_name(start.file_position)
@@ -720,7 +720,7 @@ class Ledger(LedgerReader):
 
     def adopt(self, tail: LedgerTail, runs: TermRuns) -> None:
         """Take over the end and the terms that recovery found; for `recover_ledger` only."""
-        self._tail, self._runs = tail, runs
+        self.tail, self._runs = tail, runs
 
     def close(self) -> None:
         """Release the files. Syncs nothing."""

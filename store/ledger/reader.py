@@ -2,7 +2,7 @@
 
 Owns the look-ups and the part of the log that readers may see; must not write. A unit of the index
 counts only after the entry's own header confirmed it; otherwise the entry is found by walking its
-file. A reader on another thread first takes `_tail`, which the writer replaces after the bytes are
+file. A reader on another thread first takes `tail`, which the writer replaces after the bytes are
 in place, so it never sees half an entry. Sources: storage-formats 7.1, 7.2, 7.9.
 """
 
@@ -26,7 +26,7 @@ from store.ledger.entry import (
     unpack_header,
 )
 from store.ledger.index import LedgerIndex
-from store.ledger.start import LOG_FROM_ZERO, LogStart
+from store.ledger.start import LOG_FROM_ZERO
 from store.ledger.term_runs import TermRuns
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -78,10 +78,10 @@ class LedgerReader:
         self.index: Final = LedgerIndex(
             fs, os.path.join(self.directory, "index"), config.ledger_index_units_per_file
         )
-        self._start = LOG_FROM_ZERO
+        self.start = LOG_FROM_ZERO
         """Start of the log. Replaced by retention and reset, before files go."""
         self._runs = TermRuns.starting_after(-1, 0)
-        self._tail = LedgerTail(LOG_FROM_ZERO.link, 0)
+        self.tail = LedgerTail(LOG_FROM_ZERO.link, 0)
         """End of the log. Replaced by the writer after each append, before each cut. Invariant:
         all bytes before its end position are whole and in the files; it is never inside a blank."""
 
@@ -90,52 +90,37 @@ class LedgerReader:
     @property
     def first_index(self) -> int:
         """Index of the oldest entry that is kept; last_index + 1 when there is none."""
-        return self._start.link.entry_index + 1
+        return self.start.link.entry_index + 1
 
     @property
     def last_index(self) -> int:
         """Index of the newest entry; first_index - 1 when there is none."""
-        return self._tail.link.entry_index
+        return self.tail.link.entry_index
 
     @property
     def last_term(self) -> int:
         """Term of the newest entry, or of the one before the log; 0 for none."""
-        return self._tail.link.term
+        return self.tail.link.term
 
     @property
     def min_position(self) -> int:
         """Position of the oldest kept entry, or of a blank before it."""
-        return self._start.min_position
+        return self.start.min_position
 
     @property
     def max_position(self) -> int:
         """End of the newest entry."""
-        return self._tail.end_position
-
-    @property
-    def tail(self) -> LedgerTail:
-        """The newest entry and its end, as one value."""
-        return self._tail
-
-    @property
-    def start(self) -> LogStart:
-        """The beginning of the log, as one value: retention moves it at any moment."""
-        return self._start
-
-    @property
-    def start_link(self) -> ChainLink:
-        """Link of the entry before the first one."""
-        return self._start.link
+        return self.tail.end_position
 
     # --- Terms ---
 
     def term_runs(self) -> list[tuple[int, int]]:
         """Return (first index, term) of each run of entries with one term, oldest first."""
-        return self._runs.runs(self._tail.link.entry_index)
+        return self._runs.runs(self.tail.link.entry_index)
 
     def term_at(self, index: int) -> int:
         """Return an entry's term; also that of the entry before the log. PositionRangeError."""
-        tail, runs = self._tail, self._runs  # In the order in which the three are replaced, back.
+        tail, runs = self.tail, self._runs  # In the order in which the three are replaced, back.
         if not self.first_index - 1 <= index <= tail.link.entry_index:
             self._refuse_index(index)
         return runs.term_at(index)
@@ -150,7 +135,7 @@ class LedgerReader:
         header = self.header(index)
         link = ChainLink(index - 1, self.term_at(index - 1), self.chain_crc_at(index - 1))
         file = self.files.file_at(header.position)
-        room = min(self._tail.end_position, file.end_position) - header.position
+        room = min(self.tail.end_position, file.end_position) - header.position
         data = file.read(header.position, max(_HEADER, min(header.size_bytes, room)))
         run = check_run(data, header.position, link, file_end_position=file.end_position)
         if run.problem is not None or run.end != len(data):
@@ -164,7 +149,7 @@ class LedgerReader:
 
     def chain_crc_at(self, index: int) -> int:
         """Return an entry's chain CRC; also that of the entry before the log. Errors as `entry`."""
-        tail, start = self._tail, self._start
+        tail, start = self.tail, self.start
         if index == tail.link.entry_index:
             return tail.link.chain_crc
         if index == start.link.entry_index:
@@ -177,11 +162,11 @@ class LedgerReader:
 
     def end_of(self, index: int) -> int:
         """Return the byte after an entry, or after the one before the log. Errors as `entry`."""
-        tail = self._tail
+        tail = self.tail
         if index == tail.link.entry_index:
             return tail.end_position
         if index == self.first_index - 1:
-            return self._start.end_position
+            return self.start.end_position
         header = self.header(index)
         return header.position + header.size_bytes
 
@@ -191,7 +176,7 @@ class LedgerReader:
         Proven by the chain, for answers that are kept: a bit that flipped in a header would outlive
         its repair there. Errors as `entry`.
         """
-        tail, start = self._tail, self._start
+        tail, start = self.tail, self.start
         if index == tail.link.entry_index:
             return tail
         if index == start.link.entry_index:
@@ -255,7 +240,7 @@ class LedgerReader:
 
         Raises PositionRangeError outside of [min_position, max_position), CorruptionError.
         """
-        tail, lo = self._tail, self.first_index
+        tail, lo = self.tail, self.first_index
         if not self.min_position <= position < tail.end_position:
             raise PositionRangeError("position", position, self.min_position, tail.end_position)
         # Invariant: lo starts at or before the position, hi behind it. The first steps double from
@@ -281,8 +266,8 @@ class LedgerReader:
 
     def last_index_before(self, position: int) -> int:
         """Return the last entry that ends at or before `position`; first_index - 1 for none."""
-        if position >= self._tail.end_position:
-            return self._tail.link.entry_index
+        if position >= self.tail.end_position:
+            return self.tail.link.entry_index
         if position <= self.min_position:
             return self.first_index - 1
         return self.index_at_position(position) - 1
@@ -313,7 +298,7 @@ class LedgerReader:
 
     def _headers(self, file: MappedFile, position: int) -> Iterator[Header]:
         """Yield the headers of one file from an entry's position on; sizes lead the way."""
-        hi = min(file.end_position, self._tail.end_position)
+        hi = min(file.end_position, self.tail.end_position)
         while position < hi:
             header = self.header_at(position)
             if header is None:
@@ -333,7 +318,7 @@ class LedgerReader:
         The entries lie in one file and have at most `max_size_bytes`; one is always chosen.
         Errors as `entry`.
         """
-        tail = self._tail
+        tail = self.tail
         hi_index = min(hi_index, tail.link.entry_index + 1)
         if not lo_index < hi_index:
             self._refuse_index(lo_index)
@@ -360,7 +345,7 @@ class LedgerReader:
 
         As `position_of`, but from the index alone where that has a unit: the entry is not read.
         """
-        tail = self._tail
+        tail = self.tail
         if index == tail.link.entry_index + 1:
             return tail.end_position
         unit = self.index.get(index) if index >= self.first_index else None
@@ -377,6 +362,6 @@ class LedgerReader:
         return self.files.view(position, size_bytes)
 
     def _check_end(self, end_position: int) -> None:
-        tail = self._tail
+        tail = self.tail
         if end_position > tail.end_position:
             raise PositionRangeError("position", end_position, self.min_position, tail.end_position)

@@ -234,7 +234,7 @@ class RaftDriver:
         once; the future fails with ReadFailedError when leadership was lost meanwhile.
         """
         self._check_running()
-        self.replica.read(self._pending_calls.next_read_id())
+        self.replica.core.read_index(self._pending_calls.next_read_id())
         self._touch()
         return self._pending_calls.read()
 

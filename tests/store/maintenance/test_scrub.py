@@ -279,7 +279,7 @@ class Moving:
         self._ledger, self._start = ledger, ledger.start
         self._next = ledger.start_at(ledger.files.files[1])
         self._left = nth
-        patch.setattr(Ledger, "_start", property(self._get, self._set), raising=False)
+        patch.setattr(Ledger, "start", property(self._get, self._set), raising=False)
 
     def _get(self, ledger: Ledger) -> LogStart:
         found = self._start

@@ -178,11 +178,11 @@ class LedgerLog:
         snapshot: SnapshotMeta | None = None
         configurations = tuple(self._configurations.all)
         if base_index > NO_INDEX and configurations and configurations[0].index <= base_index:
-            snapshot = SnapshotMeta(base_index, ledger.start_link.term, configurations[0])
+            snapshot = SnapshotMeta(base_index, ledger.start.link.term, configurations[0])
         return InitialState(
             hard_state=record.hard_state,
             base_index=base_index,
-            base_term=ledger.start_link.term,
+            base_term=ledger.start.link.term,
             last_index=last_index,
             runs=tuple(ledger.term_runs()),
             configurations=configurations,
@@ -201,11 +201,6 @@ class LedgerLog:
     def last_index(self) -> Index:
         """Index of the newest entry, committed or not."""
         return self._ledger.last_index
-
-    @property
-    def hard_state(self) -> HardState:
-        """Term, vote and standing on the disk."""
-        return self.node_file.record.hard_state
 
     # --- Writing ---
 
