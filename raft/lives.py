@@ -178,7 +178,7 @@ class Lives:
         self.apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
         """Memories by node that the node's next statement has to fit, too; for the disk. They are
         of other lives than the one in `known`, and maybe of another disk."""
-        self.told: dict[NodeId, ToldLife] = {}
+        self.statements: dict[NodeId, ToldLife] = {}
         """Last statement of each node, of those believed since the start."""
         self.dropped_count = 0
         """Memories heard of whose lives were dropped, since APART_MAX were kept; a memory that is
@@ -198,7 +198,7 @@ class Lives:
         lost = memory_lost(was, statement) or self._lost_apart(node, statement)
         if not lost and statement.life != NO_LIFE:
             self.known[node] = learned(known, statement)
-            self.told[node] = statement
+            self.statements[node] = statement
             self.apart.pop(node, None)
         return lost
 
@@ -224,11 +224,11 @@ class Lives:
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
         statement, which is judged by both memories."""
-        known, statement = self.of(node), self.told.get(node)
+        known, statement = self.of(node), self.statements.get(node)
         if statement is not None and other.nonce != statement.nonce:
             lost = memory_lost(other, statement)
             if lost:
-                del self.told[node]
+                del self.statements[node]
                 # The own memory may be of the copy, so the node receives the other one.
                 self.known[node] = _with_promises(other, known)
                 self._keep_apart(node, known)
@@ -287,7 +287,7 @@ class Lives:
         """Forget a node whose number is no longer in use."""
         self.known.pop(node, None)
         self.apart.pop(node, None)
-        self.told.pop(node, None)
+        self.statements.pop(node, None)
 
 
 def _seen(state: RaftState) -> Iterator[tuple[NodeId, Known]]:

@@ -138,9 +138,9 @@ class NodeLives:
         self._saved = self._record
         memory.begin(life)
         met, self._lives = self._lives, Lives(found.known, found.apart)
-        for node, told in met.told.items():
+        for node, told in met.statements.items():
             self._take(node, told)  # Met for a repair, before there was a file.
-        if met.told:
+        if met.statements:
             self.save_soon()
 
     def attach_link(self, link: "PeerLink") -> None:
