@@ -149,13 +149,13 @@ class HaAssembly:
 
     async def _found_or_join(self) -> None:
         discovery = self.discovery
-        while discovery.verdict is FoundingVerdict.WAIT:
-            missing = ", ".join(map(str, discovery.missing))
+        while discovery.foundation.verdict is FoundingVerdict.WAIT:
+            missing = ", ".join(map(str, discovery.foundation.missing))
             self.node.health.enter(
                 Phase.WAITING, f"a new group needs to hear of node {missing} first"
             )
             await discovery.changed()
-        is_founder = discovery.verdict is FoundingVerdict.FOUND
+        is_founder = discovery.foundation.verdict is FoundingVerdict.FOUND
         standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.
         incarnation = int(time.time()) << 20 | secrets.randbits(20)

@@ -43,7 +43,7 @@ from node.replication.raft.repair import (
 )
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.raft.watches import DriverWatch, FetchWatch, FoundingWatch
+from node.replication.raft.watches import DisconnectionWatch, FoundingWatch
 from node.replication.replication import Replication
 from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
@@ -137,7 +137,7 @@ class RaftAssembly:
         self.log, reports = await open_repaired(partial(node.opening.run, open_log), self._repair)
         self._find_last_index = self._last_index_of_log
         self._tell_repaired(reports)
-        refuse_term_end(str(settings.directory), self.log.hard_state.term)
+        refuse_term_end(str(settings.directory), self.log.node_file.record.hard_state.term)
         node.health.enter(Phase.STARTING, "meeting the peers")
         root = str(settings.directory)
         self.memory = RaftMemory(self.log)
@@ -194,7 +194,7 @@ class RaftAssembly:
         self.frames.watch(lives)
         self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
         self.frames.take(FrameKind.FETCHED_ENTRIES, by=self.fetcher.on_frame)
-        self.frames.watch(FetchWatch(self.fetcher))
+        self.frames.watch(DisconnectionWatch(self.fetcher.on_disconnected))
         return link
 
     async def meet_peers(self) -> None:
@@ -269,7 +269,7 @@ class RaftAssembly:
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
         self.frames.on_refused = self.driver.on_refused
-        self.frames.watch(DriverWatch(self.driver))
+        self.frames.watch(DisconnectionWatch(self.driver.on_disconnected))
         self.frames.watch(self.snapshots)
         store = self.log.store
         server = EntryServer(self.link, store.ledger.read_range, lambda: self.driver.commit_index)
@@ -395,7 +395,7 @@ class RaftAssembly:
         ]
 
     def _warnings(self) -> tuple[str, ...]:
-        return (*term_warnings(self.log.hard_state.term), *self._divergence())
+        return (*term_warnings(self.log.node_file.record.hard_state.term), *self._divergence())
 
     def _last_index(self) -> Index:
         return self._find_last_index()

@@ -176,9 +176,8 @@ class Lives:
         self.known: dict[NodeId, Known] = dict(known or {})
         """Memory by node; for the disk and for other nodes."""
         self.apart: dict[NodeId, tuple[Known, ...]] = dict(apart or {})
-        """Memories by node that the node's next statement has to fit, too; for the disk.
-
-        They are of other lives than the one in `known`, and maybe of another disk."""
+        """Memories by node that the node's next statement has to fit, too; for the disk. They are
+        of other lives than the one in `known`, and maybe of another disk."""
         self.statements: dict[NodeId, ToldLife] = {}
         """Last statement of each node, of those believed since the start."""
         self.dropped_count = 0

@@ -288,7 +288,7 @@ def _go_on_alone(
 
 def _refuse_differing(log: LedgerLog, fence: str) -> None:
     """Refuse a state behind a fence, unless it can be rebuilt."""
-    if fence and log.base_index != NO_INDEX and log.installed is None:
+    if fence and log.base_index != NO_INDEX and log.received.installed is None:
         raise RestoreError(
             "the state of the backup differs from that of the other nodes",
             f"{fence}, and its log no longer has all that the state is made of",
@@ -312,7 +312,7 @@ def _applied(fs: FileSystem, work: Path, log: LedgerLog) -> StateMachine:
 
 def _write_end(log: LedgerLog, settings: Settings, known: tuple[int, ...], term: Term) -> None:
     """Remove the addresses of the old nodes, and make this node the only voter."""
-    log.become_leader()
+    log.store.find_offsets()
     if known:
         encoder = CommandEncoder(log.store.config.store_host)
         puts = [Command(put_member=Command.PutMember(node_id=node)) for node in known]

@@ -2,9 +2,9 @@
 
 Owns the slice that all handlers of a node share: together they keep the loop for SLICE_S and one
 step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
-wait for the next slice get it one after another, the addresses of their callers in turn. A walk that
-needs more than a slice has its address for itself: what it has put together is in memory meanwhile.
-Must not know what is walked.
+wait for the next slice get it one after another, the addresses of their callers in turn. Of the
+walks of one address that need more than a slice, one runs at a time: what each has put together is
+in memory meanwhile. Must not know what is walked.
 """
 
 import asyncio

@@ -163,7 +163,7 @@ class CheckpointFiles:
             path = self._path(name) + suffix
             if not os.path.exists(path):
                 continue
-            data = self._read(path)
+            data = self._fs.read_file(path)
             if (len(data), crc32c(data)) == (written.size_bytes, written.crc):
                 if suffix:
                     self._to_install.append(name)
@@ -172,13 +172,6 @@ class CheckpointFiles:
                 found = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
         expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
         raise CheckpointDamagedError(self._path(name), 0, "content", expected, found)
-
-    def _read(self, path: str) -> bytes:
-        fd = self._fs.open(path, read_only=True)
-        try:
-            return self._fs.read_at(fd, path, 0, self._fs.size_bytes(fd))
-        finally:
-            self._fs.close(fd)
 
     # --- Writing ---
 
@@ -202,7 +195,7 @@ class CheckpointFiles:
                 written[name] = before
             else:
                 data = text().encode()
-                self._write_temporary(name, data)
+                self._fs.write_file(self._path(name) + TEMPORARY_SUFFIX, data)
                 written[name] = _Written(version, len(data), crc32c(data))
                 changed.append(name)
         if changed:
@@ -223,17 +216,6 @@ class CheckpointFiles:
         self.applied_index, self.history = image.applied_index, history
         self._written, self._to_install = written, changed
         self._install()
-
-    def _write_temporary(self, name: str, data: bytes) -> None:
-        fs, path = self._fs, self._path(name) + TEMPORARY_SUFFIX
-        if os.path.exists(path):
-            fs.unlink(path)
-        fd = fs.open(path, create=True)
-        try:
-            fs.write_at(fd, path, 0, data)
-            fs.sync(fd, path)
-        finally:
-            fs.close(fd)
 
     def _install(self) -> None:
         """Give the files of the newest generation their names; durable on return."""

@@ -34,7 +34,6 @@ from raft.messages import (
     Index,
     InstallSnapshot,
     Message,
-    NodeId,
     SnapshotMeta,
     Term,
 )
@@ -244,10 +243,6 @@ class Replica:
         self._proposals.register(index, term, waiter)
         return index, term
 
-    def read(self, read_id: int) -> None:
-        """Ask for a linearizable read; answered in `Effects.reads` or `reads_failed`."""
-        self.core.read_index(read_id)
-
     def check_propose(self) -> None:
         """Raise the error that `propose` of one entry with a waiter would raise now; change
         nothing.
@@ -258,13 +253,6 @@ class Replica:
             self._proposals.check()
         if not (self.is_lean and steady.may_propose(self.core.state)):
             self.core.check_propose()
-
-    def transfer_leadership(self, node: NodeId) -> None:
-        """Hand leadership to a voter; refuse proposals until it takes over or one election time-out
-        is over.
-
-        Raises NotLeaderError or TransferRefusedError, with nothing changed."""
-        self.core.transfer_leadership(node)
 
     def lose_memory(self, incarnation: int) -> None:
         """Drop pending promises, since this disk was found to be an old copy of itself.
@@ -322,24 +310,6 @@ class Replica:
         self.core.compact_to(index)
 
     # State that the shell may read between turns. Never inputs.
-
-    @property
-    def leader(self) -> NodeId:
-        """The leader of this term, NO_NODE if not yet known."""
-        return self.core.state.leader
-
-    @property
-    def role(self) -> Role:
-        return self.core.state.role
-
-    @property
-    def term(self) -> Term:
-        return self.core.state.term
-
-    @property
-    def commit(self) -> Index:
-        """Last entry known to be committed; may be ahead of the synced or applied index here."""
-        return self.core.state.commit
 
     # Output.
 

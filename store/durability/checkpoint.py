@@ -127,14 +127,7 @@ class Checkpoint:
 
 def _create(fs: FileSystem, directory: str, path: str) -> None:
     temporary = path + TEMPORARY_SUFFIX
-    if os.path.exists(temporary):
-        fs.unlink(temporary)
-    fd = fs.open(temporary, create=True)
-    try:
-        fs.write_at(fd, temporary, 0, bytes(fmt.CHECKPOINT_SIZE_BYTES))
-        fs.sync(fd, temporary)
-    finally:
-        fs.close(fd)
+    fs.write_file(temporary, bytes(fmt.CHECKPOINT_SIZE_BYTES))
     fs.rename(temporary, path)
     fs.sync_directory(directory)
 

@@ -176,26 +176,14 @@ class RunMarker:
     def _read_boot_id(self) -> str | None:
         if not os.path.exists(self._boot_id_path):
             return None
-        fd = self._fs.open(self._boot_id_path, read_only=True)
-        try:
-            size_bytes = min(self._fs.size_bytes(fd), _CONTENT_SIZE_BYTES_MAX)
-            content = self._fs.read_at(fd, self._boot_id_path, 0, size_bytes)
-            if boot_id_problem(content) is not None:
-                return None  # As that of another boot: the page cache is not relied on.
-            return content.decode("ascii").split("\n")[0]
-        finally:
-            self._fs.close(fd)
+        content = self._fs.read_file(self._boot_id_path, _CONTENT_SIZE_BYTES_MAX)
+        if boot_id_problem(content) is not None:
+            return None  # As that of another boot: the page cache is not relied on.
+        return content.decode("ascii").split("\n")[0]
 
     def _write(self, path: str, content: str) -> None:
         temporary = path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            self._fs.unlink(temporary)
-        fd = self._fs.open(temporary, create=True)
-        try:
-            self._fs.write_at(fd, temporary, 0, f"{content}\n".encode())
-            self._fs.sync(fd, temporary)
-        finally:
-            self._fs.close(fd)
+        self._fs.write_file(temporary, f"{content}\n".encode())
         self._fs.rename(temporary, path)
 
 

@@ -233,6 +233,29 @@ class FileSystem:
         except OSError as error:
             raise self._translate("list", path, 0, error) from error
 
+    def read_file(self, path: str, size_bytes_max: int | None = None) -> bytes:
+        """Return the bytes of a small file, up to a size. Raises FileSystemError."""
+        fd = self.open(path, read_only=True)
+        try:
+            size_bytes = self.size_bytes(fd)
+            if size_bytes_max is not None:
+                size_bytes = min(size_bytes, size_bytes_max)
+            return self.read_at(fd, path, 0, size_bytes)
+        finally:
+            self.close(fd)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write and sync a small file, in place of one that a failed call left; the caller renames
+        it. Raises StoreFullError, FileSystemError or SyncFailedError."""
+        if os.path.exists(path):
+            self.unlink(path)
+        fd = self.open(path, create=True)
+        try:
+            self.write_at(fd, path, 0, data)
+            self.sync(fd, path)
+        finally:
+            self.close(fd)
+
     def size_bytes(self, fd: int) -> int:
         """Return the size of an open file."""
         return os.fstat(fd).st_size

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from store.errors import (
     CorruptionError,
@@ -123,15 +123,8 @@ class MetaFile:
     def _write(self, generation: int, data: bytes) -> None:
         path, content = self._path(generation), _encode(generation, data)
         temporary = path + TEMPORARY_SUFFIX
-        if os.path.exists(temporary):
-            self._fs.unlink(temporary)
-        fd = self._fs.open(temporary, create=True)
         try:
-            try:
-                self._fs.write_at(fd, temporary, 0, content)
-                self._fs.sync(fd, temporary)
-            finally:
-                self._fs.close(fd)
+            self._fs.write_file(temporary, content)
             hit("meta_file.before_rename")
             self._fs.rename(temporary, path)
         except BaseException:
@@ -146,33 +139,43 @@ class MetaFile:
 
         Raises CorruptionError when not even the generation is sure.
         """
-        fd = self._fs.open(path, read_only=True)
-        try:
-            size_bytes = self._fs.size_bytes(fd)
-            limit = _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX
-            content = self._fs.read_at(fd, path, 0, min(size_bytes, limit + 1))
-        finally:
-            self._fs.close(fd)
+        content = self._fs.read_file(path, _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX + 1)
+        problem = meta_problem(content, parity)
+        if problem is None:
+            generation, payload = meta_content(content)
+            assert isinstance(payload, dict), f"{path} was saved as {type(payload)}"
+            return generation, payload
+        at, field, expected, found = problem
         header = _HEADER.match(content)
-        if header is None:
-            found = repr(bytes(content[:24]))
-            raise CorruptionError(path, 0, "header", "a quorumlog-meta line", found)
-        line_crc = f"{crc32c(header[1]):08x}"
-        if header[5].decode() != line_crc:
-            raise CorruptionError(path, 0, "header CRC-32C", line_crc, header[5].decode())
-        generation, data = int(header[2]), content[header.end() :]
-        if generation % 2 != parity:
-            raise CorruptionError(path, 0, "generation", f"one that ends {path}", str(generation))
-        at, crc = header.end(), f"{crc32c(data):08x}"
-        if len(data) != int(header[3]):
-            return generation, CorruptionError(
-                path, at, "payload size", header[3].decode(), str(len(data))
-            )
-        if crc != header[4].decode():
-            return generation, CorruptionError(path, at, "payload CRC-32C", header[4].decode(), crc)
-        payload = json.loads(data)
-        assert isinstance(payload, dict), f"{path} was saved as {type(payload)}"
-        return generation, payload
+        if header is not None and field.startswith("payload"):
+            return int(header[2]), CorruptionError(path, at, field, expected, found)
+        if field == "generation":
+            expected = f"one that ends {path}"
+        raise CorruptionError(path, 0, field, expected, found)
+
+
+def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
+    """Return what is wrong with one generation: (byte, field, expected, found), or None."""
+    header = _HEADER.match(data)
+    if header is None:
+        return 0, "header", "a quorumlog-meta line", repr(data[:24])
+    line_crc, payload = f"{crc32c(header[1]):08x}", data[header.end() :]
+    if header[5].decode() != line_crc:
+        return header.start(5), "header CRC-32C", line_crc, header[5].decode()
+    if int(header[2]) % 2 != parity:
+        return header.start(2), "generation", f"{parity} modulo 2", header[2].decode()
+    if len(payload) != int(header[3]):
+        return header.end(), "payload size", header[3].decode(), str(len(payload))
+    crc = f"{crc32c(payload):08x}"
+    if crc != header[4].decode():
+        return header.end(), "payload CRC-32C", header[4].decode(), crc
+    return None
+
+
+def meta_content(data: bytes) -> tuple[int, Any]:
+    """Return (number, payload) of a generation without a problem. ValueError: it is no JSON."""
+    line, _, payload = data.partition(b"\n")
+    return int(line.split()[2]), json.loads(payload)
 
 
 def _encode(generation: int, data: bytes) -> bytes:

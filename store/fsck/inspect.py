@@ -171,11 +171,7 @@ class Inspection:
             if os.stat(path).st_size < fmt.INDEX_HEADER_SIZE_BYTES:
                 rows.append({"file": f"{INDEX_DIRECTORY}/{name}"})
                 continue
-            fd = self._fs.open(path)
-            try:
-                header = self._fs.read_at(fd, path, 0, fmt.INDEX_HEADER_SIZE_BYTES)
-            finally:
-                self._fs.close(fd)
+            header = self._fs.read_file(path, fmt.INDEX_HEADER_SIZE_BYTES)
             begin_ms, end_ms, begin, end, used_count, count = fmt.INDEX_HEADER.unpack(header)
             rows.append(
                 {
@@ -194,11 +190,7 @@ class Inspection:
         path = os.path.join(self._root, checkpoint.FILE_NAME)
         if not os.path.exists(path) or os.stat(path).st_size < fmt.CHECKPOINT.size:
             return []
-        fd = self._fs.open(path)
-        try:
-            values = fmt.CHECKPOINT.unpack(self._fs.read_at(fd, path, 0, fmt.CHECKPOINT.size))
-        finally:
-            self._fs.close(fd)
+        values = fmt.CHECKPOINT.unpack(self._fs.read_file(path, fmt.CHECKPOINT.size))
         names = checkpoint.CheckpointValues.__slots__
         return [
             {

@@ -2,7 +2,7 @@
 
 Owns the look-ups and the part of the log that readers may see; must not write. A unit of the index
 counts only after the entry's own header confirmed it; otherwise the entry is found by walking its
-file. A reader on another thread first takes `_tail`, which the writer replaces after the bytes are
+file. A reader on another thread first takes `tail`, which the writer replaces after the bytes are
 in place, so it never sees half an entry. Sources: storage-formats 7.1, 7.2, 7.9.
 """
 
@@ -111,11 +111,6 @@ class LedgerReader:
     def max_position(self) -> int:
         """End of the newest entry."""
         return self.tail.end_position
-
-    @property
-    def start_link(self) -> ChainLink:
-        """Link of the entry before the first one."""
-        return self.start.link
 
     # --- Terms ---
 

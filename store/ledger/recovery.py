@@ -133,7 +133,7 @@ def _recover(
     hit("ledger_recovery.before_index")
     rewritten = _mend_index(ledger, walk, difference)
     ledger.adopt(LedgerTail(walk.link, walk.end_position), _term_runs(ledger, begin, walk))
-    if walk.link == ledger.start_link:
+    if walk.link == ledger.start.link:
         ledger.restore_start()
     cut_size_bytes = dirty_hi - walk.end_position
     return LedgerRecoveryReport(
@@ -183,7 +183,7 @@ def _choose_begin(ledger: Ledger, from_position: int | None) -> _Place:
         if link is not None and ledger.index.covers(ledger.first_index, link.entry_index + 1):
             return _Place(number, files[number].position, link)
         number -= 1
-    return _Place(0, ledger.min_position, ledger.start_link)
+    return _Place(0, ledger.min_position, ledger.start.link)
 
 
 # --- The walk ---
@@ -259,7 +259,7 @@ def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]
 
 def _term_runs(ledger: Ledger, begin: _Place, walk: _Walk) -> TermRuns:
     """Return the terms of the whole log; below the walk only where terms change is looked up."""
-    start = ledger.start_link
+    start = ledger.start.link
     runs = TermRuns.starting_after(start.entry_index, start.term)
     ledger.adopt(LedgerTail(walk.link, walk.end_position), runs)
     index, term, hi = ledger.first_index, start.term, begin.link.entry_index + 1

@@ -192,13 +192,6 @@ class ShippedStore(ReplicatedStore[ShippedLog]):
             log.set_first_aside()
         self.cut(last)
 
-    def delete_aside(self) -> None:
-        """Delete the files that `set_all_aside` gave other names, on the thread of `maintain`.
-
-        Raises FileSystemError: repeat it.
-        """
-        self.shipped.files.delete_aside()
-
     def begin_at(self, position: int, next_offsets: dict[QueueKey, int]) -> None:
         """Let the empty log begin at a position, where a file begins, with these queue offsets.
 

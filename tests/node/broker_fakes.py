@@ -188,7 +188,7 @@ class LocalDriver:
         """Lead again, in a new term, and apply its no-op unless it is to wait."""
         self.role, self.leader_id, self.is_ready = Role.LEADER, self.node_id, False
         self.term += 1
-        self.log.become_leader()
+        self.log.store.find_offsets()
         self.log.append(self.log.last_index + 1, self.term, EntryKind.NO_OP, None)
         self._tell()
         if is_ready:

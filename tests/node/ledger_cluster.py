@@ -102,10 +102,10 @@ class Node:
         self.log = open_log(self.root, self.node_id, config=cluster.config, clock=clock, fs=self.fs)
         if not self.log.is_founded:
             self.log.found(cluster.voters)
-        installed = self.log.installed
+        installed = self.log.received.installed
         if installed is not None:
             self.checkpoint = max(self.checkpoint, installed.state_index)
-            self.log.snapshot_restored()
+            self.log.received.forget()
         self.log.start_at(self.checkpoint)
         config = RaftConfig(
             group=CLUSTER, node_id=self.node_id, message_size_bytes_max=20_000,
@@ -151,7 +151,7 @@ class Node:
 
     def _carry_out(self, effects: Effects) -> None:
         if effects.role_changes and effects.role_changes[-1].role is Role.LEADER:
-            self.log.become_leader()
+            self.log.store.find_offsets()
         for outgoing in effects.send:
             self.cluster.send(self, outgoing)
         if effects.flush is not None:
@@ -159,10 +159,10 @@ class Node:
             self.log.store.request_sync(errors.put)
             self.cluster.syncs.append((self, self.replica, effects.flush, errors))
         if effects.install is not None:
-            snapshot = self.log.installed
+            snapshot = self.log.received.installed
             assert snapshot is not None
             self.checkpoint = max(self.checkpoint, snapshot.state_index)
-            self.log.snapshot_restored()
+            self.log.received.forget()
         if effects.apply_hi != NO_INDEX:
             self.log.dispatch(effects.apply_hi)
             self.replica.on_applied(effects.apply_hi - 1)
@@ -185,12 +185,12 @@ class Node:
         log, replica = self.log, self.replica
         log.store.maintain()
         sync(log)
-        self.checkpoint = max(self.checkpoint, min(replica.applied, log.durable_index))
+        self.checkpoint = max(self.checkpoint, min(replica.applied, log.store.durable_index))
         files = log.store.ledger.files.files
         if not files:
             return 0
         log.store.expired_position = files[min(count, len(files) - 1)].position
-        index = log.retention_candidate(self.checkpoint)
+        index = log.store.deletable_index(self.checkpoint)
         if index <= log.base_index:
             return 0
         replica.core.snapshot_durable(replica.core.snapshot_meta_at(index))
@@ -296,8 +296,9 @@ class Cluster:
                 self.deliver()
 
     def leader(self) -> Node | None:
-        leaders = [n for n in self.nodes.values() if n.is_up and n.replica.role is Role.LEADER]
-        return max(leaders, key=lambda n: n.replica.term) if leaders else None
+        states = {n: n.replica.core.state for n in self.nodes.values() if n.is_up}
+        leaders = [n for n, state in states.items() if state.role is Role.LEADER]
+        return max(leaders, key=lambda n: states[n].term) if leaders else None
 
     def elect(self) -> Node:
         for _ in range(400):

@@ -221,7 +221,7 @@ class Cluster:
         return placed
 
     def read(self, node: NodeId, read_id: int) -> None:
-        self.nodes[node].replica.read(read_id)
+        self.nodes[node].replica.core.read_index(read_id)
         self.settle(node)
 
     def receive(self, node: NodeId, message: Message, payload: object = None) -> None:

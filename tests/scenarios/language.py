@@ -416,7 +416,7 @@ class Transcript:
         self.c.settle(node)
 
     def do_transfer(self, words: list[str], _: dict[str, str]) -> None:
-        self.c.nodes[int(words[0])].replica.transfer_leadership(int(words[1]))
+        self.c.nodes[int(words[0])].replica.core.transfer_leadership(int(words[1]))
         self.c.settle(int(words[0]))
 
     def do_accept_loss(self, words: list[str], _: dict[str, str]) -> None:

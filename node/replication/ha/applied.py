@@ -96,12 +96,12 @@ class AppliedState:
 
         Raises StoreFullError or FileSystemError: call it again later. Any other error: stop.
         """
-        self._log.dispatch(confirm)
+        self._log.store.dispatch_to(confirm)
         if self.is_missing:
             self._log.store.engine.dispatcher.take_watched()  # Read again once there is a state.
             if not self._install():
                 return
-        self.machine.apply(self.applied, self._log.dispatched)
+        self.machine.apply(self.applied, self._log.store.dispatched_position)
 
     def cut(
         self, lo: int, hi: int, epoch: int, on_aside: Callable[[CutFile], None] = lambda _: None
@@ -127,9 +127,10 @@ class AppliedState:
             self.machine.go_back(None)
         else:
             self.machine.go_back(known.state)
-            log.dispatch(begin)  # Readers saw it; after a power loss the queues may be behind.
+            # Readers saw it; after a power loss the queues may be behind.
+            log.store.dispatch_to(begin)
         if not self.is_missing:
-            self.machine.apply(self.applied, log.dispatched)
+            self.machine.apply(self.applied, log.store.dispatched_position)
 
     def _fits(self, known: _Known) -> bool:
         """Whether the log holds the bytes that this state was made of."""
@@ -157,7 +158,8 @@ class AppliedState:
     def _install(self) -> bool:
         """Make the pending image the state, once it fits; return whether there is a state now."""
         pending, log = self._pending, self._log
-        if pending is None or log.dispatched < max(pending.position, log.min_position):
+        seen = log.store.dispatched_position
+        if pending is None or seen < max(pending.position, log.min_position):
             return False
         self._pending = None
         is_here = log.min_position <= pending.position
@@ -195,15 +197,16 @@ class AppliedState:
         """
         image, log = decode(data), self._log
         if not log.is_empty and is_behind(image.begin):
-            if log.dispatched < log.end:
-                raise HaProtocolError(f"readers see {log.dispatched} of {log.end} so far")
+            seen = log.store.dispatched_position
+            if seen < log.end:
+                raise HaProtocolError(f"readers see {seen} of {log.end} so far")
             log.set_all_aside()
         if log.is_empty:
             if image.begin != log.end or self.is_missing or not log.may_begin:
                 log.begin_at(image.begin, image.next_offsets)
             self._begin()
         self._pending = image if self.is_missing else None
-        self.apply(log.dispatched)
+        self.apply(log.store.dispatched_position)
 
     # --- Checkpoints ---
 

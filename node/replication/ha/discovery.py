@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from node.replication.foundation import Foundation, FoundingVerdict
+from node.replication.foundation import Foundation
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
@@ -20,20 +20,11 @@ class Discovery:
     """The handler of the HA link."""
 
     def __init__(self, node_id: NodeId, replica_ids: tuple[NodeId, ...]) -> None:
-        self._foundation = Foundation(node_id, replica_ids)
+        self.foundation = Foundation(node_id, replica_ids)
+        """The role of an empty disk, as far as it is known."""
         self._changed = asyncio.Event()
         self._waiting: list[HaConnection] = []
         self._inbound: Inbound | None = None
-
-    @property
-    def verdict(self) -> FoundingVerdict:
-        """The role of an empty disk, as far as it is known."""
-        return self._foundation.verdict
-
-    @property
-    def missing(self) -> tuple[NodeId, ...]:
-        """Replicas that have not answered yet."""
-        return self._foundation.missing
 
     async def changed(self) -> None:
         """Wait until the next replica has answered."""
@@ -51,7 +42,7 @@ class Discovery:
 
     def on_open(self, connection: HaConnection) -> None:
         assert connection.info is not None, "the handshake is over"
-        self._foundation.on_peer(connection.info.node_id, connection.info.last_index)
+        self.foundation.on_peer(connection.info.node_id, connection.info.last_index)
         self._changed.set()
         if self._inbound is not None:
             self._inbound.on_open(connection)

@@ -39,13 +39,14 @@ from node.replication.ha.core.wire import body_check, transfer_head
 from node.replication.ha.inbound import Inbound
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.pending_calls import HaPendingCalls
+from node.replication.ha.pending_calls import HaPendingCalls, completion_of
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.replica import HaReplica
 from node.replication.ha.report import HaReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
+from node.replication.pending_calls import PendingAppend
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
 from raft.errors import BusyError
@@ -86,7 +87,7 @@ class HaDriver(HaReplica):
         self._link = link
         self.inbound: Final = Inbound(self, log, applied, link, make_image)
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
-        self._pending_calls = HaPendingCalls(self._holders)
+        self._pending_calls = HaPendingCalls(self._nodes_with)
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
         self._sync_count = 0
         self._has_unsynced = False
@@ -137,7 +138,7 @@ class HaDriver(HaReplica):
         waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
         if self._unsaved is not None:
             waiters += [one.waiter for one in self._unsaved.resolved]
-        self._pending_calls.stop(waiters)
+        self._pending_calls.stop(map(completion_of, waiters))
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each turn that showed readers more, or changed a role."""
@@ -177,7 +178,7 @@ class HaDriver(HaReplica):
         except BaseException as error:
             self.on_fatal(error)
             raise
-        pending = self._pending_calls.append(result, self.term)
+        pending = PendingAppend(self._loop.create_future(), prepared, self.term)
         self._appends.append((result.end_position, pending))
         self._has_unsynced = True
         self.touch()
@@ -217,7 +218,7 @@ class HaDriver(HaReplica):
     def _carry_out(self, fx: HaEffects) -> None:
         for write in fx.write:
             assert isinstance(write.checked, CheckedRaw), f"at {write.position}: not checked"
-            self.log.write_raw(write.checked)
+            self.log.store.write_raw(write.checked)
             self._has_unsynced = True
         if fx.send:
             hit("ha_driver.before_send")
@@ -230,11 +231,11 @@ class HaDriver(HaReplica):
             self._confirm = fx.confirm
         if fx.resolved:
             hit("ha_driver.before_decide")
-            self._pending_calls.decide(fx.resolved)
+            self._pending_calls.note(fx.resolved)
         if fx.reads:
             self._pending_calls.confirm_reads(self._confirm)
         if fx.reads_failed:
-            self._pending_calls.fail_reads(self.leader_id)
+            self._pending_calls.fail_all_reads(self.leader_id)
         for change in fx.role_changes:
             self._note_role(change)
 
@@ -278,7 +279,7 @@ class HaDriver(HaReplica):
                 continue
             if (lo, hi) != (item.lo, item.hi):
                 try:
-                    body = self.log.read(item.lo, item.hi)
+                    body = self.log.store.shipped.read_raw(item.lo, item.hi)
                 except CorruptionError as error:
                     # Damaged bytes must not look replicated; the operator sees it in the log.
                     self.inbound.close(connection, str(error))
@@ -297,7 +298,7 @@ class HaDriver(HaReplica):
     def _note_role(self, change: HaRoleChange) -> None:
         if change.role is HaRole.MASTER:
             with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
-                self.log.become_master()
+                self.log.store.find_offsets()
             self._caught_up.clear()
         else:
             self.is_ready = False  # At once: later calls of this turn are refused.
@@ -315,7 +316,7 @@ class HaDriver(HaReplica):
             if self.machine.role is HaRole.MASTER:
                 self.input(lambda machine: machine.confirm_master(None))
             else:
-                self._pending_calls.fail_reads(self.leader_id)
+                self._pending_calls.fail_all_reads(self.leader_id)
         try:
             if self._has_unsynced:
                 self._has_unsynced = False
@@ -347,7 +348,7 @@ class HaDriver(HaReplica):
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
         self.is_ready = is_open and (self.is_ready or self._can_begin())
-        self._pending_calls.settle(applied.applied)
+        self._pending_calls.settle(applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen
@@ -357,7 +358,7 @@ class HaDriver(HaReplica):
 
     def _on_durable(self, _ticket: int) -> None:
         # An empty log that has just begun with an image is ahead of the machine.
-        self.input(lambda m: m.durable_to(min(self.log.durable, m.state.end)))
+        self.input(lambda m: m.durable_to(min(self.log.store.durable_position, m.state.end)))
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
@@ -379,12 +380,12 @@ class HaDriver(HaReplica):
 
     def _can_begin(self) -> bool:
         """Whether a new log has its first file: a Raft leader has one, since it has written."""
-        return not self.log.is_empty or self.log.has_room(1)
+        return not self.log.is_empty or self.log.store.has_room(1)
 
-    def _holders(self, position: int) -> tuple[NodeId, ...]:
+    def _nodes_with(self, index: Index) -> tuple[NodeId, ...]:
         state = self.machine.state
-        own = [self.node_id] if state.durable >= position else []
-        return tuple(sorted([*own, *state.copies.holders(position)]))
+        own = [self.node_id] if state.durable > index else []
+        return tuple(sorted([*own, *state.copies.holders(index + 1)]))
 
 
 def _nothing(_: HaMachine) -> HaEffects:

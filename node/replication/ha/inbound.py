@@ -104,7 +104,7 @@ class Inbound:
             # The machine only notes the frame.
             self._images.ask(connection, self._replica.machine.state.now_ms)
         elif isinstance(frame, Transfer) and frame.body:
-            if not self._log.has_room(len(frame.body)):
+            if not self._log.store.has_room(len(frame.body)):
                 self._wait_for_room(connection)
                 return False
             try:

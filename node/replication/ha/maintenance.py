@@ -30,11 +30,11 @@ class HaSteps:
         checkpoint = self._applied.checkpoint()
         if checkpoint is None:
             return
-        if self._log.durable < checkpoint.position:
+        if self._log.store.durable_position < checkpoint.position:
             await self.thread.synced(self._log.store)
         await self.thread.on_thread(checkpoint.save)
         # The replica is whole: its former log, set aside, is not needed any more.
-        await self.thread.on_thread(self._log.store.delete_aside)
+        await self.thread.on_thread(self._log.store.shipped.files.delete_aside)
 
     async def delete_expired(self) -> None:
         """Delete files that are due, checkpointed, no longer being shipped, and without a message
@@ -46,7 +46,7 @@ class HaSteps:
             needed = min(needed, held)
         counters = self._log.store.counters
         before, for_room_before = counters.deleted_file_count, counters.deleted_for_room_count
-        work = self._log.detach_expired(min(self._applied.checkpoint_position, needed))
+        work = self._log.store.detach_expired(min(self._applied.checkpoint_position, needed))
         if work is not None:
             say_deleted(
                 counters.deleted_file_count - before,

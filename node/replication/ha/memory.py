@@ -34,10 +34,10 @@ class HaMemory:
 
     @property
     def life(self) -> int:
-        return self._log.life
+        return self._log.binding.life
 
     def begin(self, life: int) -> None:
-        self._log.begin_life(life)
+        self._log.binding.begin(life)
 
     def facts(self) -> Facts | None:
         log = self._log

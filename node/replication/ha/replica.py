@@ -19,8 +19,8 @@ from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import HaEffects
 from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.types import AckMode, HaRole, HaSettings
-from node.replication.ha.pending_calls import HaPendingAppend
 from node.replication.ha.storage.log import HaLog
+from node.replication.pending_calls import PendingAppend
 from raft.messages import NO_NODE, NodeId, Term
 from raft.transitions import Role
 from store.errors import FileSystemError, StoreFullError
@@ -62,7 +62,7 @@ class HaReplica(ABC):
         )
         self.on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._appends: list[tuple[int, HaPendingAppend]] = []
+        self._appends: list[tuple[int, PendingAppend]] = []
         """Appends written in this turn, which the machine does not know yet."""
         self._later: list[Callable[[HaMachine], HaEffects]] = []
         """Inputs that arrived during the work on effects, or while that had to wait."""

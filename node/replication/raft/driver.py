@@ -16,8 +16,8 @@ from typing import Final
 from node.errors.common import NotReadyError, ShuttingDownError
 from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
+from node.replication.pending_calls import PendingAppend, PendingCalls
 from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, encode
-from node.replication.raft.pending_calls import RaftPendingAppend, RaftPendingCalls
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
@@ -42,6 +42,7 @@ from raft.rules.membership import Change
 from raft.transfer_target import best_follower
 from raft.transitions import Role
 from store.errors import FileSystemError, StoreError, StoreFullError
+from store.files import failpoints
 
 LATE_APPLY_COUNT_MAX: Final = 64
 """Entries that a follower may show readers with its next tick, while no reader waits for them."""
@@ -80,7 +81,7 @@ class RaftDriver:
         self._loop = asyncio.get_running_loop()
         self._encoder = SteadyEncoder()
         self._decoder = SteadyDecoder(replica.config.group, self.node_id)
-        self._pending_calls = RaftPendingCalls(self._nodes_with)
+        self._pending_calls = PendingCalls(self._nodes_with)
         self._syncs = SyncRequests(
             log.store, self._on_durable, on_fatal, is_flush_sync=is_flush_sync
         )
@@ -219,7 +220,7 @@ class RaftDriver:
             self._hand_over_unasked()
             raise
         check(prepared)
-        pending = RaftPendingAppend(self._loop.create_future(), prepared)
+        pending = PendingAppend(self._loop.create_future(), prepared)
         self.replica.propose(prepared, pending)
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -233,7 +234,7 @@ class RaftDriver:
         once; the future fails with ReadFailedError when leadership was lost meanwhile.
         """
         self._check_running()
-        self.replica.read(self._pending_calls.next_read_id())
+        self.replica.core.read_index(self._pending_calls.next_read_id())
         self._touch()
         return self._pending_calls.read()
 
@@ -244,7 +245,7 @@ class RaftDriver:
         """
         self._check_running()
         target = node if node != NO_NODE else self._best_follower()
-        self.replica.transfer_leadership(target)
+        self.replica.core.transfer_leadership(target)
         self._asked_last = self.term, target
         self._touch()
         return target
@@ -264,10 +265,10 @@ class RaftDriver:
         `append`.
         """
         self.check_change(change)
-        pending = self._pending_calls.change()
+        pending: asyncio.Future[Index] = self._loop.create_future()
         self.replica.propose_change(change, pending)
         self._turn()  # Now: the entry must be in the log before the next batch is prepared.
-        return pending.future
+        return pending
 
     def accept_loss(self) -> None:
         """Go on after a majority's power loss, for an operator. Raises RecoveryRefusedError."""
@@ -415,7 +416,11 @@ class RaftDriver:
             and not self.is_fenced
         )
         if effects.completed or pending_calls.decided:
+            if failpoints.is_on:
+                failpoints.hit("callers.before_answer")
             pending_calls.decide(effects.completed, state.applied)
+            if failpoints.is_on:
+                failpoints.hit("callers.after_answer")
         if effects.reads or pending_calls.confirmed:
             pending_calls.confirm(effects.reads, state.applied)
         if effects.reads_failed:
@@ -479,7 +484,7 @@ class RaftDriver:
 
     def _note_roles(self, changes: Sequence[RoleChange]) -> None:
         if changes[-1].role is Role.LEADER:
-            self.log.become_leader()
+            self.log.store.find_offsets()
         for change in changes:
             for listener in self._role_listeners:
                 listener(change)
@@ -541,5 +546,5 @@ class RaftDriver:
         if target == NO_NODE:
             return
         with contextlib.suppress(TransferRefusedError):  # No follower is near enough.
-            self.replica.transfer_leadership(target)
+            self.replica.core.transfer_leadership(target)
             self._touch()

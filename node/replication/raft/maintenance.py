@@ -38,7 +38,7 @@ class RaftSteps:
     @property
     def is_checkpoint_urgent(self) -> bool:
         """Whether a snapshot was installed and no checkpoint holds its state yet."""
-        return self._log.installed is not None
+        return self._log.received.installed is not None
 
     async def maintain(self) -> None:
         """Sync derived files, judge the disk, find expired files."""
@@ -49,17 +49,17 @@ class RaftSteps:
 
         The log must be durable up to there first: a state must not be ahead of its log.
         """
-        installed = self._log.installed
+        installed = self._log.received.installed
         if self._machine.applied_index > self._files.applied_index:
             image = self._machine.image()
-            if self._log.durable_index < image.applied_index:
+            if self._log.store.durable_index < image.applied_index:
                 await self.thread.synced(self._log.store)
             now_unix_ms = unix_ms()
             await self.thread.on_thread(lambda: self._files.save(image, now_unix_ms))
-        if installed is None or self._log.installed is not installed:
+        if installed is None or self._log.received.installed is not installed:
             return
         if self._files.applied_index >= installed.state_index:
-            self._log.snapshot_restored()
+            self._log.received.forget()
 
     async def delete_expired(self) -> None:
         """Delete files that are due, checkpointed, and needed by no follower."""
@@ -67,7 +67,7 @@ class RaftSteps:
         needed = self._needed_position()
         if needed is not None:
             limit = min(limit, log.store.ledger.last_index_before(needed))
-        index = log.retention_candidate(limit)
+        index = log.store.deletable_index(limit)
         if limit == NO_INDEX or index <= log.base_index:
             return
         try:

@@ -39,7 +39,7 @@ def open_state(
     or older than the beginning of the log and nothing else has the state, CorruptionError for one
     of another version, FileSystemError, SyncFailedError.
     """
-    installed = log.installed
+    installed = log.received.installed
     has_all = log.base_index == NO_INDEX or installed is not None
     if has_all:
         _set_aside_differing(fs, root, log.node_file)

@@ -144,7 +144,7 @@ class Snapshots:
             found = f"a snapshot of {snapshot.meta}, announced was {message.meta}"
             raise PeerProtocolError(message.sender, found)
         try:
-            self._log.write_snapshot(data)
+            self._log.received.write(data)
         except (StoreFullError, FileSystemError) as error:
             # Neither taken nor acked: the leader gives this transfer up and begins another one.
             _log.warning("a snapshot is not taken", index=message.meta.index, error=str(error))

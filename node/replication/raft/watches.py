@@ -8,22 +8,17 @@ from collections.abc import Callable
 
 from node.peers.frames import FrameKind
 from node.replication.foundation import Foundation
-from node.replication.raft.driver import RaftDriver
-from node.replication.raft.fetch import EntryFetcher
 from raft.messages import Index, NodeId
 
 
-class FetchWatch:
-    """Tells the fetcher of broken connections."""
+class DisconnectionWatch:
+    """Tells a component of broken connections; it needs no word of new ones."""
 
-    def __init__(self, fetcher: EntryFetcher) -> None:
-        self._fetcher = fetcher
+    def __init__(self, on_disconnected: Callable[[NodeId], None]) -> None:
+        self.on_disconnected = on_disconnected
 
     def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """Do nothing: the fetcher asks the peer when it needs entries."""
-
-    def on_disconnected(self, node: NodeId) -> None:
-        self._fetcher.on_disconnected(node)
+        """Do nothing."""
 
 
 class FoundingWatch:
@@ -51,16 +46,3 @@ class FoundingWatch:
 
     def on_disconnected(self, node: NodeId) -> None:
         """Do nothing: reports stay true."""
-
-
-class DriverWatch:
-    """Tells the driver of broken connections."""
-
-    def __init__(self, driver: RaftDriver) -> None:
-        self._driver = driver
-
-    def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """Do nothing: the core finds out by its next message."""
-
-    def on_disconnected(self, node: NodeId) -> None:
-        self._driver.on_disconnected(node)

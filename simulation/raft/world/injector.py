@@ -387,7 +387,7 @@ class Injector:
             return
         members = self._world.members()
         try:
-            leader.replica.transfer_leadership(members[fault.number % len(members)])
+            leader.replica.core.transfer_leadership(members[fault.number % len(members)])
         except RaftError:
             return
         self._world.coverage.hit("transfer_started")

@@ -342,7 +342,7 @@ class Process:
                     raise BusyError("log on a full disk", 1, 1)
                 replica.propose(call.body, (call, attempt))
             else:
-                replica.read(self.world.reads.register(call, attempt))
+                replica.core.read_index(self.world.reads.register(call, attempt))
         except RaftError as error:
             call.client.refused(call, attempt, getattr(error, "leader_hint", NO_NODE))
         self.settle()

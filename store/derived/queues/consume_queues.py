@@ -299,14 +299,7 @@ class ConsumeQueues:
     def _write_mark(self, next_offsets: dict[QueueKey, int]) -> None:
         fs, temporary = self._fs, self._rebuild_mark + TEMPORARY_SUFFIX
         lines = [f"{t.decode()} {i} {offset}\n" for (t, i), offset in next_offsets.items()]
-        if os.path.exists(temporary):
-            fs.unlink(temporary)
-        fd = fs.open(temporary, create=True)
-        try:
-            fs.write_at(fd, temporary, 0, "".join(lines).encode())
-            fs.sync(fd, temporary)
-        finally:
-            fs.close(fd)
+        fs.write_file(temporary, "".join(lines).encode())
         fs.rename(temporary, self._rebuild_mark)
         fs.sync_directory(self.directory)
 
@@ -315,12 +308,7 @@ class ConsumeQueues:
 
         Call it after the last `put` of a rebuild and before the sync. Errors as `put`.
         """
-        fs = self._fs
-        fd = fs.open(self._rebuild_mark, read_only=True)
-        try:
-            text = fs.read_at(fd, self._rebuild_mark, 0, fs.size_bytes(fd)).decode("ascii")
-        finally:
-            fs.close(fd)
+        text = self._fs.read_file(self._rebuild_mark).decode("ascii")
         for line in text.splitlines():
             topic, queue_id, offset = line.split()
             key = topic.encode(), int(queue_id)

@@ -5,7 +5,6 @@ storage-formats 0.3, 4.1 to 4.3; fault-matrix S06, S12, D10; `store.durability.d
 `store.files.meta_file`.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from store.durability import checkpoint, durable_mark
 from store.durability.durable_mark import Mark
 from store.durability.identity import ABORT_NAME, BOOT_ID_NAME, LOCK_NAME, LastRun, RunMarker
 from store.errors import CorruptionError, FileSystemError, LayoutError
-from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
+from store.files.meta_file import meta_content, meta_problem
 from store.files.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
 from store.fsck.checks.log import NOWHERE
 from store.fsck.files import odd_file
@@ -94,9 +93,6 @@ OUR_NAMES: Final = frozenset(
 )
 _DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
 """The dump that a node writes before it ends itself."""
-_META_HEADER: Final = re.compile(
-    rb"(quorumlog-meta 1 ([0-9]{1,19}) ([0-9]{1,7}) ([0-9a-f]{8})) ([0-9a-f]{8})\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,24 +288,6 @@ def _start_finding(path: str, at: int, field: str, expected: str, actual: str) -
     return Finding(path, at, field, expected, actual, Severity.REPAIRABLE, Part.START)
 
 
-def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
-    """Return what is wrong with one generation of a meta file; see `store.files.meta_file`."""
-    header = _META_HEADER.match(data)
-    if header is None:
-        return 0, "header", "a quorumlog-meta line", repr(data[:24])
-    line_crc, payload = f"{crc32c(header[1]):08x}", data[header.end() :]
-    if header[5].decode() != line_crc:
-        return header.start(5), "header CRC-32C", line_crc, header[5].decode()
-    if int(header[2]) % 2 != parity:
-        return header.start(2), "generation", f"{parity} modulo 2", header[2].decode()
-    if len(payload) != int(header[3]):
-        return header.end(), "payload size", header[3].decode(), str(len(payload))
-    crc = f"{crc32c(payload):08x}"
-    if crc != header[4].decode():
-        return header.end(), "payload CRC-32C", header[4].decode(), crc
-    return None
-
-
 def _possible_starts(
     fs: FileSystem, root: str, directory: str, parities: list[int]
 ) -> list[LogStart]:
@@ -317,22 +295,11 @@ def _possible_starts(
     starts = []
     for parity in parities:
         data, _ = _read_file(fs, os.path.join(root, directory, f"{START_NAME}.{parity}"), 1 << 16)
-        start = parse_start(data)
-        if start is not None:
-            starts.append(start)
+        payload = meta_content(data)[1]
+        values = [payload.get(name) for name in ledger_start.FIELDS]
+        if all(isinstance(value, int) for value in values):
+            starts.append(LogStart(values[0], values[1], ChainLink(*values[2:])))
     return [*starts, LOG_FROM_ZERO]
-
-
-def parse_start(data: bytes) -> LogStart | None:
-    """Return the start that one good generation holds."""
-    header = _META_HEADER.match(data)
-    if header is None:
-        return None
-    payload = json.loads(data[header.end() :])
-    values = [payload.get(name) for name in ledger_start.FIELDS]
-    if not all(isinstance(value, int) for value in values):
-        return None
-    return LogStart(values[0], values[1], ChainLink(*values[2:]))
 
 
 def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:

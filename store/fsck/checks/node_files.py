@@ -20,8 +20,8 @@ from store.durability.identity import BOOT_ID_NAME, boot_id_problem
 from store.errors import FileSystemError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
+from store.files.meta_file import meta_problem
 from store.files.staging import TEMPORARY_SUFFIX
-from store.fsck.checks.meta import meta_problem
 from store.fsck.types import Finding, Part, Severity
 from store.opening import REPLICA_META_NAME, SHIPPED_META_NAME
 

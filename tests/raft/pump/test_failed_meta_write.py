@@ -96,7 +96,7 @@ def test_reads_of_a_deposed_leader_fail_when_the_new_term_cannot_be_saved(stage:
     cluster.elect(1)
     node = cluster.nodes[1]
     if stage == "waiting":
-        node.replica.read(7)
+        node.replica.core.read_index(7)
     else:
         cluster.read(1, 7)
     if stage == "confirmed":

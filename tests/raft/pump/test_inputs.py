@@ -41,8 +41,9 @@ def test_the_replica_shows_role_term_and_positions() -> None:
     cluster = filled()
     for node, role in ((1, Role.LEADER), (2, Role.FOLLOWER)):
         replica = cluster.nodes[node].replica
-        assert (replica.leader, replica.role, replica.term) == (1, role, 1)
-        assert (replica.commit, replica.applied) == (4, 4)
+        state = replica.core.state
+        assert (state.leader, state.role, state.term) == (1, role, 1)
+        assert (state.commit, replica.applied) == (4, 4)
 
 
 def test_applied_is_what_the_shell_reported_and_commit_is_not() -> None:
@@ -51,7 +52,7 @@ def test_applied_is_what_the_shell_reported_and_commit_is_not() -> None:
     cluster.propose(1, "late")
     cluster.deliver()
     replica = cluster.nodes[1].replica
-    assert (replica.commit, replica.applied) == (5, 4)
+    assert (replica.core.state.commit, replica.applied) == (5, 4)
     cluster.apply(1)
     assert replica.applied == 5
 
@@ -96,7 +97,7 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
 def test_transfer_order_leaves_with_the_same_turn() -> None:
     cluster = filled()
     replica = cluster.nodes[1].replica
-    replica.transfer_leadership(2)
+    replica.core.transfer_leadership(2)
     with pytest.raises(TransferringError):
         replica.check_propose()
     effects = replica.pump()

@@ -151,7 +151,7 @@ class Inputs:
             return "all", lambda c: (c.heal(), c.tick_all(4))
         if kind < 0.86:
             return "hand over", lambda c: self.attempt(
-                lambda: c.nodes[at].replica.transfer_leadership(node)
+                lambda: c.nodes[at].replica.core.transfer_leadership(node)
             )
         if kind < 0.92:
             change = Change(self.random.choice(list(ChangeKind)), node)

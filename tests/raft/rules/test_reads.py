@@ -118,7 +118,7 @@ def test_reads_of_one_turn_share_a_round() -> None:
     cluster.elect(1)
     before = len(cluster.sent)
     for read_id in range(100):
-        cluster.nodes[1].replica.read(read_id)
+        cluster.nodes[1].replica.core.read_index(read_id)
     cluster.settle(1)
 
     assert len(cluster.sent) - before == 2

@@ -197,7 +197,7 @@ class DiskTrial:
         drivers = [one.driver for one in self._standing()]
         if any(driver is None for driver in drivers):
             return False
-        ends = {(d.log.last_index, d.log.durable_index) for d in drivers if d is not None}
+        ends = {(d.log.last_index, d.log.store.durable_index) for d in drivers if d is not None}
         (end, *more) = ends
         return not more and end[0] == end[1] >= max(self.acked.values())
 

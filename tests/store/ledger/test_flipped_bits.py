@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 def split(ledger: Ledger) -> list[Piece]:
     """Cut the first file into its entries and what is not entries."""
-    pieces, at, link, rest = [], 0, ledger.start_link, "zeros"
+    pieces, at, link, rest = [], 0, ledger.start.link, "zeros"
     if ledger.min_position:
         at = ledger.min_position - ledger.files.min_position
         pieces.append(Piece(0, at, "zeros", link))

@@ -86,7 +86,7 @@ def check_found(log: LedgerLog, transfer: Transfer) -> bool:
     found = log.load()
     assert found.hard_state == HardState(6, 3)
     offsets = {q.queue_id: q.max_offset for q in log.store.reads.queues()}
-    if log.installed is None:
+    if log.received.installed is None:
         assert INSTALLED_NAME not in names
         assert (found.base_index, found.last_index, found.commit) == (-1, OLD_COUNT, 4)
         assert found.snapshot is None
@@ -104,9 +104,9 @@ def check_found(log: LedgerLog, transfer: Transfer) -> bool:
 def check_goes_on(log: LedgerLog, transfer: Transfer) -> None:
     """From whatever was found, the follower becomes equal to its leader."""
     leader = transfer.leader
-    if log.installed is None:
+    if log.received.installed is None:
         install(log, transfer)
-    log.snapshot_restored()
+    log.received.forget()
     ship(leader, log, 16, leader.last_index + 1)
     log.dispatch(leader.last_index + 1)
     assert log.chain_at(log.last_index) == leader.chain_at(leader.last_index)

@@ -51,7 +51,7 @@ class EpochFile:
         """
         for path in (self.path, self.path + _BACKUP):
             if os.path.exists(path):
-                return decode(path, self._read(path))
+                return decode(path, self._fs.read_file(path, _SIZE_BYTES_MAX + 1))
         return Epochs()
 
     def save(self, epochs: Epochs) -> None:
@@ -60,26 +60,11 @@ class EpochFile:
         After SyncFailedError the process must stop. An empty list is written, too.
         """
         temporary = self.path + _TEMPORARY
-        if os.path.exists(temporary):
-            self._fs.unlink(temporary)
-        fd = self._fs.open(temporary, create=True)
-        try:
-            self._fs.write_at(fd, temporary, 0, encode(epochs))
-            self._fs.sync(fd, temporary)
-        finally:
-            self._fs.close(fd)
+        self._fs.write_file(temporary, encode(epochs))
         if os.path.exists(self.path):
             self._fs.rename(self.path, self.path + _BACKUP)
         self._fs.rename(temporary, self.path)
         self._fs.sync_directory(self._directory)
-
-    def _read(self, path: str) -> bytes:
-        fd = self._fs.open(path, read_only=True)
-        try:
-            size_bytes = self._fs.size_bytes(fd)
-            return self._fs.read_at(fd, path, 0, min(size_bytes, _SIZE_BYTES_MAX + 1))
-        finally:
-            self._fs.close(fd)
 
 
 class BindingFile:

@@ -64,7 +64,7 @@ class HaLog:
         self.store: Final = store
         """For readers: pull, queues, messages."""
         self._log: Final = store.shipped
-        self._fs, self._binding = fs, binding
+        self.binding: Final = binding
         self._epoch_file: Final = EpochFile(fs, store.root)
         self.is_new = state is None
         """Whether this replica was never saved: whether it founds or joins is not decided."""
@@ -170,19 +170,6 @@ class HaLog:
         return self.end <= self.min_position
 
     @property
-    def durable(self) -> int:
-        """Position before which everything is synced; always true, also after cuts. Any thread.
-
-        At start it is `end`. After a sync of the store, tell the machine `durable_to(log.durable)`.
-        """
-        return self.store.durable_position
-
-    @property
-    def dispatched(self) -> int:
-        """Position before which readers see everything."""
-        return self.store.dispatched_position
-
-    @property
     def epochs(self) -> Epochs:
         """A copy of the stored epochs. None is of missing bytes, except while those are written."""
         return Epochs(self._epochs.entries)
@@ -196,14 +183,6 @@ class HaLog:
         where there is one: a replica that becomes master behind half of one would take the rest for
         a new batch."""
         return self._log.ship_end(lo, hi, size_bytes_max, _LAST_OF_BATCH)
-
-    def read(self, lo: int, hi: int) -> bytes:
-        """Copy the bytes of one transfer, which `ship_end` made.
-
-        Bytes from before this process are compared with their checksums first. Raises
-        CorruptionError: do not send, close the link.
-        """
-        return self._log.read_raw(lo, hi)
 
     # --- The master's appends ---
 
@@ -224,19 +203,7 @@ class HaLog:
         prepared.result = result = self.store.append_prepared(content)
         return result
 
-    def become_master(self) -> None:
-        """Determine the next queue offsets. Otherwise the first `prepare` does it."""
-        self.store.find_offsets()
-
     # --- Raw bytes of another replica ---
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether records or raw bytes of `size_bytes` in all could be written without an error.
-
-        Never waits; the call makes the store prepare the next file. Ask before a transfer is handed
-        to the machine; while it is False, stop reading from that link.
-        """
-        return self.store.has_room(size_bytes)
 
     def check_raw(self, position: int, body: bytes | memoryview) -> CheckedRaw:
         """Check the bytes of a transfer before the machine gets it. Nothing is written.
@@ -254,10 +221,6 @@ class HaLog:
             return self._log.check_raw(position, bytes(body))
         except RecordFormatError as error:
             raise HaProtocolError(f"transfer at {position}: {error}") from error
-
-    def write_raw(self, checked: CheckedRaw) -> None:
-        """Append bytes that `check_raw` accepted, at the end; `has_room` was True."""
-        self.store.write_raw(checked)
 
     # --- Cutting and beginning ---
 
@@ -277,7 +240,7 @@ class HaLog:
         """Set the whole log aside: its sender has deleted the bytes that follow. Then call
         `begin_at`.
 
-        The log is kept until `store.delete_aside`, except for the last file, which stays in
+        The log is kept until `delete_aside` of its files, except for the last file, which stays in
         `cut/`. Readers must see all of it. Waits for the disk. Raises StoreFullError or
         FileSystemError (nothing has changed), SyncFailedError: stop.
         """
@@ -293,44 +256,15 @@ class HaLog:
 
     def save_state(self, state: ReplicaState) -> None:
         """Replace the replica's state; durable on return. Raises as `BindingFile.save`."""
-        self._binding.save(state)
+        self.binding.save(state)
         self.replica, self.is_new = state, False
-
-    @property
-    def life(self) -> int:
-        """Number of the newest life of this disk."""
-        return self._binding.life
-
-    def begin_life(self, life: int) -> None:
-        """Note the number of a new life. Raises as MetaFile.save."""
-        self._binding.begin(life)
 
     def save_epochs(self, epochs: Epochs) -> None:
         """Replace the epochs; durable on return. Raises as `EpochFile.save`."""
         self._epoch_file.save(epochs)
         self._epochs = Epochs(epochs.entries)
 
-    # --- Readers ---
-
-    def dispatch(self, position: int) -> None:
-        """Show readers the log up to a position; `AppliedState.apply` calls it.
-
-        Raises StoreFullError or FileSystemError when a queue cannot grow: call it again later.
-        Any other error: stop.
-        """
-        self.store.dispatch_to(position)
-
-    # --- Maintenance ---
-
-    def detach_expired(self, limit_position: int) -> Callable[[], None] | None:
-        """Remove expired files that end at or before a limit from the log, in memory only.
-
-        Returns the work that deletes them, for the maintenance thread; None if there are none. The
-        limit: `AppliedState.checkpoint_position`, and the next byte of each slave that streams and
-        is no more than `KEPT_FOR_SLAVE_SIZE_BYTES` behind. Close the links of slaves farther
-        behind.
-        """
-        return self.store.detach_expired(limit_position)
+    # --- Closing ---
 
     def close(self) -> None:
         """Make everything durable and release the directory. Raises as `Store.close`."""

@@ -65,7 +65,7 @@ class LedgerLog:
         self.store: Final = store
         self._ledger: Final = store.ledger
         self.node_file: Final = node_file
-        self._received: Final = ReceivedSnapshot(fs, store.root)
+        self.received: Final = ReceivedSnapshot(fs, store.root)
         self._configurations: Final = LogConfigurations(store.ledger, node_file)
         self._applied: Index = NO_INDEX
         self._committed: Index = NO_INDEX
@@ -116,7 +116,7 @@ class LedgerLog:
         return log
 
     def _finish_opening(self) -> None:
-        interrupted = self._received.load()
+        interrupted = self.received.load()
         if interrupted is not None:
             self._replace_log(interrupted)
         self._configurations.load()
@@ -178,11 +178,11 @@ class LedgerLog:
         snapshot: SnapshotMeta | None = None
         configurations = tuple(self._configurations.all)
         if base_index > NO_INDEX and configurations and configurations[0].index <= base_index:
-            snapshot = SnapshotMeta(base_index, ledger.start_link.term, configurations[0])
+            snapshot = SnapshotMeta(base_index, ledger.start.link.term, configurations[0])
         return InitialState(
             hard_state=record.hard_state,
             base_index=base_index,
-            base_term=ledger.start_link.term,
+            base_term=ledger.start.link.term,
             last_index=last_index,
             runs=tuple(ledger.term_runs()),
             configurations=configurations,
@@ -201,18 +201,6 @@ class LedgerLog:
     def last_index(self) -> Index:
         """Index of the newest entry, committed or not."""
         return self._ledger.last_index
-
-    @property
-    def durable_index(self) -> Index:
-        """Index of the last entry that really is on the disk, also with `flush=async`. Any thread.
-
-        A state must not be saved before the entries in it are durable."""
-        return self.store.durable_index
-
-    @property
-    def hard_state(self) -> HardState:
-        """Term, vote and standing on the disk."""
-        return self.node_file.record.hard_state
 
     # --- Writing ---
 
@@ -372,20 +360,7 @@ class LedgerLog:
         """
         self.store.dispatch_to(self._ledger.end_of(hi - 1))
 
-    def become_leader(self) -> None:
-        """Determine the next queue offsets, from the queues and the tail that is not in them yet.
-
-        Otherwise the first `prepare` does it."""
-        self.store.find_offsets()
-
     # --- Snapshots ---
-
-    def write_snapshot(self, data: bytes) -> None:
-        """Write a received snapshot before the core sees it, to make sure that it has room.
-
-        Raises StoreFullError or FileSystemError (nothing has changed: it is offered again), or
-        SyncFailedError (stop)."""
-        self._received.write(data)
 
     def install_snapshot(self, meta: SnapshotMeta, payload: Payload) -> None:
         """Replace the log by an `encode_snapshot` of another node; see `PumpLog.install_snapshot`.
@@ -398,7 +373,7 @@ class LedgerLog:
         data = bytes(payload)
         snapshot = decode_snapshot(data)
         assert snapshot.meta == meta, f"announced {meta}, received {snapshot.meta}"
-        self._received.stage(data, snapshot)
+        self.received.stage(data, snapshot)
         self._replace_log(snapshot)
         self._configurations.load()
         self._applied = meta.index
@@ -417,36 +392,15 @@ class LedgerLog:
                 configuration_indexes=(),
             )
         )
-        self._received.mark_installed()
-
-    @property
-    def installed(self) -> Snapshot | None:
-        """The snapshot whose state the state machine has not confirmed with `snapshot_restored`.
-
-        At start: restore it, unless the own checkpoint has applied `state_index` or more.
-        """
-        return self._received.installed
+        self.received.mark_installed()
 
     def installed_state(self) -> bytes:
         """Return the state that came with the snapshot installed last."""
-        snapshot = self._received.installed
+        snapshot = self.received.installed
         assert snapshot is not None, "no snapshot was installed"
         return snapshot.state
 
-    def snapshot_restored(self) -> None:
-        """Note that the state machine has taken over the installed state, durably."""
-        self._received.forget()
-
     # --- Retention ---
-
-    def retention_candidate(self, checkpoint_index: Index) -> Index:
-        """Return the last entry of the files that should go, at most `checkpoint_index`; base_index
-        for none.
-
-        `checkpoint_index`: the index of the state machine's newest durable checkpoint. A snapshot
-        at the result would be complete, so the result may be given to `RaftCore.snapshot_durable`.
-        """
-        return self.store.deletable_index(checkpoint_index)
 
     def plan_deletion(self, limit_index: Index) -> Deletion | None:
         """Return the steps that delete the expired files with entries up to `limit_index` only.

@@ -29,7 +29,9 @@ class ReceivedSnapshot:
         """The bytes that are durable under the temporary name."""
         self._staged: Snapshot | None = None
         self.installed: Snapshot | None = None
-        """The snapshot that is installed, except in the state machine."""
+        """The snapshot that is installed, except in the state machine.
+
+        At start: restore it, unless the own checkpoint has applied `state_index` or more."""
 
     def load(self) -> Snapshot | None:
         """Return the snapshot whose installation a crash interrupted, if any.
@@ -40,9 +42,9 @@ class ReceivedSnapshot:
         if os.path.exists(temporary):
             self._fs.unlink(temporary)
         if os.path.exists(self._installed):
-            self.installed = decode_snapshot(self._read(self._installed))
+            self.installed = decode_snapshot(self._fs.read_file(self._installed))
         if os.path.exists(self._received):
-            self._staged = decode_snapshot(self._read(self._received))
+            self._staged = decode_snapshot(self._fs.read_file(self._received))
         return self._staged
 
     def write(self, data: bytes) -> None:
@@ -50,16 +52,8 @@ class ReceivedSnapshot:
 
         Raises StoreFullError or FileSystemError (nothing has changed), SyncFailedError (stop).
         """
-        fs, temporary = self._fs, self._received + TEMPORARY_SUFFIX
         self._written = None
-        if os.path.exists(temporary):
-            fs.unlink(temporary)
-        fd = fs.open(temporary, create=True)
-        try:
-            fs.write_at(fd, temporary, 0, data)
-            fs.sync(fd, temporary)
-        finally:
-            fs.close(fd)
+        self._fs.write_file(self._received + TEMPORARY_SUFFIX, data)
         self._written = data
 
     def stage(self, data: bytes, snapshot: Snapshot) -> None:
@@ -93,10 +87,3 @@ class ReceivedSnapshot:
             self._fs.unlink(self._installed)
             self._fs.sync_directory(self._directory)
             self.installed = None
-
-    def _read(self, path: str) -> bytes:
-        fd = self._fs.open(path, read_only=True)
-        try:
-            return self._fs.read_at(fd, path, 0, self._fs.size_bytes(fd))
-        finally:
-            self._fs.close(fd)

@@ -158,7 +158,7 @@ class RouteCalls(Calls):
         put = Command.PutKeyValue(namespace=text_of(ext, "namespace"), key=text_of(ext, "key"))
         if request.command.code == RequestCode.PUT_KV_CONFIG:
             put.value = text_of(ext, "value", length_max=VALUE_LENGTH_MAX)
-        await self._broker.commands.submit(Command(put_key_value=put))
+        await self._broker.own_appends.submit(Command(put_key_value=put))
         return Answer()
 
     async def value_of_key(self, request: Request) -> Answer:

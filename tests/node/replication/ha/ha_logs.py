@@ -87,7 +87,7 @@ class Replica:
         epochs = Epochs(self.log.epochs.entries)
         epochs.append(number, self.log.end)
         self.log.save_epochs(epochs)
-        self.log.become_master()
+        self.log.store.find_offsets()
 
     def put(self, lo: int, *, size_bytes: int = 400) -> int:
         """Append three records and a command that makes topic `t<lo>`; return the end."""
@@ -111,11 +111,11 @@ class Replica:
         hi = hi or master.log.end
         while (lo := self.log.end) < hi:
             stop = master.log.ship_end(lo, hi, limit)
-            data = master.log.read(lo, stop)
-            assert self.log.has_room(len(data))
+            data = master.log.store.shipped.read_raw(lo, stop)
+            assert self.log.store.has_room(len(data))
             checked = self.log.check_raw(lo, data)
             self.adopt(master, stop)
-            self.log.write_raw(checked)
+            self.log.store.write_raw(checked)
         self.sync()
 
     def adopt(self, master: "Replica", end: int) -> None:
@@ -137,7 +137,7 @@ class Replica:
         found = self.state.checkpoint()
         if found is None:
             return 0
-        assert self.log.durable >= found.position
+        assert self.log.store.durable_position >= found.position
         found.save()
         return found.position
 
@@ -146,7 +146,7 @@ class Replica:
         self.checkpoint()
         self.log.store.maintain()
         self.log.store.expired_position = position
-        work = self.log.detach_expired(min(position, self.state.checkpoint_position))
+        work = self.log.store.detach_expired(min(position, self.state.checkpoint_position))
         assert work is not None
         work()
         assert self.log.min_position == position

@@ -277,7 +277,7 @@ class HaNodes:
 
         def is_settled() -> bool:
             self.check_alive()
-            found = {(n.log.end, n.applied.applied, n.log.durable) for n in chosen}
+            found = {(n.log.end, n.applied.applied, n.log.store.durable_position) for n in chosen}
             return len(found) == 1 and len(set(found.pop())) == 1
 
         await eventually(is_settled, f"equal replicas {[n.driver.report() for n in chosen]}")
@@ -318,7 +318,7 @@ async def shorten(node: WholeHaNode, position: int) -> None:
         checkpoint.save()
     node.log.store.maintain()
     node.log.store.expired_position = position
-    work = node.log.detach_expired(position)
+    work = node.log.store.detach_expired(position)
     assert work is not None
     work()
     assert node.log.min_position == position

@@ -128,7 +128,7 @@ async def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
         world.isolate(1)
         under_way = asyncio.create_task(one.append(3, 5))
         await eventually(lambda: one.log.end > one.applied.applied, "it is written")
-        await eventually(lambda: one.log.durable == one.log.end, "and synced")
+        await eventually(lambda: one.log.store.durable_position == one.log.end, "and synced")
         assert await one.seen() == [0, 1, 2], "one copy is not two"
         asked = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
         asked.queues.add(topic="orders", queue_id=0)
@@ -287,14 +287,14 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
 async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
         one, three = world.nodes[1], world.nodes[3]
-        has_room: Any = three.log.has_room
-        three.log.has_room = lambda size_bytes: False  # type: ignore[method-assign]
+        has_room: Any = three.log.store.has_room
+        three.log.store.has_room = lambda size_bytes: False  # type: ignore[method-assign]
         before = three.log.end
         receipt = await one.append(0, 5)
         assert tuple(receipt.synced_by) == (1, 2)
         await eventually(lambda: three.driver.inbound.no_room_count > 1, "it looks again")
         assert three.log.end == before
-        three.log.has_room = has_room  # type: ignore[method-assign]
+        three.log.store.has_room = has_room  # type: ignore[method-assign]
         await world.settled()
         assert await three.seen() == list(range(5))
 

@@ -77,7 +77,7 @@ async def test_a_deposed_master_that_cannot_apply_answers_no_more(
             raise StoreFullError(str(tmp_path), 4096, 0)
 
         with monkeypatch.context() as stuck:
-            stuck.setattr(one.log, "dispatch", full)
+            stuck.setattr(one.log.store, "dispatch_to", full)
             pending = asyncio.create_task(one.append(1, 2))
             parked = PullRequest(topic="orders", offset=1, wait_ms=60_000)
             reader = asyncio.create_task(one.broker.pull(parked))
@@ -115,12 +115,12 @@ async def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path:
         await fill(one, 1, 241)
         assert len(one.log.store.log.files.files) > 1
         # Three gets the first transfer of these, which tells how far readers may see, no more.
-        before, real = three.log.end, three.log.has_room
+        before, real = three.log.end, three.log.store.has_room
 
         def has_room(size_bytes: int) -> bool:
             return three.log.end == before and real(size_bytes)
 
-        three.log.has_room = has_room  # type: ignore[method-assign]
+        three.log.store.has_room = has_room  # type: ignore[method-assign]
         world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
         await eventually(lambda: three.driver.inbound.no_room_count > 1, "a part of the log")
         parting = three.log.end
@@ -130,7 +130,7 @@ async def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path:
         assert two.log.end == parting
         await eventually(lambda: three.driver.machine.state.epochs.last.number == 2, "epoch 2")
         await two.crash()
-        three.log.has_room = real  # type: ignore[method-assign]
+        three.log.store.has_room = real  # type: ignore[method-assign]
         world.gates[1, 3].is_open = world.gates[3, 1].is_open = True
         await eventually(lambda: one.driver.machine.state.highest_seen >= 2, "three's epoch")
         lost_hi = one.log.end
@@ -141,7 +141,7 @@ async def test_a_new_master_that_is_cut_and_knows_of_more_reports_both(tmp_path:
             (parting, lost_hi, True),
             (parting, lost_hi, False),
         }
-        await eventually(lambda: one.log.has_room(2000), "the next file")
+        await eventually(lambda: one.log.store.has_room(2000), "the next file")
         await one.append(300, 301)
         await world.settled(1, 3)
 
@@ -324,7 +324,9 @@ async def test_a_full_disk_makes_a_change_of_masters_wait(tmp_path: Path, errno_
         # Of the master: it is deposed, and has to cut what nobody else has.
         world.isolate(2)
         lost = asyncio.create_task(two.append(9, 10))
-        await eventually(lambda: two.log.durable > three.log.end, "written and synced")
+        await eventually(
+            lambda: two.log.store.durable_position > three.log.end, "written and synced"
+        )
         world.disks[2].errno_value = errno_value
         assert await three.driver.promote(10_000) == 3
         world.heal()

@@ -55,7 +55,7 @@ class Log:
     min_position = 50
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
+        self.error, self.store = error, self
 
     def has_room(self, size_bytes: int) -> bool:
         return True

@@ -44,4 +44,4 @@ def test_a_binding_goes_with_the_life_and_an_earlier_one_has_none(tmp_path: Path
     with open_log(tmp_path) as log:
         log.save_state(log.replica._replace(bound=HaBinding(4, 2, 7)))
     with open_log(tmp_path) as log:
-        assert (log.life, log.replica.bound) == (1, HaBinding(4, 2, 7))
+        assert (log.binding.life, log.replica.bound) == (1, HaBinding(4, 2, 7))

@@ -14,6 +14,7 @@ from node.replication.raft.driver import RaftDriver
 from node.replication.sync_requests import SYNC_REQUEST_COUNT_MAX
 from node.state.appends import Prepared
 from raft.config import RaftConfig
+from raft.core import RaftCore
 from raft.errors import NotLeaderError, TransferRefusedError
 from raft.messages import NO_INDEX, AppendRequest, Standing
 from raft.pump.effects import Effects
@@ -492,13 +493,15 @@ async def test_a_driver_that_has_stopped_changes_nothing_any_more(tmp_path: Path
         driver = next(each for each in cluster.up if each.node_id != 2)
         driver.stop()
         state = driver.replica.core.state
-        before = driver.log.hard_state, state.hard_state(), driver.leader_id
+        node_file = driver.log.node_file
+        before = node_file.record.hard_state, state.hard_state(), driver.leader_id
         driver.on_raft_frame(2, *heartbeat(driver, leader.term + 1), memoryview(b""))
         driver.lose_memory(7)
         driver.on_refused(2)
         driver.on_disconnected(2)
         driver.on_snapshot_failed(2)
-        assert (driver.log.hard_state, state.hard_state(), driver.leader_id) == before
+        stored = driver.log.node_file.record.hard_state
+        assert (stored, state.hard_state(), driver.leader_id) == before
 
 
 async def test_memory_that_is_lost_is_noted_on_the_disk_at_once(tmp_path: Path) -> None:
@@ -507,7 +510,7 @@ async def test_memory_that_is_lost_is_noted_on_the_disk_at_once(tmp_path: Path) 
         await cluster.settled()
         driver = next(each for each in cluster.up if each is not leader)
         driver.lose_memory(7)
-        stored = driver.log.hard_state
+        stored = driver.log.node_file.record.hard_state
         assert (stored.standing, stored.incarnation) == (Standing.JOINING, 7)
 
 
@@ -543,11 +546,11 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
         leader = await cluster.leader()
         asked: list[int] = []
 
-        def refuse(node: int) -> None:
+        def refuse(_: RaftCore, node: int) -> None:
             asked.append(node)
             raise TransferRefusedError(node, "it is too far behind")
 
-        monkeypatch.setattr(leader.replica, "transfer_leadership", refuse)
+        monkeypatch.setattr(RaftCore, "transfer_leadership", refuse)
         monkeypatch.setattr(leader.log, "prepare", full)
         for _ in range(3):
             with pytest.raises(StoreFullError):

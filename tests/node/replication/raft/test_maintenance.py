@@ -42,7 +42,7 @@ def note_saves(node: Fixture, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int
     save = CheckpointFiles.save
 
     def noting(files: CheckpointFiles, image: StateImage, unix_ms: int) -> None:
-        saves.append((image.applied_index, node.log.durable_index))
+        saves.append((image.applied_index, node.log.store.durable_index))
         save(files, image, unix_ms)
 
     monkeypatch.setattr(CheckpointFiles, "save", noting)
@@ -58,7 +58,7 @@ async def test_a_checkpoint_waits_until_its_log_is_on_the_disk(
         saves = note_saves(node, monkeypatch)
         await node.append(0, 5)
         applied_index = node.machine.applied_index
-        assert node.log.durable_index < applied_index, "the log is not durable by itself"
+        assert node.log.store.durable_index < applied_index, "the log is not durable by itself"
 
         await maintenance.steps.checkpoint()
 
@@ -163,7 +163,7 @@ async def test_a_snapshot_that_is_installed_beside_a_checkpoint_is_not_taken_for
 
 def kept(node: Fixture, maintenance: Maintenance[RaftSteps]) -> tuple[int, int | None]:
     """Return how far the checkpoint is, and the last entry of the snapshot whose file is kept."""
-    installed = node.log.installed
+    installed = node.log.received.installed
     assert maintenance.steps.is_checkpoint_urgent == (installed is not None)
     return maintenance.steps._files.applied_index, installed and installed.meta.index
 

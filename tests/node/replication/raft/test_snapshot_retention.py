@@ -20,7 +20,7 @@ def install(log: LedgerLog) -> None:
 
 
 def check_nothing_goes(log: LedgerLog) -> None:
-    assert log.retention_candidate(10_000) == log.base_index == 500
+    assert log.store.deletable_index(10_000) == log.base_index == 500
     assert log.plan_deletion(10_000) is None
     log.store.find_expired()  # A round of the new log.
     assert log.plan_deletion(10_000) is None

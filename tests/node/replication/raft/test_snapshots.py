@@ -62,7 +62,7 @@ async def test_a_full_disk_refuses_a_snapshot_and_takes_it_later(
             raise StoreFullError(path, len(data), 0)
 
         with monkeypatch.context() as disk:
-            disk.setattr(behind.log._received._fs, "write_at", full)
+            disk.setattr(behind.log.received._fs, "write_at", full)
             behind.join(world.ports)
             await eventually(lambda: refused, "a snapshot")
             world.check_alive()
@@ -92,7 +92,7 @@ async def test_state_and_log_are_replaced_in_one_step(
         ((base_index, applied_index), *_) = found
         assert applied_index >= base_index > 0
         await behind.maintenance.steps.checkpoint()
-        assert behind.log.installed is None
+        assert behind.log.received.installed is None
         assert behind.files.applied_index >= base_index
 
 
@@ -101,11 +101,11 @@ async def test_a_checkpoint_of_older_state_does_not_pass_for_that_of_a_snapshot(
 ) -> None:
     async with with_one_outrun(tmp_path) as (world, behind):
         await world.restart(behind)
-        await eventually(lambda: behind.log.installed, "a snapshot")
+        await eventually(lambda: behind.log.received.installed, "a snapshot")
         machine: Any = SimpleNamespace(applied_index=behind.files.applied_index)
         behind.maintenance.steps._machine = machine
         await behind.maintenance.steps.checkpoint()
-        assert behind.log.installed is not None
+        assert behind.log.received.installed is not None
 
 
 async def test_a_leader_that_stops_builds_no_snapshot_and_that_is_no_defect(

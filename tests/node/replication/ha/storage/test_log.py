@@ -37,7 +37,7 @@ def test_a_new_disk_counts_for_nothing_until_somebody_decides(tmp_path: Path) ->
         assert log.is_new
         assert log.replica.standing is HaStanding.JOINING
         first = log.replica.incarnation
-        assert (log.end, log.durable, log.min_position, log.last_file_start) == (0, 0, 0, 0)
+        assert log.end == log.store.durable_position == log.min_position == log.last_file_start == 0
     with open_log(tmp_path / "s") as log:
         assert log.is_new, "nothing was promised"
         assert log.replica.incarnation != first
@@ -156,7 +156,7 @@ def test_unsynced_records_are_dropped_at_opening(tmp_path: Path) -> None:
     data, cut = file.read_bytes(), half.record_positions[2] + 50
     file.write_bytes(data[:cut] + bytes(len(data) - cut))
     with Replica(image) as again:
-        assert again.log.end == again.log.durable == ends[-1]
+        assert again.log.end == again.log.store.durable_position == ends[-1]
         assert log_bytes(again.log) == before[: ends[-1]]
         assert again.log.prepare(batch(30, 31)).queues == {(b"orders", 0): (15, 1)}
 
@@ -171,7 +171,7 @@ def test_all_that_is_whole_stays_after_a_power_loss_and_a_kill(tmp_path: Path) -
         image = killed(tmp_path / "s", tmp_path / "image")
     (image / "boot_id").write_text("of before\n")
     with open_log(image) as log:
-        assert log.end == log.durable == end
+        assert log.end == log.store.durable_position == end
         again = killed(image, tmp_path / "again")
     with open_log(again) as log:
         assert log.end == end
@@ -185,9 +185,9 @@ def test_a_log_of_which_nothing_was_synced_begins_again_at_0(tmp_path: Path) -> 
         master.fill(0, 90)
         master.confirm()
         stop = master.log.ship_end(0, master.log.end, 3000)
-        data = master.log.read(0, stop)
-        assert slave.log.has_room(len(data))
-        slave.log.write_raw(slave.log.check_raw(0, data))
+        data = master.log.store.shipped.read_raw(0, stop)
+        assert slave.log.store.has_room(len(data))
+        slave.log.store.write_raw(slave.log.check_raw(0, data))
         images = [killed(tmp_path / "s", tmp_path / name) for name in ("stream", "image")]
     with Replica(tmp_path / "m") as master, Replica(images[0], 2) as slave:
         assert slave.log.end == 0
@@ -226,18 +226,18 @@ def test_bytes_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
         ends = master.fill(0, 12)
         slave.follow(master, ends[1])
         before = log_bytes(slave.log)
-        data = master.log.read(ends[1], ends[2])
+        data = master.log.store.shipped.read_raw(ends[1], ends[2])
         for position, body in [
             (ends[1], data[:-1]),
             (ends[1], data[:99] + bytes([data[99] ^ 1]) + data[100:]),
             (ends[1], b""),
-            (ends[2], master.log.read(ends[2], ends[3])),
-            (ends[0], master.log.read(ends[0], ends[1])),
+            (ends[2], master.log.store.shipped.read_raw(ends[2], ends[3])),
+            (ends[0], master.log.store.shipped.read_raw(ends[0], ends[1])),
         ]:
             with pytest.raises(HaProtocolError):
                 slave.log.check_raw(position, body)
         assert log_bytes(slave.log) == before
-        slave.log.write_raw(slave.log.check_raw(ends[1], memoryview(data)))
+        slave.log.store.write_raw(slave.log.check_raw(ends[1], memoryview(data)))
         assert slave.log.end == ends[2]
 
 
@@ -246,11 +246,11 @@ def test_a_check_does_not_outlive_a_cut(tmp_path: Path) -> None:
         master.begin_epoch(1)
         ends = master.fill(0, 12)
         slave.follow(master, ends[1])
-        data = master.log.read(ends[1], ends[2])
+        data = master.log.store.shipped.read_raw(ends[1], ends[2])
         checked = slave.log.check_raw(ends[1], data)
         slave.cut(ends[0], master)
         with pytest.raises(AssertionError, match="raw at"):
-            slave.log.write_raw(checked)
+            slave.log.store.write_raw(checked)
 
 
 def test_an_empty_log_does_not_begin_in_the_middle(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_an_empty_log_does_not_begin_in_the_middle(tmp_path: Path) -> None:
         master.fill(0, 90)
         stop = master.log.ship_end(FILE, master.log.end, 3000)
         with pytest.raises(ImageNeededError) as error:
-            slave.log.check_raw(FILE, master.log.read(FILE, stop))
+            slave.log.check_raw(FILE, master.log.store.shipped.read_raw(FILE, stop))
         assert error.value.position == FILE
         assert slave.log.end == 0
         slave.follow(master)
@@ -280,7 +280,7 @@ def test_a_log_that_was_emptied_begins_with_an_image_only(tmp_path: Path) -> Non
         assert (slave.log.end, slave.log.min_position) == (FILE, FILE)
         stop = master.log.ship_end(FILE, master.log.end, 3000)
         with pytest.raises(ImageNeededError):
-            slave.log.check_raw(FILE, master.log.read(FILE, stop))
+            slave.log.check_raw(FILE, master.log.store.shipped.read_raw(FILE, stop))
         slave.state.take_image(master.state.make_image()())
         slave.follow(master)
         slave.confirm()
@@ -298,4 +298,4 @@ def test_damaged_bytes_are_not_sent(tmp_path: Path) -> None:
     data[300] ^= 1
     path.write_bytes(data)
     with open_log(image) as log, pytest.raises(StoreError):
-        log.read(0, log.ship_end(0, log.end, 3000))
+        log.store.shipped.read_raw(0, log.ship_end(0, log.end, 3000))

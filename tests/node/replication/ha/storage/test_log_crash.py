@@ -160,7 +160,7 @@ class Life:
         epochs = Epochs(self.replica.log.epochs.entries)
         epochs.append(self.epoch, self.replica.log.end)
         self.save_epochs(epochs)
-        self.replica.log.become_master()
+        self.replica.log.store.find_offsets()
 
     def save_epochs(self, epochs: Epochs) -> None:
         self.promised.epochs.append(epochs.entries)
@@ -195,13 +195,13 @@ class Life:
         promised.content = log_bytes(partner.log)
         while (lo := replica.log.end) < partner.log.end:
             stop = partner.log.ship_end(lo, partner.log.end, 2000)
-            data = partner.log.read(lo, stop)
-            assert replica.log.has_room(len(data))
+            data = partner.log.store.shipped.read_raw(lo, stop)
+            assert replica.log.store.has_room(len(data))
             checked = replica.log.check_raw(lo, data)
             epochs = Epochs(replica.log.epochs.entries)
             if epochs.adopt(partner.log.epochs, stop):
                 self.save_epochs(epochs)
-            replica.log.write_raw(checked)
+            replica.log.store.write_raw(checked)
             self.ends.append(stop)
             self.sync()
         self.begin_epoch()
@@ -217,7 +217,7 @@ def check_image(image: Path, promised: Promised, how: str) -> None:
         assert promised.durable <= log.end <= len(content), how
         found = log_bytes(log)
         assert found == content[: log.end], how
-        assert log.durable == log.end, how
+        assert log.store.durable_position == log.end, how
         known = [tuple(e for e in epochs if e.start <= log.end) for epochs in promised.epochs]
         assert log.epochs.entries in known, how
         assert log.replica in promised.states, how
@@ -241,7 +241,7 @@ def check_cuts(image: Path, promised: Promised, how: str) -> None:
 def check_state(replica: Replica, found: bytes, how: str) -> None:
     """State, queues and index are those of the log, as far as it was applied and to its end."""
     replica_records = records_of(found)
-    assert replica.log.dispatched >= replica.state.applied, how
+    assert replica.log.store.dispatched_position >= replica.state.applied, how
     for position in (replica.state.applied, replica.log.end):
         replica.state.apply(position)
         below = [record for record in replica_records if record.position < replica.state.applied]
@@ -419,7 +419,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path, count:
         slave.confirm()
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         assert slave.checkpoint() == master.log.end
-        slave.log.store.delete_aside()
+        slave.log.store.shipped.files.delete_aside()
         assert not list(image.glob("aside/*"))
         slave.close()
         again = Replica(image, 2)

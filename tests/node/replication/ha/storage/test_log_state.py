@@ -142,7 +142,7 @@ def test_commands_that_were_announced_and_cut_are_not_applied(tmp_path: Path) ->
         new.begin_epoch(2)
         new.fill(300, 330, size_bytes=430)
         old.confirm(ends[5])
-        old.log.dispatch(ends[8])
+        old.log.store.dispatch_to(ends[8])
         old.cut(ends[5], new)
         old.follow(new)
         old.confirm()
@@ -185,7 +185,7 @@ def test_a_new_replica_begins_where_the_master_does(tmp_path: Path) -> None:
         more = master.put(120)
         master.confirm()
         slave.state.take_image(image)
-        assert (slave.log.min_position, slave.log.end, slave.log.durable) == (FILE, FILE, FILE)
+        assert slave.log.min_position == slave.log.end == slave.log.store.durable_position == FILE
         assert (slave.state.is_missing, slave.state.wants_image) == (True, False)
         assert slave.state.checkpoint() is None
         reached = decode(image).position

@@ -58,7 +58,7 @@ def test_an_empty_disk_founds_or_joins_once(tmp_path: Path) -> None:
         assert log.load().configurations == ()
     with open_log(tmp_path / "b") as log:
         assert log.load().hard_state == HardState(0, 0, Standing.JOINING, 7)
-        assert log.hard_state.incarnation == 7
+        assert log.node_file.record.hard_state.incarnation == 7
 
 
 def test_a_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:

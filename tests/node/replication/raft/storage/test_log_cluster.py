@@ -127,7 +127,7 @@ def wreak_havoc(cluster: Cluster, steps: int, *, retain: bool) -> None:
         down = [node for node in cluster.nodes.values() if not node.is_up]
         if choice < 0.25:
             for node in up:  # Also to a deposed leader that does not know it yet.
-                if node.replica.role is Role.LEADER:
+                if node.replica.core.state.role is Role.LEADER:
                     cluster.put(node, random.choice(("orders", "bills")))
                     if random.random() < 0.5:
                         node.settle()

@@ -222,7 +222,7 @@ def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
         log.truncate_from(5)
         assert log.store.engine.mark.mark.durable_position == log.position_of(5)
         assert log.load().runs == ((0, 1),)
-        log.become_leader()
+        log.store.find_offsets()
         prepared = log.prepare(batch(100, 102))
         assert prepared.queues == {(b"orders", 0): (15, 2)}
         log.append(5, 2, EntryKind.DATA, prepared)

@@ -72,7 +72,7 @@ def leader(tmp_path: Path) -> Iterator[LedgerLog]:
 
 def delete_files(log: LedgerLog, count: int) -> None:
     log.store.expired_position = log.store.ledger.files.files[count].position
-    index = log.retention_candidate(log.store.dispatched_index)
+    index = log.store.deletable_index(log.store.dispatched_index)
     assert delete_to(log, index).start.link.entry_index == index
     log.store.delete_expired_derived()
 
@@ -201,12 +201,12 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     assert [q[:] for q in follower.store.reads.queues() if q[1] == 7] == [("orders", 7, 5, 5)]
     mine, theirs = data_image(follower), data_image(leader)
     assert {name: mine[name] for name in theirs} == theirs
-    follower.become_leader()
+    follower.store.find_offsets()
     assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
-    follower.snapshot_restored()
+    follower.received.forget()
     follower.close()
     with reopen(tmp_path / "follower", node_id=2) as follower:
-        assert follower.installed is None
+        assert follower.received.installed is None
         assert follower.store.reads.queues() == leader.store.reads.queues()
         assert follower.load()._replace(commit=0, applied=0) == found._replace(
             commit=0, applied=0, last_index=hi - 1, runs=tuple(leader.load().runs)
@@ -274,19 +274,19 @@ def test_a_state_is_offered_until_it_was_restored(leader: LedgerLog, tmp_path: P
     crash(follower)
     for _ in range(2):
         follower = open_log(tmp_path / "follower", 2)
-        assert follower.installed is not None
-        assert follower.installed.state_index == 11
+        assert follower.received.installed is not None
+        assert follower.received.installed.state_index == 11
         assert follower.installed_state() == STATE
         follower.start_at(11)  # The log does not reach that far yet.
         assert follower.load().applied == 9
         crash(follower)
     with open_log(tmp_path / "follower", 2) as follower:
-        follower.snapshot_restored()
-        follower.snapshot_restored()
+        follower.received.forget()
+        follower.received.forget()
         install(leader, follower, 12)
-        follower.snapshot_restored()
+        follower.received.forget()
     with open_log(tmp_path / "follower", 2) as follower:
-        assert follower.installed is None
+        assert follower.received.installed is None
         assert follower.base_index == 12
 
 
@@ -307,7 +307,7 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
     leader = leader_log(tmp_path / "leader")
     found = queue_numbers(leader)
     leader.store.expired_position = leader.store.ledger.files.files[2].position
-    deletion = leader.plan_deletion(leader.retention_candidate(leader.store.dispatched_index))
+    deletion = leader.plan_deletion(leader.store.deletable_index(leader.store.dispatched_index))
     assert deletion is not None
     if done != "planned":
         assert deletion.write_start()
@@ -346,7 +346,7 @@ def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
     log.store.expired_position = next(
         file.position for file in log.store.ledger.files.files if file.position > at
     )
-    deletion = log.plan_deletion(log.retention_candidate(log.store.dispatched_index))
+    deletion = log.plan_deletion(log.store.deletable_index(log.store.dispatched_index))
     assert deletion is not None
     link = deletion.start.link
     assert link.entry_index >= changed.index
@@ -378,9 +378,9 @@ def queue_numbers_from(log: LedgerLog, offset: int) -> list[int]:
 def test_unapplied_or_unsynced_entries_are_not_deleted(leader: LedgerLog) -> None:
     store = leader.store
     store.expired_position = store.ledger.max_position
-    assert leader.retention_candidate(3) == -1, "the first file has newer entries"
+    assert leader.store.deletable_index(3) == -1, "the first file has newer entries"
     assert leader.plan_deletion(3) is None
-    index = leader.retention_candidate(leader.last_index)
+    index = leader.store.deletable_index(leader.last_index)
     assert -1 < index < store.dispatched_index
     deletion = leader.plan_deletion(index)
     assert deletion is not None
@@ -420,7 +420,7 @@ def test_files_that_come_fast_are_not_left_to_the_next_interval(tmp_path: Path) 
         rounds = 0
         while len(store.ledger.files.files) > 3:
             store.maintain()
-            deletion = delete_to(log, log.retention_candidate(log.last_index))
+            deletion = delete_to(log, log.store.deletable_index(log.last_index))
             assert deletion.file_count <= DELETE_COUNT_MAX
             rounds += 1
         assert rounds > 2
@@ -433,11 +433,11 @@ def test_the_policy_decides_what_goes(tmp_path: Path) -> None:
             put(log, lo, lo + 3, size_bytes=3000)
         log.dispatch(log.last_index)
         sync(log)
-        assert log.retention_candidate(log.last_index) == -1, "nobody looked yet"
+        assert log.store.deletable_index(log.last_index) == -1, "nobody looked yet"
         log.store.maintain()
         files = len(log.store.ledger.files.files)
-        candidate = log.retention_candidate(log.last_index)
+        candidate = log.store.deletable_index(log.last_index)
         assert delete_to(log, candidate).file_count == files - 3
-        assert log.retention_candidate(log.last_index) == log.base_index == candidate
+        assert log.store.deletable_index(log.last_index) == log.base_index == candidate
         log.store.maintain()
-        assert log.retention_candidate(log.last_index) == candidate
+        assert log.store.deletable_index(log.last_index) == candidate

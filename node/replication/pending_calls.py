@@ -8,7 +8,7 @@ import asyncio
 import time
 from bisect import insort
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from node.errors.common import (
     NotAppliedError,
@@ -17,37 +17,32 @@ from node.errors.common import (
     ShuttingDownError,
 )
 from node.state.appends import Committed, Prepared
-from raft.messages import Index, NodeId
+from raft.messages import NO_TERM, Index, NodeId, Term
 from raft.pump.effects import Completion, Resolution
 from raft.ready import ReadConfirmed
-from store.files import failpoints
 
 _now_ns: Final = time.perf_counter_ns
 _new: Final = tuple.__new__  # One call; the constructor of a named tuple is two.
 
 
-class RaftPendingAppend:
-    """A caller that waits for its entry."""
+class PendingAppend:
+    """A caller that waits for its batch."""
 
-    __slots__ = ("began_ns", "future", "prepared")
+    __slots__ = ("began_ns", "future", "prepared", "term")
 
-    def __init__(self, future: "asyncio.Future[Committed]", prepared: Prepared) -> None:
+    def __init__(
+        self, future: "asyncio.Future[Committed]", prepared: Prepared, term: Term = NO_TERM
+    ) -> None:
+        """`term`: for a mode whose decisions do not tell it."""
         self.future = future
         self.prepared = prepared
+        self.term = term
         self.began_ns = _now_ns()
 
 
-class PendingChange:
-    """A caller that waits for a membership change."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: "asyncio.Future[Index]") -> None:
-        self.future = future
-
-
-class RaftPendingCalls:
-    """All waiting callers. Bounded by the pump: it refuses new ones above its limits."""
+class PendingCalls:
+    """All waiting callers. Bounded by the pump or machine, which refuses new ones above its
+    limits."""
 
     def __init__(self, nodes_with: Callable[[Index], tuple[NodeId, ...]]) -> None:
         """`nodes_with(index)` returns the nodes known to have an entry."""
@@ -62,53 +57,37 @@ class RaftPendingCalls:
 
     # --- Entries ---
 
-    def change(self) -> PendingChange:
-        """Return a waiting membership change; its future resolves with the index."""
-        return PendingChange(self._loop.create_future())
-
     def decide(self, completions: Iterable[Completion], applied: Index) -> None:
         """Answer decided calls; that of a committed entry is answered once the entry is applied."""
         self.decided += completions
-        if failpoints.is_on:
-            failpoints.hit("callers.before_answer")
         decided, self.decided = self.decided, []
         for completion in decided:
             if completion.resolution is Resolution.COMMITTED and completion.index > applied:
                 self.decided.append(completion)
             else:
                 self._resolve(completion)
-        if failpoints.is_on:
-            failpoints.hit("callers.after_answer")
 
     def _resolve(self, completion: Completion) -> None:
-        waiter = completion.waiter
-        if type(waiter) is RaftPendingAppend and completion.resolution is Resolution.COMMITTED:
+        waiter, index, term, resolution = completion
+        if type(waiter) is PendingAppend and resolution is Resolution.COMMITTED:
             if waiter.future.done():
                 return  # The caller was cancelled; the entry stays.
-            index, result = completion.index, waiter.prepared.result
+            result = waiter.prepared.result
             assert result is not None, f"entry {index} committed, but was never written"
-            assert result.entry_index == index, f"{result} is not entry {index}"
-            committed = (
-                index,
-                completion.term,
-                result,
-                self._nodes_with(index),
-                (_now_ns() - waiter.began_ns) // 1000,
-            )
+            assert result.entry_index in (index, -1), f"{result} is not entry {index}"
+            took_us = (_now_ns() - waiter.began_ns) // 1000
+            committed = index, term, result, self._nodes_with(index), took_us
             waiter.future.set_result(_new(Committed, committed))
             return
-        assert isinstance(waiter, RaftPendingAppend | PendingChange), f"waiter {waiter!r}"
-        future = waiter.future
-        if future.done():
-            return  # The caller was cancelled; the entry stays.
-        match completion.resolution:
+        future = waiter.future if type(waiter) is PendingAppend else waiter
+        assert isinstance(future, asyncio.Future), f"waiter {waiter!r}"
+        match resolution:
             case Resolution.NOT_APPLIED:
-                future.set_exception(NotAppliedError(completion.index, completion.term))
+                _fail(future, NotAppliedError(index, term))
             case Resolution.UNKNOWN:
-                future.set_exception(OutcomeUnknownError(completion.index, completion.term))
-            case Resolution.COMMITTED:
-                assert isinstance(waiter, PendingChange), f"waiter {waiter!r}"
-                waiter.future.set_result(completion.index)
+                _fail(future, OutcomeUnknownError(index, term))
+            case Resolution.COMMITTED if not future.done():
+                future.set_result(index)
 
     # --- Reads ---
 
@@ -147,14 +126,17 @@ class RaftPendingCalls:
     def stop(self, completions: Iterable[Completion]) -> None:
         """Answer every call, since no more is decided here: appends are unknown, reads may be
         repeated at another node."""
-        for completion in [*self.decided, *completions]:
-            self._resolve(completion._replace(resolution=Resolution.UNKNOWN))
+        self._give_up([*self.decided, *completions])
         self.decided, self.confirmed = [], []
         reads, self._reads = self._reads, {}
         for future in reads.values():
             _fail(future, ShuttingDownError())
 
+    def _give_up(self, completions: Iterable[Completion]) -> None:
+        for completion in completions:
+            self._resolve(completion._replace(resolution=Resolution.UNKNOWN))
 
-def _fail(future: "asyncio.Future[Index]", error: Exception) -> None:
+
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
