@@ -1,7 +1,7 @@
 """What is still to be delivered does not expire, and what was delivered does."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from node.replication.maintenance import Maintenance
 from node.replication.raft.maintenance import RaftSteps
@@ -20,7 +20,7 @@ class NoFollowers:
     """A replica that needs nothing of its log, and its core."""
 
     @property
-    def core(self) -> "NoFollowers":
+    def core(self) -> Self:
         return self
 
     def snapshot_meta_at(self, index: Index) -> SnapshotMeta:
