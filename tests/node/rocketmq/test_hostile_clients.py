@@ -343,6 +343,30 @@ def test_a_flood_of_client_ids_makes_room_among_those_of_its_address_only() -> N
     assert accounts.address_count == 1
 
 
+def test_who_has_too_much_elsewhere_makes_nobody_else_leave() -> None:
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 16)})
+    clients, other = GatewayClients(), accounts.open("10.0.0.1")
+    flood = [accounts.open("10.0.0.2") for _ in range(4)]
+    with on_behalf_of(other):
+        clients.seen("other")
+    for account in flood:
+        account.take(Kind.MEMBERS, 0, 2)  # As memberships of the classic protocol.
+    with on_behalf_of(flood[0]), pytest.raises(BusyError, match="of one connection"):
+        clients.seen("stranger")
+    with on_behalf_of(accounts.open("10.0.0.2")), pytest.raises(BusyError, match=r"of 10\.0\.0\.2"):
+        clients.seen("stranger")
+    assert clients.is_alive("other")
+    for number in range(3, 7):  # All together have too much now.
+        account = accounts.open(f"10.0.0.{number}")
+        account.take(Kind.MEMBERS, 0, 1 + (number < 6))
+    with on_behalf_of(other):
+        clients.seen("2nd")
+    assert (len(clients), clients.is_alive("other")) == (1, False)
+    with on_behalf_of(accounts.open("10.0.0.9")):
+        clients.seen("new")
+    assert (len(clients), clients.is_alive("new")) == (1, True), "one makes room"
+
+
 async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path) -> None:
     other = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"), (TOKEN_HEADER, TOKEN.hex()))
     ended = pb.NotifyClientTerminationRequest()
