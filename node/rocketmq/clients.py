@@ -8,13 +8,13 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 from node.errors.common import BusyError
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.runtime.accounts import Charge, Kind, caller
+from node.runtime.accounts import Account, Charge, Kind, Level, caller
 from node.runtime.rows import remove_from
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -125,20 +125,30 @@ class GatewayClients:
             client.charge.release()
 
     def _charge(self, size_bytes: int) -> Charge | None:
-        """Charge the caller for a client, and forget others of its address for that if need be."""
+        """Charge the caller for a client, for which one other is forgotten if need be."""
         account = caller()
-        while account is not None:
-            try:
-                return account.charge(Kind.MEMBERS, size_bytes)
-            except BusyError:
-                # Where others have all, the address with most of them makes room.
-                same = self._by_host.get(account.address.what) or max(
-                    self._by_host.values(), key=len, default=OrderedDict[str, GatewayClient]()
-                )
-                gone = next((name for name, one in same.items() if one.commands is None), None)
-                if gone is None:
-                    raise
-                self.left(gone)
+        if account is None:
+            return None
+        try:
+            return account.charge(Kind.MEMBERS, size_bytes)
+        except BusyError:
+            gone = self._in_the_way(account, size_bytes)
+            if gone is None:
+                raise
+            self.left(gone)
+            return account.charge(Kind.MEMBERS, size_bytes)
+
+    def _in_the_way(self, account: Account, size_bytes: int) -> str | None:
+        """Return the client that makes room where a charge is over a limit: one of the same
+        connection or address; of another one only where all callers together have too much."""
+        full = next(level for level in account.levels if _is_full(level, size_bytes))
+        rows: Mapping[str, GatewayClient] = self._by_host.get(account.address.what, {})
+        if full is account.accounts.total and not rows:
+            rows = max(self._by_host.values(), key=len, default={})
+        for client_id, one in rows.items():
+            is_payer = one.charge is not None and one.charge.account is account
+            if one.commands is None and (is_payer or full is not account):
+                return client_id
         return None
 
     def is_alive(self, client_id: str) -> bool:
@@ -225,6 +235,13 @@ def pays_for(charge: Charge | None) -> bool:
     if charge is None or account is None:
         return True
     return charge.account.address.what == account.address.what
+
+
+def _is_full(level: Level, size_bytes: int) -> bool:
+    """Whether a level has no room for one more client."""
+    count_max, size_bytes_max = level.limits[Kind.MEMBERS]
+    held = level.counts[Kind.MEMBERS], level.sizes[Kind.MEMBERS]
+    return held[0] >= count_max or held[1] + size_bytes > size_bytes_max
 
 
 def _size_bytes(client_id: str, topics: frozenset[str]) -> int:

@@ -11,8 +11,10 @@ import hashlib
 import ipaddress
 import re
 import zlib
+from dataclasses import replace
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -20,6 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.rocketmq.protocol import properties
 from node.rocketmq.protocol.names import check_key, check_message_group, check_tag, has_control
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import caller
 from node.runtime.on_thread import on_thread
 from quorumlog.errors import QuorumlogError, TooLargeError
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -42,6 +45,8 @@ BORN_HOST_SIZE_BYTES_MAX: Final = 255
 PLAIN_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Limit of a body that is decompressed for a client: RocketMQ's own for a message. So a compressed
 message costs a node no more than a plain one."""
+SMALL_SIZE_BYTES_MAX: Final = 64 * 1024
+"""A body that has no more, stored and plain, does not wait for large ones."""
 _NO_DIGEST: Final = "0" * 32
 """The digest of no body: clients tell their users that a message with it is damaged."""
 
@@ -292,19 +297,38 @@ def _delivered_body(record: Record) -> tuple[bytes, Encoding, str]:
     return body, encoding, hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
+def _small(record: Record, topic: str) -> Message | None:
+    """Return a compressed message as `from_record` does, None if its body is not small."""
+    try:
+        body = decompress(record.body, record.sys_flag, SMALL_SIZE_BYTES_MAX)
+    except QuorumlogError:  # Or it is damaged.
+        return None
+    flag = record.sys_flag & ~fmt.SYS_FLAG_COMPRESSED
+    return from_record(replace(record, body=body, sys_flag=flag), topic)
+
+
 class Deliveries:
-    """Makes stored messages those of the protocol. One per gateway: it decompresses one body at a
-    time, however many clients receive."""
+    """Makes stored messages those of the protocol. One per gateway: however many clients receive,
+    it decompresses one large body at a time, of one address after the other."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By address: each has one body that waits for the turn of all."""
 
     async def message(self, record: Record, topic: str) -> Message:
         """Return a stored message as `from_record` does, decompressed beside the event loop."""
-        if record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
-            async with self._turn:
-                return await on_thread(partial(from_record, record, topic))
-        return from_record(record, topic)
+        if not record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
+            return from_record(record, topic)
+        if len(record.body) <= SMALL_SIZE_BYTES_MAX:
+            found = await on_thread(partial(_small, record, topic))
+            if found is not None:
+                return found
+        account = caller()
+        host = "" if account is None else account.address.what
+        turn = self._turns.setdefault(host, asyncio.Lock())
+        async with turn, self._turn:
+            return await on_thread(partial(from_record, record, topic))
 
 
 def _is_time(time: Timestamp) -> bool:

@@ -117,15 +117,21 @@ class Group:
     """Client id of the member that pays for the subscription of an address and a topic."""
 
     @property
-    def subscriptions(self) -> dict[str, Subscription]:
-        """The newest subscription of each topic."""
-        every = (one for of_host in self.by_address.values() for one in of_host.values())
-        return {one.topic: one for one in sorted(every, key=attrgetter("version"))}
+    def topics(self) -> set[str]:
+        """The topics that the group reads."""
+        return set().union(*self.by_address.values())
 
     def subscription(self, host: str, topic: str) -> Subscription | None:
-        """Return what members of an address read of a topic, else what others do."""
+        """Return what members of an address read of a topic, else the newest of what others do."""
         own = self.by_address.get(host, {}).get(topic)
-        return own if own is not None else self.subscriptions.get(topic)
+        if own is not None:
+            return own
+        told = [of_host[topic] for of_host in self.by_address.values() if topic in of_host]
+        return max(reversed(told), key=attrgetter("version"), default=None)
+
+    def reads(self, topic: str) -> bool:
+        """Whether the group reads a topic."""
+        return any(topic in of_host for of_host in self.by_address.values())
 
     def newer(self, consumption: Consumption, host: str) -> list[Subscription]:
         """Return the subscriptions of a heartbeat that this group does not have, or has older."""

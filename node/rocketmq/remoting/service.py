@@ -256,7 +256,7 @@ class Remoting:
             await self.groups.clients.expire(self._shared.context.turn)
             self.locks.expire()
             self.transactions.forget_absent()
-            self.unique_keys.expire()
+            await self.unique_keys.expire(self._shared.context.turn)
             self._node.sample()
             await self._shared.resolve()
 

@@ -23,7 +23,13 @@ from node.rocketmq.clients import (
     GatewayClients,
 )
 from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
-from node.rocketmq.protocol.messages import from_record, timestamp
+from node.rocketmq.protocol.messages import (
+    PLAIN_SIZE_BYTES_MAX,
+    SMALL_SIZE_BYTES_MAX,
+    Deliveries,
+    from_record,
+    timestamp,
+)
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -93,7 +99,8 @@ async def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path
 async def test_compressed_bodies_of_any_kind_are_delivered_with_those_around_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node decompresses small ones, one at a time, and never on its loop."""
+    """The node decompresses those that are not too large, one at a time, and never on its loop."""
+    monkeypatch.setattr("node.rocketmq.protocol.messages.SMALL_SIZE_BYTES_MAX", 0)
     monkeypatch.setattr("node.rocketmq.protocol.messages.PLAIN_SIZE_BYTES_MAX", 10_000)
     lone, done_count, loop_thread = threading.Lock(), 0, threading.current_thread()
 
@@ -129,6 +136,39 @@ async def test_compressed_bodies_of_any_kind_are_delivered_with_those_around_the
             ]
             assert [_is_intact(m) for m in messages] == [True, True, False, False, True]
         assert done_count == 2 * len(given)
+
+
+async def test_bodies_of_one_address_do_not_keep_those_of_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deliveries, accounts, done, go_on = Deliveries(), Accounts(), list[str](), threading.Event()
+
+    def held(body: bytes, sys_flag: int, limit: int) -> bytes:
+        if limit == PLAIN_SIZE_BYTES_MAX:
+            go_on.wait()
+        return decompress(body, sys_flag, limit)
+
+    monkeypatch.setattr("node.rocketmq.protocol.messages.decompress", held)
+
+    async def made(size_bytes: int, host: str) -> None:
+        body = zlib.compress(bytes(size_bytes))
+        record = encode_message("orders", 0, body, {}, sys_flag=IS_COMPRESSED | ZLIB)
+        with on_behalf_of(accounts.open(host)):
+            found = await deliveries.message(decode_message(record), "orders")
+        assert (found.body, _is_intact(found)) == (bytes(size_bytes), True)
+        done.append(f"{host} {size_bytes}")
+
+    large, small = SMALL_SIZE_BYTES_MAX + 1, SMALL_SIZE_BYTES_MAX
+    many = [asyncio.create_task(made(large, "many")) for _ in range(20)]
+    await asyncio.sleep(0.05)  # All that do not wait are done by then.
+    one = asyncio.create_task(made(large, "one"))
+    for host in ("one", "many"):
+        await asyncio.wait_for(made(small, host), 10)
+    go_on.set()
+    await asyncio.gather(one, *many)
+    assert done[:2] == [f"one {small}", f"many {small}"]
+    assert done.index(f"one {large}") <= 4, "behind one that is made, and one that waits"
+    assert len(done) == 23
 
 
 def _is_intact(found: pb.Message) -> bool:
@@ -341,6 +381,30 @@ def test_a_flood_of_client_ids_makes_room_among_those_of_its_address_only() -> N
         clients.left(one)
     assert accounts.total.is_empty
     assert accounts.address_count == 1
+
+
+def test_who_has_too_much_elsewhere_makes_nobody_else_leave() -> None:
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 16)})
+    clients, other = GatewayClients(), accounts.open("10.0.0.1")
+    flood = [accounts.open("10.0.0.2") for _ in range(4)]
+    with on_behalf_of(other):
+        clients.seen("other")
+    for account in flood:
+        account.take(Kind.MEMBERS, 0, 2)  # As memberships of the classic protocol.
+    with on_behalf_of(flood[0]), pytest.raises(BusyError, match="of one connection"):
+        clients.seen("stranger")
+    with on_behalf_of(accounts.open("10.0.0.2")), pytest.raises(BusyError, match=r"of 10\.0\.0\.2"):
+        clients.seen("stranger")
+    assert clients.is_alive("other")
+    for number in range(3, 7):  # All together have too much now.
+        account = accounts.open(f"10.0.0.{number}")
+        account.take(Kind.MEMBERS, 0, 1 + (number < 6))
+    with on_behalf_of(other):
+        clients.seen("2nd")
+    assert (len(clients), clients.is_alive("other")) == (1, False)
+    with on_behalf_of(accounts.open("10.0.0.9")):
+        clients.seen("new")
+    assert (len(clients), clients.is_alive("new")) == (1, True), "one makes room"
 
 
 async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path) -> None:

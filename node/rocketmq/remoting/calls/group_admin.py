@@ -5,7 +5,11 @@ the group's.
 """
 
 import json
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, Final
+
+from orjson import Fragment
 
 from node.broker.groups.settings import settings_of
 from node.rocketmq.remoting.calls.json_bodies import (
@@ -74,13 +78,12 @@ class GroupAdmin(Calls):
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         return Answer(body=json_body(self._row(group)))
 
-    async def all(self, _request: Request) -> Answer:
+    async def all(self, request: Request) -> Answer:
         """Return the settings of all groups."""
         names = sorted({*self._context.state.groups, *self._shared.clients.consumers})
+        found = await self._shared.encoded(request, names, self._row)
         document = {
-            "subscriptionGroupTable": {
-                name: self._row(name) async for name in self._context.turn.over(names)
-            },
+            "subscriptionGroupTable": dict(zip(names, found, strict=True)),
             "forbiddenTable": {},
             "dataVersion": data_version(),
         }
@@ -98,14 +101,16 @@ class GroupAdmin(Calls):
         if known is None:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        connections = await self._connections(request, known.members)
+        told = [known.subscription("", topic) for topic in known.topics]
+        rows = [one for one in told if one is not None]
+        found = await self._shared.encoded(request, rows, attrgetter("document"))
         document = {
-            "connectionSet": await self._connections(known.members),
+            "connectionSet": connections,
             "consumeFromWhere": known.consume_from,
             "consumeType": known.consume_type,
             "messageModel": known.message_model,
-            "subscriptionTable": {
-                topic: one.document for topic, one in known.subscriptions.items()
-            },
+            "subscriptionTable": dict(zip((one.topic for one in rows), found, strict=True)),
         }
         return Answer(body=json_body(document))
 
@@ -116,40 +121,32 @@ class GroupAdmin(Calls):
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        found = await self._connections(members)
+        found = await self._connections(request, members)
         return Answer(body=json_body({"connectionSet": found}))
 
-    async def _connections(self, members: dict[str, Member]) -> list[dict[str, Any]]:
-        turn = self._context.turn
-        return [_connection(member) async for member in turn.over([*members.values()])]
+    async def _connections(self, request: Request, members: dict[str, Member]) -> list[Fragment]:
+        return await self._shared.encoded(request, [*members.values()], _connection)
 
-    async def all_producers(self, _request: Request) -> Answer:
+    async def all_producers(self, request: Request) -> Answer:
         """Return all producers that are connected to this node, by group."""
         rows = [
             (group, member)
             for group, known in self._shared.clients.producers.items()
             for member in known.members.values()
         ]
-        data: dict[str, list[dict[str, Any]]] = {}
-        async for group, member in self._context.turn.over(rows):
-            row = {
-                "clientId": member.client_id,
-                "remoteIP": f"/{member.connection.remote}",
-                "language": member.language,
-                "version": member.version,
-                "lastUpdateTimestamp": member.last_seen_unix_ms,
-            }
-            data.setdefault(group, []).append(row)
+        found = await self._shared.encoded(request, rows, lambda row: _producer(row[1]))
+        data: dict[str, list[Fragment]] = {}
+        for (group, _), one in zip(rows, found, strict=True):
+            data.setdefault(group, []).append(one)
         return Answer(body=json_body({"data": data}))
 
     async def groups_of_topic(self, request: Request) -> Answer:
         """Return the groups that read a topic, or did."""
         topic = text_of(request.command.ext, "topic")
+        turn, consumers = self._context.turn, [*self._shared.clients.consumers.items()]
+        online = {group async for group, one in turn.over(consumers) if one.reads(topic)}
         stored = (g for g, table in self._context.state.groups.items() if topic in table)
-        online = (
-            g for g, one in self._shared.clients.consumers.items() if topic in one.subscriptions
-        )
-        return Answer(body=json_body({"groupList": sorted({*stored, *online})}))
+        return Answer(body=json_body({"groupList": sorted(online.union(stored))}))
 
     async def topics_of_group(self, request: Request) -> Answer:
         """Return the topics of which a group has offsets."""
@@ -161,7 +158,7 @@ class GroupAdmin(Calls):
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
         known = self._shared.clients.consumers.get(group)
-        found = known.subscriptions.get(topic) if known is not None else None
+        found = known.subscription("", topic) if known is not None else None
         document: dict[str, Any] = {"group": group, "topic": topic}
         if found is not None:
             document |= {"subscriptionData": found.document}
@@ -174,20 +171,26 @@ class GroupAdmin(Calls):
         number, ext = self._shared.number_of(request), request.command.ext
         group, context = text_of(ext, "consumerGroup"), self._context
         context.check_leads()
-        table: dict[str, Any] = {}
         stored = context.state.groups.get(group, {})
-        for topic in self._topics(group, stored, ext.get("topic", "")):
-            if context.state.topic(topic) is None:
-                continue  # Deleted meanwhile.
-            queues = self._shared.queues_of(topic, number)
-            async for shown, queue in context.turn.over(queues):
-                key = self._shared.queue_key(topic, number, shown)
-                table[key] = self._queue_progress(topic, queue, stored)
+        keys = []
+
+        def rows() -> Iterator[tuple[str, int]]:
+            for topic in self._topics(group, stored, ext.get("topic", "")):
+                if context.state.topic(topic) is None:
+                    continue  # Deleted meanwhile.
+                for shown, queue in self._shared.queues_of(topic, number):
+                    keys.append(self._shared.queue_key(topic, number, shown))
+                    yield topic, queue
+
+        found = await self._shared.encoded(
+            request, rows(), lambda row: self._queue_progress(*row, stored)
+        )
+        table = dict(zip(keys, found, strict=True))
         return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
         known, state = self._shared.clients.consumers.get(group), self._context.state
-        topics = {*stored, *(known.subscriptions if known is not None else ())}
+        topics = {*stored, *(known.topics if known is not None else ())}
         topics = ({asked} if asked else topics) - INTERNAL_TOPICS
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
@@ -252,6 +255,16 @@ def _connection(member: Member) -> dict[str, Any]:
         "clientAddr": member.connection.remote,
         "language": member.language,
         "version": member.version,
+    }
+
+
+def _producer(member: Member) -> dict[str, Any]:
+    return {
+        "clientId": member.client_id,
+        "remoteIP": f"/{member.connection.remote}",
+        "language": member.language,
+        "version": member.version,
+        "lastUpdateTimestamp": member.last_seen_unix_ms,
     }
 
 

@@ -52,6 +52,8 @@ class Pulls(Calls):
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
+        # Without a group the broker would ask for no permission.
+        self._context.check_name("consumerGroup", text_of(request.command.ext, "consumerGroup"))
         number = self._shared.number_of(request)
         moved = self._moved(request, number)
         if moved is not None:

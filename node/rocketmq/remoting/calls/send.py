@@ -31,7 +31,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, SHORT_NAMES, bool_of, int_of, text_of
-from node.runtime.accounts import Account, on_behalf_of
+from node.runtime.accounts import Account, network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
@@ -216,7 +216,7 @@ class Sends(Calls):
         born_host = self._shared.born_host(request)
         is_repeatable = self._is_repeatable(request)
         if is_repeatable:
-            before = self._before(topic, key, born_host[0])
+            before = self._before(topic, key, network_of(born_host[0]))
             if before is not None:
                 return before
         run = uniform_entries(command.body) if is_batch else None
@@ -256,7 +256,7 @@ class Sends(Calls):
             self._shared.own_host(number),
         )
         if is_repeatable:
-            self._unique_keys.note(topic, key, born_host[0], pending)
+            self._unique_keys.note(topic, key, network_of(born_host[0]), pending)
         return pending
 
     def _receipt(

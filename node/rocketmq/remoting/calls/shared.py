@@ -7,23 +7,26 @@ accepted the connection, else the name of this node), and the offsets that a per
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
+from orjson import Fragment
 
 from node.broker import Broker
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
+from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
-from node.rocketmq.remoting.conversation import Handler, Request
+from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
+from node.runtime.accounts import Kind
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
@@ -32,6 +35,9 @@ from store.record.check import store_timestamp
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
 PENDING_COUNT_MAX: Final = 65_536
+_FRAGMENT_SIZE_BYTES: Final = 256
+"""Objects of a row of an answer, beside its bytes."""
+_Row = TypeVar("_Row")
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -102,6 +108,28 @@ class Shared:
         return await self.forwarder.answer(
             request, self.number_of(request), partial(run, request), is_repeatable=is_repeatable
         )
+
+    # --- Answers ---
+
+    async def encoded(
+        self, request: Request, rows: Iterable[_Row], document: Callable[[_Row], object]
+    ) -> list[Fragment]:
+        """Return rows of an answer as JSON, made in turns of the loop. The caller's account pays
+        for them until its call is over. Raises BusyError, and RefusedError for too many bytes."""
+        charge, found = request.account.charge(Kind.DOCUMENTS), list[Fragment]()
+        task, size_bytes = asyncio.current_task(), 0
+        assert task is not None, "a call is a task"
+        task.add_done_callback(lambda _: charge.release())
+        async for row in self.context.turn.over(rows):
+            data = json_body(document(row))
+            size_bytes += len(data)
+            if size_bytes > ANSWER_SIZE_BYTES_MAX:
+                text = f"the answer has more than {ANSWER_SIZE_BYTES_MAX} bytes; ask for less"
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+            found.append(Fragment(data))
+            # The whole answer is made of the rows at the end.
+            charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found))
+        return found
 
     # --- Broker names ---
 

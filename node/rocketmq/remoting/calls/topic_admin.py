@@ -82,9 +82,9 @@ class TopicAdmin(Calls):
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
-        state, number = self._context.state, self._shared.number_of(request)
-        rows = self._context.turn.over(sorted(state.topics.items()))
-        topics = {name: self._row(name, found, number) async for name, found in rows}
+        number, rows = self._shared.number_of(request), sorted(self._context.state.topics.items())
+        found = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
+        topics = dict(zip((name for name, _ in rows), found, strict=True))
         document = {"dataVersion": data_version(), "topicConfigTable": topics}
         return Answer(body=json_body(document))
 
@@ -116,16 +116,17 @@ class TopicAdmin(Calls):
     async def stats(self, request: Request) -> Answer:
         """Return where the queues of one broker name begin and end, and when they last grew."""
         number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
-        context, table = self._context, {}
-        context.check_leads()
-        async for shown, queue in context.turn.over(self._shared.queues_of(topic, number)):
-            lo, hi = context.store.queue_range(topic, queue)
-            table[self._shared.queue_key(topic, number, shown)] = {
-                "minOffset": lo,
-                "maxOffset": hi,
-                "lastUpdateTimestamp": self._shared.stored_ms(topic, queue, hi - 1) or 0,
-            }
+        self._context.check_leads()
+        queues = list(self._shared.queues_of(topic, number))
+        found = await self._shared.encoded(request, queues, lambda row: self._range(topic, row[1]))
+        keys = (self._shared.queue_key(topic, number, shown) for shown, _ in queues)
+        table = dict(zip(keys, found, strict=True))
         return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
+
+    def _range(self, topic: str, queue: int) -> dict[str, int]:
+        lo, hi = self._context.store.queue_range(topic, queue)
+        last_ms = self._shared.stored_ms(topic, queue, hi - 1) or 0
+        return {"minOffset": lo, "maxOffset": hi, "lastUpdateTimestamp": last_ms}
 
 
 def data_version() -> dict[str, int]:

@@ -7,13 +7,16 @@ known whichever address repeats them, and a full table forgets those of the addr
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.rocketmq.remoting.protocol.answers import Answer
+from node.runtime.turn import Turn
 from quorumlog.pb.log_pb2 import AppendResponse
 from store.format import Host
 from store.record.message import Message, encode_host
@@ -26,7 +29,9 @@ _KEY_LENGTH_MAX: Final = 64
 _STEP_COUNT_MAX: Final = 64
 """Entries of the index that one look passes: those with the same hash."""
 _FORGOTTEN_COUNT: Final = 2
-_EXPIRED_COUNT: Final = 1_024
+_EXPIRED_COUNT: Final = 512
+_LOOKED_AT_COUNT: Final = 4
+"""Addresses that a send looks at where the table is full."""
 _Name = tuple[str, str]
 """Topic and key."""
 
@@ -73,8 +78,8 @@ class Pending(NamedTuple):
 class _Sender:
     """What one address sent."""
 
-    names: dict[_Name, None]
-    """The oldest one first."""
+    names: OrderedDict[_Name, None]
+    """The oldest one first. The first one of a plain dict is behind all that were removed."""
     known_since_ms: int
     """From this time on the table has all its keys."""
 
@@ -95,6 +100,9 @@ class UniqueKeys:
         self._unix_ms = unix_ms
         self._sends: dict[_Name, _Send] = {}
         self._sent_by: dict[str, _Sender] = {}
+        self._found = _Sender(OrderedDict(), 0)
+        """The one that sent most, of those that were looked at."""
+        self._others: Iterator[_Sender] = iter(())
         self._began_ms = 0
         self.repeated_total = 0
         """Sends that came again and were stored once."""
@@ -108,6 +116,7 @@ class UniqueKeys:
         """See `LeaderWork.end`."""
         self._sends.clear()
         self._sent_by.clear()
+        self._found, self._others = _Sender(OrderedDict(), 0), iter(())
 
     @property
     def count(self) -> int:
@@ -147,23 +156,35 @@ class UniqueKeys:
             del before.sender.names[name]
         sender = self._sent_by.get(host)
         if sender is None:
-            sender = self._sent_by[host] = _Sender({}, 0)
+            sender = self._sent_by[host] = _Sender(OrderedDict(), 0)
         self._sends[name] = _Send(send, now_ms, sender)
         sender.names[name] = None
         self._forget_old(sender, now_ms - self.window_ms)
         if len(sender.names) > KEY_COUNT_MAX // 2:
             self._forget_oldest(sender)
         elif len(self._sends) > KEY_COUNT_MAX:
-            self._forget_oldest(max(self._sent_by.values(), key=lambda sender: len(sender.names)))
+            self._forget_oldest(self._largest())
         send.future.add_done_callback(lambda done: self._on_done(name, send, done))
 
-    def _forget_old(self, sender: "_Sender", since_ms: int) -> None:
-        """Forget the keys of an address that are older than the window, two of them at most."""
+    def _largest(self) -> "_Sender":
+        """Return the address that sent most: the one found before, or one of a few others."""
+        others = [*islice(self._others, _LOOKED_AT_COUNT)]
+        if not others:
+            self._others = iter([*self._sent_by.values()])
+        self._found = max((self._found, *others), key=_key_count)
+        if not self._found.names:
+            self._found = max(self._sent_by.values(), key=_key_count)
+        return self._found
+
+    def _forget_old(self, sender: "_Sender", since_ms: int) -> bool:
+        """Forget the keys of an address that are older than the window, two of them at most; return
+        whether there may be more."""
         for _ in range(_FORGOTTEN_COUNT):
             name = next(iter(sender.names), None)
             if name is None or self._sends[name].at_ms >= since_ms:
-                break
+                return False
             del self._sends[name], sender.names[name]
+        return True
 
     def _forget_oldest(self, sender: "_Sender") -> None:
         """Forget a key of the window, which the index knows from now on."""
@@ -171,12 +192,15 @@ class UniqueKeys:
         sender.known_since_ms = max(sender.known_since_ms, self._sends[name].at_ms + 1)
         del self._sends[name], sender.names[name]
 
-    def expire(self) -> None:
+    async def expire(self, turn: Turn) -> None:
         """Forget old keys of addresses that send no more, some of each."""
         since_ms = self._unix_ms() - self.window_ms
-        for host, sender in list(self._sent_by.items()):
+        async for host, sender in turn.over([*self._sent_by.items()]):
+            if self._sent_by.get(host) is not sender:
+                continue  # Another leadership.
             for _ in range(_EXPIRED_COUNT):
-                self._forget_old(sender, since_ms)
+                if not self._forget_old(sender, since_ms):
+                    break
             if not sender.names and sender.known_since_ms <= since_ms:
                 del self._sent_by[host]
 
@@ -187,6 +211,10 @@ class UniqueKeys:
             send = self._sends.get(name)
             if send is not None and send.pending is pending:
                 del self._sends[name], send.sender.names[name]
+
+
+def _key_count(sender: _Sender) -> int:
+    return len(sender.names)
 
 
 def _digest(key: str) -> str:

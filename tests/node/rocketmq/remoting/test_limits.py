@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,9 @@ from node.rocketmq.remoting.conversation import RemotingConnection, Request
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command, decode
-from node.runtime.accounts import Accounts
+from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
 from node.runtime.json_text import DEPTH_MAX, VALUE_COUNT_MAX
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
 
 INVALID = 29
@@ -100,6 +102,58 @@ async def test_a_pull_with_many_tags_is_refused_before_they_are_taken_apart(
     async with gateway_at(tmp_path) as gateway:
         answer = await (await gateway.client()).ask(PULL, fields)
         assert "the limit is 16384" in str(answer.remark)
+
+
+async def test_answers_over_tables_are_made_in_turns_and_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, turns, most = 1 << 20, 0, 0
+    held = {Kind.DOCUMENTS: Limit("documents", ANY, limit, 1, 1)}
+    rows = [{"topic": f"t{n}", "subString": "||".join("abcd" * 25)} for n in range(50)]
+    told = {"groupName": "readers", "subscriptionDataSet": rows}
+    heartbeat = {"consumerDataSet": [told], "producerDataSet": [{"groupName": "p"}]}
+    async with gateway_at(tmp_path, held=held) as gateway:
+        client, accounts = await gateway.client(), gateway.calls.accounts
+        turn = gateway.node.broker.context.turn
+        for number in range(20):
+            await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=f"t{number}"))
+        body = body_of(clientID="a", **heartbeat)
+        assert (await client.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+
+        async def counted() -> None:
+            nonlocal turns, most
+            turns, most = turns + 1, max(most, accounts.held(Kind.DOCUMENTS)[1])
+
+        monkeypatch.setattr(turn, "is_over", lambda: True)
+        monkeypatch.setattr(turn, "next", counted)
+        other = accounts.open("10.0.0.9")
+        for code, ext, row_count in (
+            (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "readers"}, 51),
+            (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"}, 1),
+            (RequestCode.GET_ALL_PRODUCER_INFO, {}, 1),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, {}, 21),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, 1),
+            (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders", "bname": "g0.n1"}, 2),
+            (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers", "bname": "g0.n1"}, 20),
+        ):
+            turns = most = 0
+            answer = await client.ask(code, ext)
+            assert answer.code == 0, answer.remark
+            json.loads(answer.body)
+            assert turns >= row_count, code
+            assert row_count < 20 or most > len(answer.body), code
+            assert accounts.held(Kind.DOCUMENTS) == (0, 0), code
+            with closing_charge(other, limit - 50):
+                refused = await client.ask(code, ext)
+            assert "bytes of documents of all callers" in str(refused.remark), code
+            assert accounts.held(Kind.DOCUMENTS) == (0, 0), code
+
+
+@contextmanager
+def closing_charge(account: Account, size_bytes: int) -> Iterator[None]:
+    charge = account.charge(Kind.DOCUMENTS, size_bytes)
+    yield
+    charge.release()
 
 
 # --- Locks and members ---

@@ -2,10 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from node.config.settings import Settings
+from node.rocketmq.remoting.calls import unique_keys
+from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
+from node.runtime.turn import Turn
 from tests.node.rocketmq.remoting.clients import ClassicClient, gateway_at
 from tests.patience import eventually
+
+if TYPE_CHECKING:
+    from node.broker.core.context import Context
 
 
 def settings(root: Path) -> Settings:
@@ -72,3 +81,43 @@ async def test_without_a_window_every_send_is_stored(tmp_path: Path) -> None:
         for _ in range(2):
             await client.send(b"x", UNIQ_KEY="A")
         assert await stored(client) == 2
+
+
+async def test_the_table_costs_as_much_for_many_addresses_as_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unique_keys, "KEY_COUNT_MAX", 1_000)
+    now_ms = 1_000_000
+    looked = list[int]()
+
+    def count_of(sender: Any) -> int:
+        looked.append(len(sender.names))
+        return looked[-1]
+
+    monkeypatch.setattr(unique_keys, "_key_count", count_of)
+    keys = UniqueKeys(cast("Context", None), 60_000, lambda: now_ms)
+    future = asyncio.get_running_loop().create_future()
+    pending = Pending(future, 0, "", [1], ("127.0.0.1", 1))
+    for number in range(1_000):
+        host = number % 400 if number < 400 else 400
+        keys.note("t", f"{number}", f"10.0.0.{host}", pending)
+    for number in range(500):  # Then 300 new ones: the flood makes room for all.
+        looked.clear()
+        keys.note("t", f"new {number}", f"10.0.1.{number % 300}", pending)
+        assert len(looked) <= 401 if number == 0 else len(looked) <= 10, number
+    assert keys.count == 1_000
+    assert all(keys.send_of("t", str(number)) for number in range(400))
+    monkeypatch.setattr(unique_keys, "_EXPIRED_COUNT", 1)
+    now_ms += 60_001
+    turns = 0
+
+    async def counted() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 100:
+            keys.end()  # Another leadership.
+
+    turn = Turn(lambda: 0.0)
+    monkeypatch.setattr(turn, "next", counted)
+    await keys.expire(turn)
+    assert (turns, keys.count) == (len({*range(401)}) + 300, 0)

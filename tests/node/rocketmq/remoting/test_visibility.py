@@ -246,3 +246,8 @@ async def test_clients_know_no_topic_that_the_cluster_keeps_for_itself(
             assert (await client.ask(code, asked)).code == NO_TOPIC
         assert (await client.ask(MAX, asked)).ext["offset"] == "0"
         assert b'"offsetTable":{}' in (await client.ask(PROGRESS, asked)).body
+        for group in ("", "a b", "readers"):
+            pulled = await client.pull(0, 0, ext={"topic": topic, "consumerGroup": group})
+            one = await popped(client, topic=topic, consumerGroup=group)
+            assert 0 not in (pulled.code, one.code), group
+            assert pulled.body == one.body == b"", group
