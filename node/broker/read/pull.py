@@ -75,7 +75,11 @@ class Pulls:
     async def pull(self, request: PullRequest) -> PulledRecords:
         """Return records from an offset on; with `wait_ms` wait until there are some."""
         self._context.check_cluster(request.cluster_id)
-        reader = await self._reader(request, request.max_count)
+        count_max = request.max_count
+        if request.with_entries:  # Each record may be an entry of its own, and looked up.
+            limits = self._context.limits
+            count_max = min(count_max or limits.pull_count_default, limits.pull_count_filtered_max)
+        reader = await self._reader(request, count_max)
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         offset = request.offset

@@ -20,6 +20,9 @@ from store.log.record_log import RecordLog
 SCAN_COUNT_MAX: Final = 800  # Units looked at with a tag filter, at least: 16,000 bytes of them.
 _GAP_SIZE_BYTES_MAX: Final = 16 * KIB  # Reading over such a gap is cheaper than a second read.
 _READ_SIZE_BYTES_MAX: Final = 8 * MIB
+PULL_READ_COUNT_MAX: Final = 256
+"""Reads of the log for one pull, which end it as its own limits do: each of many small records may
+lie alone, and be a read of its own. So do _READ_SIZE_BYTES_MAX, gaps included."""
 _CLUSTER_SIZE_BYTES_MAX: Final = _READ_SIZE_BYTES_MAX + fmt.ENTRY_SIZE_BYTES_MAX
 """Largest size of records that are read at once, with the bytes between them."""
 _UNITS_AT_ONCE: Final = 512  # Units of a queue, read with one call where single ones are wanted.
@@ -103,7 +106,7 @@ def pull(
         if not chosen.offsets:
             return PullResult(PullStatus.NO_MATCHED_MESSAGE, next_offset, lo, hi)
         try:
-            data = _read(log, queue, chosen)
+            data, count = _read(log, queue, chosen, PULL_READ_COUNT_MAX)
         except (PositionRangeError, ClosedError, CorruptionError, DerivedFileError) as error:
             if not is_proof_needed:
                 is_proof_needed = True  # The units may be wrong.
@@ -112,7 +115,9 @@ def pull(
                 raise
             return _moved(log, queue, offset)
         break
-    return PullResult(PullStatus.FOUND, next_offset, lo, hi, data, len(chosen.offsets))
+    if count < len(chosen.offsets):
+        next_offset = chosen.offsets[count]
+    return PullResult(PullStatus.FOUND, next_offset, lo, hi, data, count)
 
 
 def read_at(log: RecordLog, queue: ConsumeQueue, offsets: Sequence[int]) -> bytes:
@@ -135,7 +140,7 @@ def read_at(log: RecordLog, queue: ConsumeQueue, offsets: Sequence[int]) -> byte
             positions.append(position)
             sizes_bytes.append(size_bytes)
         lo = hi
-    return _read(log, queue, _Chosen(list(offsets), positions, sizes_bytes))
+    return _read(log, queue, _Chosen(list(offsets), positions, sizes_bytes))[0]
 
 
 def _moved(log: RecordLog, queue: ConsumeQueue, offset: int) -> PullResult:
@@ -171,12 +176,19 @@ def _choose(
     return _Chosen(offsets, positions, sizes_bytes), offset
 
 
-def _read(log: RecordLog, queue: ConsumeQueue, chosen: _Chosen) -> bytes:
-    """Read the chosen records and join them; neighbours, and near ones, in one read."""
+def _read(
+    log: RecordLog, queue: ConsumeQueue, chosen: _Chosen, read_count_max: int | None = None
+) -> tuple[bytes, int]:
+    """Read the chosen records and join them; neighbours, and near ones, in one read. Return them
+    and how many they are: all, or fewer where a limit of reads is given."""
     parts: list[bytes] = []
     positions, sizes_bytes = chosen.positions, chosen.sizes_bytes
-    lo = 0
+    lo = read_count = read_size_bytes = 0
     while lo < len(positions):
+        if read_count_max is not None and (
+            read_count == read_count_max or read_size_bytes >= _READ_SIZE_BYTES_MAX
+        ):
+            break
         hi = _cluster_hi(positions, sizes_bytes, lo)
         first, end = positions[lo], positions[hi - 1] + sizes_bytes[hi - 1]
         is_whole = sum(sizes_bytes[lo:hi]) == end - first
@@ -200,7 +212,9 @@ def _read(log: RecordLog, queue: ConsumeQueue, chosen: _Chosen) -> bytes:
                 at = positions[i] - first
                 parts.append(data[at : at + sizes_bytes[i]])
         lo = hi
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        read_count += 1
+        read_size_bytes += end - first
+    return parts[0] if len(parts) == 1 else b"".join(parts), lo
 
 
 def _cluster_hi(positions: list[int], sizes_bytes: list[int], lo: int) -> int:

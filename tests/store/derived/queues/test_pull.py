@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from store import format as fmt
 from store.derived.queues.consume_queue import ConsumeQueue
-from store.derived.queues.pull import SCAN_COUNT_MAX, PullResult, PullStatus, pull, read_at
+from store.derived.queues.pull import (
+    PULL_READ_COUNT_MAX,
+    SCAN_COUNT_MAX,
+    PullResult,
+    PullStatus,
+    pull,
+    read_at,
+)
 from store.errors import DerivedDamageError, DerivedFileError, FileSystemError, PositionRangeError
 from store.files.failpoints import armed
 from store.record.message import decode_message, tags_code
@@ -89,15 +96,17 @@ def test_limits(tmp_path: Path) -> None:
     assert offsets(pull(log, queue, 2, 2, MIB)) == [2, 3]
 
 
+class CountingLog(MemoryLog):
+    read_count = read_size_bytes = 0
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        self.read_count += 1
+        self.read_size_bytes += size_bytes
+        return super().read(position, size_bytes)
+
+
 @pytest.mark.parametrize("queues", [1, 4])
 def test_neighbours_are_read_at_once(tmp_path: Path, queues: int) -> None:
-    class CountingLog(MemoryLog):
-        read_count = 0
-
-        def read(self, position: int, size_bytes: int) -> bytes:
-            self.read_count += 1
-            return super().read(position, size_bytes)
-
     log = CountingLog()
     for n in range(80):
         log.add(queue_id=n % queues)
@@ -105,6 +114,29 @@ def test_neighbours_are_read_at_once(tmp_path: Path, queues: int) -> None:
     log.read_count = 0
     assert offsets(pull(log, queue_of(derived), 0, 100, MIB)) == list(range(80 // queues))
     assert log.read_count == 1
+
+
+@pytest.mark.parametrize("tags", [None, {tags_code("a")}])
+@pytest.mark.parametrize("gap", [17_000, 16_000])
+def test_one_pull_of_scattered_records_reads_so_much_and_no_more(
+    tmp_path: Path, gap: int, tags: set[int] | None
+) -> None:
+    log = CountingLog()
+    for _ in range(700):
+        log.add(queue_id=0, body=b"", properties={"TAGS": "a"})
+        log.add(queue_id=1, body=bytes(gap))
+    queue = queue_of(derive(tmp_path, log))
+    found, pulls = list[int](), 0
+    while len(found) < 700:
+        log.read_count = log.read_size_bytes = 0
+        result = pull(log, queue, len(found), 700, MIB, tags)
+        assert 0 < log.read_count <= PULL_READ_COUNT_MAX
+        assert log.read_size_bytes < 9 * MIB + 17_000
+        found += offsets(result)
+        assert result.next_offset == len(found)
+        pulls += 1
+    assert found == list(range(700))
+    assert pulls > 1, "the limits were not reached"
 
 
 @pytest.mark.parametrize("max_count", [1, 2, 100])
