@@ -68,6 +68,9 @@ class Kind(IntEnum):
     """Names of producers, which are never forgotten. Durable."""
     DELAYED = 14
     """Messages that wait for their time. Durable."""
+    HALF_STREAMS = 15
+    """Messages of gRPC streams of which a part arrived; bytes: estimated, over a limit too until
+    the streams are ended."""
 
 
 _KINDS: Final = len(Kind)
@@ -113,6 +116,7 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.OFFSETS: Limit("offsets of groups", 200_000),
         Kind.PRODUCERS: Limit("names of producers", 10_000, address_part=10),
         Kind.DELAYED: Limit("delayed messages", 2_000_000),
+        Kind.HALF_STREAMS: Limit("half messages of streams", ANY, 256 * MIB, connection_part=2),
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""
@@ -345,6 +349,14 @@ class Account(Level):
                 return level
         return None
 
+    def is_under_half(self, kind: Kind) -> bool:
+        """Whether less than half of every limit of a kind is held."""
+        return all(
+            2 * level.counts[kind] < level.limits[kind][0]
+            and 2 * level.sizes[kind] < level.limits[kind][1]
+            for level in self.levels
+        )
+
     def close(self) -> None:
         """Note the end of the connection: nothing more is charged."""
         if not self.is_closed:
@@ -405,11 +417,13 @@ class Lease:
         self.size_bytes = self.size_granted = 0
 
     def grow(self) -> None:
-        """Have as much granted as is used, and some more if there is. Raises BusyError."""
+        """Have as much granted as is used, and some more if there is plenty. Raises BusyError."""
         count = max(0, self.count - self.count_granted)
         size_bytes = max(0, self.size_bytes - self.size_granted)
-        more = max(count, LEASE_COUNT) if count else 0
-        more_bytes = max(size_bytes, LEASE_SIZE_BYTES) if size_bytes else 0
+        more, more_bytes = count, size_bytes
+        if self._account.is_under_half(Kind.CALLS):  # Else what one keeps, another lacks.
+            more = max(count, LEASE_COUNT) if count else 0
+            more_bytes = max(size_bytes, LEASE_SIZE_BYTES) if size_bytes else 0
         try:
             self._account.take(Kind.CALLS, more_bytes, more)
         except BusyError:

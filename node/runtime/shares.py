@@ -48,6 +48,7 @@ class Shares:
         if address.room(kind) < count:
             for one in self._made.values():
                 one.look(kind, self._held, now_ms)
+            self._made = {host: one for host, one in self._made.items() if one.rows}
         if made.of(name) + count > limit:
             raise account.accounts.refusal(
                 kind, f"{address.what} under one name", made.of(name), limit

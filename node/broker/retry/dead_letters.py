@@ -88,9 +88,10 @@ class DeadLetters:
         context.check_cluster(request.cluster_id)
         context.check_leads()
         self._check_group(group)
-        offsets, limit = sorted(set(request.offsets)), context.limits.retry_batch_count_max
-        if not 1 <= len(offsets) <= limit:
-            raise BadRequestError("offsets", f"1 to {limit} of them", str(len(offsets)))
+        given_count, limit = len(request.offsets), context.limits.retry_batch_count_max
+        if not 1 <= given_count <= limit:
+            raise BadRequestError("offsets", f"1 to {limit} of them", str(given_count))
+        offsets = sorted(set(request.offsets))
         topic, marks = dead_letter_topic(group), self._marks()
         done = [offset for offset in offsets if marks.is_resent(group, offset)]
         left = [offset for offset in offsets if offset not in done]

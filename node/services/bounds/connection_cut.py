@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from node.runtime.accounts import network_of
 from store.files.spare_descriptors import NONE_LEFT, SPARE
 
 _DESCRIPTORS: Final = "/proc/self/fd"
@@ -120,8 +121,9 @@ def _sockets(descriptors: Iterable[int]) -> Iterator[int]:
 
 
 def host_of(peer: str) -> str:
-    """Return a peer name of gRPC without its port."""
-    return peer.rpartition(":")[0]
+    """Return what the address in a peer name of gRPC counts as; the name for any other."""
+    address = address_of(peer)
+    return peer if address is None else network_of(str(address[0]))
 
 
 def address_of(peer: str) -> TcpAddress | None:

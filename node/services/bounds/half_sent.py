@@ -55,7 +55,7 @@ class WatchedConnection:
     @property
     def held_size_bytes(self) -> int:
         """Upper bound of the bytes that gRPC holds, apart from bytes hidden by the allowances."""
-        return self.account.sizes[Kind.FRAMES]
+        return self.account.sizes[Kind.HALF_STREAMS]
 
 
 class HalfSent:
@@ -98,7 +98,7 @@ class HalfSent:
         connection.streams -= 1
         if not connection.streams:
             del self.connections[peer]
-            connection.account.set_size(Kind.FRAMES, 0)
+            connection.account.set_size(Kind.HALF_STREAMS, 0)
 
     def took(self, peer: str, size_bytes: int) -> None:
         """Count a message of a stream that a method got."""
@@ -131,7 +131,7 @@ class HalfSent:
             more -= (found.sent - was.sent) // _SENT_PER_CONTROL
             needed = messages * _MESSAGE_SIZE_BYTES + calls * _CALL_SIZE_BYTES
             needed += int(seconds * _REST_SIZE_BYTES_PER_S)
-            one.account.set_size(Kind.FRAMES, max(0, one.held_size_bytes + more - needed))
+            one.account.set_size(Kind.HALF_STREAMS, max(0, one.held_size_bytes + more - needed))
             likely = int((messages + calls + seconds) * _LIKELY_SIZE_BYTES)
             one.likely_size_bytes = max(0, one.likely_size_bytes + more - likely)
             if one.likely_size_bytes <= HALF_SIZE_BYTES_MIN:

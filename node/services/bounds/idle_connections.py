@@ -51,10 +51,10 @@ class IdleConnections:
         by_host: dict[str, list[TcpAddress]] = {}
         for address in self._known:
             by_host.setdefault(network_of(str(address[0])), []).append(address)
-        busy = self._callers.busy()
         for host, same in by_host.items():
             excess = len(same) - self._count_max // 2
             if excess > 0:
+                busy = self._callers.busy()
                 idle = [one for one in reversed(same) if one not in busy]
                 count = await asyncio.to_thread(cut_connections, set(idle[:excess]), port)
                 _log.warning("cut %d of %d connections of %s", count, len(same), host)

@@ -199,8 +199,8 @@ class RequestWatch:
             levels, held_size_bytes = one.account.levels, one.held_size_bytes
             if held_size_bytes <= one.streams * HALF_SIZE_BYTES_MIN:
                 continue  # To end its streams would free nothing.
-            if all(level.sizes[Kind.FRAMES] - freed[level] <= level.limits[Kind.FRAMES][1]
-                   for level in levels):  # fmt: skip
+            kind = Kind.HALF_STREAMS
+            if all(one.sizes[kind] - freed[one] <= one.limits[kind][1] for one in levels):
                 continue
             if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
                 freed.update(dict.fromkeys(levels, held_size_bytes))

@@ -49,7 +49,7 @@ from tests.node.rocketmq.test_service import (
     gateway_at,
     message,
 )
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 STRANGE = [
     b"__DELIVERY_MS\x01soon\x02",
@@ -141,10 +141,12 @@ async def test_compressed_bodies_of_any_kind_are_delivered_with_those_around_the
 async def test_bodies_of_one_address_do_not_keep_those_of_others_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deliveries, accounts, done, go_on = Deliveries(), Accounts(), list[str](), threading.Event()
+    deliveries, accounts, done = Deliveries(), Accounts(), list[str]()
+    has_begun, go_on = threading.Event(), threading.Event()
 
     def held(body: bytes, sys_flag: int, limit: int) -> bytes:
         if limit == PLAIN_SIZE_BYTES_MAX:
+            has_begun.set()
             go_on.wait()
         return decompress(body, sys_flag, limit)
 
@@ -160,10 +162,10 @@ async def test_bodies_of_one_address_do_not_keep_those_of_others_waiting(
 
     large, small = SMALL_SIZE_BYTES_MAX + 1, SMALL_SIZE_BYTES_MAX
     many = [asyncio.create_task(made(large, "many")) for _ in range(20)]
-    await asyncio.sleep(0.05)  # All that do not wait are done by then.
+    await eventually(has_begun.is_set, "the first large one")
     one = asyncio.create_task(made(large, "one"))
     for host in ("one", "many"):
-        await asyncio.wait_for(made(small, host), 10)
+        await asyncio.wait_for(made(small, host), PATIENCE_S)
     go_on.set()
     await asyncio.gather(one, *many)
     assert done[:2] == [f"one {small}", f"many {small}"]

@@ -8,6 +8,7 @@ import pytest
 from node.errors.common import BusyError
 from node.runtime.accounts import (
     LEASE_COUNT,
+    LEASE_SIZE_BYTES,
     Account,
     Accounts,
     Charge,
@@ -117,6 +118,20 @@ def test_an_account_that_is_charged_after_its_end_has_the_sums_of_its_address() 
         charge.release()
     other.close()
     assert accounts.address_count == 0
+
+
+def test_leases_that_wait_take_nothing_from_others_where_many_are_busy() -> None:
+    limit = 64 * LEASE_COUNT
+    accounts = Accounts({Kind.CALLS: Limit("calls", limit, limit * LEASE_SIZE_BYTES)})
+    leases = [Lease(accounts.open("10.0.0.1")) for _ in range(limit // 2 - LEASE_COUNT)]
+    for _ in range(3):
+        for lease in leases:  # Each has a call under way.
+            lease.count, lease.size_bytes = 1, 100
+            if lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
+                lease.grow()
+        for lease in leases:
+            lease.count = lease.size_bytes = 0
+    assert accounts.refused["calls"] == 0
 
 
 def test_a_lease_takes_in_steps_and_gives_back_what_it_does_not_use() -> None:

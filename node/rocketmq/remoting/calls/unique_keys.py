@@ -100,7 +100,7 @@ class UniqueKeys:
         self._unix_ms = unix_ms
         self._sends: dict[_Name, _Send] = {}
         self._sent_by: dict[str, _Sender] = {}
-        self._found = _Sender(OrderedDict(), 0)
+        self._busiest = _Sender(OrderedDict(), 0)
         """The one that sent most, of those that were looked at."""
         self._others: Iterator[_Sender] = iter(())
         self._began_ms = 0
@@ -116,7 +116,7 @@ class UniqueKeys:
         """See `LeaderWork.end`."""
         self._sends.clear()
         self._sent_by.clear()
-        self._found, self._others = _Sender(OrderedDict(), 0), iter(())
+        self._busiest, self._others = _Sender(OrderedDict(), 0), iter(())
 
     @property
     def count(self) -> int:
@@ -171,10 +171,10 @@ class UniqueKeys:
         others = [*islice(self._others, _LOOKED_AT_COUNT)]
         if not others:
             self._others = iter([*self._sent_by.values()])
-        self._found = max((self._found, *others), key=_key_count)
-        if not self._found.names:
-            self._found = max(self._sent_by.values(), key=_key_count)
-        return self._found
+        self._busiest = max((self._busiest, *others), key=_key_count)
+        if not self._busiest.names:
+            self._busiest = max(self._sent_by.values(), key=_key_count)
+        return self._busiest
 
     def _forget_old(self, sender: "_Sender", since_ms: int) -> bool:
         """Forget the keys of an address that are older than the window, two of them at most; return

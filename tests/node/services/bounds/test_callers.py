@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from node.config.types import Address
 from node.runtime.accounts import ANY, LIMITS, Account, Accounts, Kind, Limit, caller
 from node.services.bounds.bounded import CALL_SIZE_BYTES, refusing
+from node.services.bounds.connection_cut import host_of
 from node.services.server import GrpcServer
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
@@ -191,3 +192,8 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
         assert methods.accounts[0] is methods.accounts[1]
         held.release()
         await eventually(lambda: not accounts.address_count, "the next look")
+
+
+def test_a_network_of_ipv6_addresses_is_one_host_for_every_watch() -> None:
+    peers = ("ipv6:%5B2001:db8::1%5D:7", "ipv6:%5B2001:db8::ffff%5D:8", "ipv4:10.0.0.1:9", "unix:x")
+    assert [host_of(peer) for peer in peers] == ["2001:db8::/64"] * 2 + ["10.0.0.1", "unix:x"]

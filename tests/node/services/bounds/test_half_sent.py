@@ -17,7 +17,7 @@ from node.services.bounds.request_watch import (
 from tests.node.services.bounds.callers import Callers
 
 MIB = 1 << 20
-HALF_SIZE_BYTES_MAX = LIMITS[Kind.FRAMES].size_bytes_max
+HALF_SIZE_BYTES_MAX = LIMITS[Kind.HALF_STREAMS].size_bytes_max
 HEAD_SIZE_BYTES = 14
 
 
@@ -106,7 +106,7 @@ async def test_a_message_that_stays_half_ends_its_stream() -> None:
     here.came(idle.name, 200)
     here.look(after_s=30)
     assert not here.watch.given_up.total()
-    assert 3 * MIB - 4_000 < here.callers.held(Kind.FRAMES) <= 3 * MIB
+    assert 3 * MIB - 4_000 < here.callers.held(Kind.HALF_STREAMS) <= 3 * MIB
     here.look(after_s=10)
     await settled()
     assert half.task.done()
@@ -114,7 +114,7 @@ async def test_a_message_that_stays_half_ends_its_stream() -> None:
     assert not idle.task.done()
     assert here.watch.given_up[HALF_TOO_SLOW] == 1
     here.look(after_s=5)
-    assert here.callers.held(Kind.FRAMES) == 0
+    assert here.callers.held(Kind.HALF_STREAMS) == 0
     await ended(half, idle)
 
 
@@ -134,7 +134,7 @@ async def test_a_stream_that_works_is_let_be() -> None:
         await idle.send(b"")
     assert busy.taken == 2_000
     assert not here.watch.given_up.total()
-    assert here.callers.held(Kind.FRAMES) < 3 * MIB
+    assert here.callers.held(Kind.HALF_STREAMS) < 3 * MIB
     await ended(idle, busy, unary)
 
 
@@ -154,7 +154,7 @@ async def test_over_the_bound_the_greediest_connection_of_the_greediest_address_
     count = sum(client.task.done() for client in many)
     assert count == here.watch.given_up[HALF_TOO_MUCH] == 18, "to the half of their address"
     here.look(after_s=5)
-    assert here.callers.held(Kind.FRAMES) <= HALF_SIZE_BYTES_MAX
+    assert here.callers.held(Kind.HALF_STREAMS) <= HALF_SIZE_BYTES_MAX
     assert here.watch.given_up[HALF_TOO_MUCH] == 18
     await ended(*few, *many)
 
@@ -183,7 +183,7 @@ async def test_another_connection_with_the_same_number_begins_anew() -> None:
     (second,) = await opened(here, first.name)
     here.came(second.name, MIB)
     here.look(after_s=5)
-    assert MIB - 1_000 < here.callers.held(Kind.FRAMES) <= MIB
+    assert MIB - 1_000 < here.callers.held(Kind.HALF_STREAMS) <= MIB
     here.look(after_s=70)
     await ended(second)
     here.look(after_s=70)
@@ -196,10 +196,10 @@ async def test_an_unknown_count_is_told_at_the_next_look() -> None:
     here.came(half.name, 3 * MIB)
     await half.send(bytes(1_000))
     here.look(after_s=60)
-    assert here.callers.held(Kind.FRAMES) == 0
+    assert here.callers.held(Kind.HALF_STREAMS) == 0
     here.can_tell = True
     here.look(after_s=5)
-    assert 2.9 * MIB < here.callers.held(Kind.FRAMES) <= 3 * MIB
+    assert 2.9 * MIB < here.callers.held(Kind.HALF_STREAMS) <= 3 * MIB
     await ended(half)
 
 
@@ -210,11 +210,11 @@ async def test_the_counting_begins_with_the_first_time_that_can_be_told() -> Non
     here.came(half.name, 8 * MIB)
     here.can_tell = True
     here.look(after_s=60)
-    assert here.callers.held(Kind.FRAMES) == 0, "how much of it was taken is not known"
+    assert here.callers.held(Kind.HALF_STREAMS) == 0, "how much of it was taken is not known"
     assert not half.task.done()
     here.came(half.name, 3 * MIB)
     here.look(after_s=5)
-    assert 2.9 * MIB < here.callers.held(Kind.FRAMES) <= 3 * MIB
+    assert 2.9 * MIB < here.callers.held(Kind.HALF_STREAMS) <= 3 * MIB
     await ended(half)
 
 
@@ -256,7 +256,7 @@ async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
             here.came(large.name, 6_000)
             await large.send(bytes(4 * MIB))
         here.look(after_s=5)
-        assert here.callers.held(Kind.FRAMES) < 4_000
+        assert here.callers.held(Kind.HALF_STREAMS) < 4_000
     here.look(after_s=120)
     assert not here.watch.given_up.total()
     assert not any(client.task.done() for client in (idle, busy, quiet, large))

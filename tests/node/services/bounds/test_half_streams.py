@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 STREAMS = list(range(1, 2 * 16, 2))
 HALF_SIZE_BYTES_MAX = LIMITS[Kind.FRAMES].size_bytes_max // 2
 """What one address may have."""
-HELD = 'held_bytes{kind="frames"}'
+HELD = 'held_bytes{kind="half_streams"}'
 CONNECTION_COUNT = 10
 """640 MiB, if each stream holds a message of the largest size."""
 
