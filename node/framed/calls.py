@@ -7,7 +7,7 @@ is a task. Calls begin in the order in which they arrive, so appends enter the l
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sized
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -73,12 +73,15 @@ class FramedCalls:
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.append_nowait: AppendNowait = _no_append
+        self.parked_appends: Sized = ()
+        """Where there are any, another one may wait as well, and its caller pays."""
         self.tail: Callable[[TailRequest], AsyncGenerator[Any, None]] = _no_tail
         self.methods: Mapping[int, FramedMethod] = {}
 
     def open(self, broker: Broker) -> None:
         """Serve calls from now on."""
         self.append_nowait, self.tail = broker.append_nowait, broker.pulls.tail
+        self.parked_appends = broker.produce.parked
         self.methods = methods_of(broker)
         self.refusal = None
 
@@ -198,7 +201,12 @@ class CallConversation:
             request.timeout_ms = timeout_ms
         try:
             # The broker asks whose these are.
-            if request.has_delayed or request.transaction.producer_group or request.consumed.group:
+            if (
+                request.has_delayed
+                or request.transaction.producer_group
+                or request.consumed.group
+                or shared.parked_appends
+            ):
                 context = self._connection.account.context
                 future = context.run(shared.append_nowait, request, body)
             else:

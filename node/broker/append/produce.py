@@ -169,7 +169,7 @@ class Produce:
         limits = context.limits
         self._room = Room("waiting appends", limits.parked_append_count_max)
         self._bytes = Room("bytes of waiting appends", limits.parked_append_size_bytes_max)
-        self._parked: OrderedDict[_Append, None] = OrderedDict()
+        self.parked: Final[OrderedDict[_Append, None]] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
         self.writable: Final = set[QueueKey]()
@@ -241,7 +241,7 @@ class Produce:
             raise LimitExceededError("batch", size_bytes, limit)
         # A parked append is deduplicated when it is resumed, after all appends parked before it.
         must_wait = self.in_flight_count > 0 and not self._has_room(append)
-        must_wait = must_wait or bool(self._parked)
+        must_wait = must_wait or bool(self.parked)
         if append.producer_id and not must_wait:
             first = self._sequences.find(append.producer_id, append.sequence)
             if first is not None:
@@ -257,7 +257,7 @@ class Produce:
         For a feature that looks at the state before it makes the batch: what the state refuses now
         may be the effect of that very batch. Raises Refused.
         """
-        if not producer_id or self._parked:
+        if not producer_id or self.parked:
             return None  # Parked appends are deduplicated when they are resumed.
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         request = AppendRequest(producer_id=producer_id, sequence=sequence)
@@ -320,7 +320,7 @@ class Produce:
     @property
     def parked_count(self) -> int:
         """Count of batches that wait for room."""
-        return len(self._parked)
+        return len(self.parked)
 
     @property
     def parked_size_bytes(self) -> int:
@@ -344,17 +344,17 @@ class Produce:
         except BusyError:
             self._room.give_back(append.host)
             raise
-        self._parked[append] = None
+        self.parked[append] = None
 
     def _unpark(self, append: _Append) -> None:
-        del self._parked[append]
+        del self.parked[append]
         self._room.give_back(append.host)
         self._bytes.give_back(append.host, append.size_bytes)
 
     def _resume(self) -> None:
         """Propose parked batches, in order, as far as there is room."""
-        while self._parked:
-            append = next(iter(self._parked))
+        while self.parked:
+            append = next(iter(self.parked))
             is_cancelled = append.future.done()
             if not is_cancelled and not (self._has_room(append) and self._resume_one(append)):
                 return
@@ -374,7 +374,7 @@ class Produce:
 
     def fail_parked(self) -> None:
         """Fail all parked batches: this node stopped leading, or stops."""
-        for append in list(self._parked):
+        for append in list(self.parked):
             self._unpark(append)
             _cancel(append.timer)
             self._fail(append.future, self.context.why_not())
@@ -445,7 +445,7 @@ class Produce:
             self._fail(append.future, error)
             for future in append.repeat_callers or ():
                 self._fail(future, error)
-        if self._parked:
+        if self.parked:
             self._resume()
 
     def _tell(self, append: _Append, committed: Committed) -> None:
@@ -471,7 +471,7 @@ class Produce:
     def on_timeout(self, append: _Append) -> None:
         """Fail a caller whose time is over. A batch under way stays under way."""
         append.timer = None  # The timer refers to the append, which must not outlive its caller.
-        if append in self._parked:
+        if append in self.parked:
             self._unpark(append)
             limit = self.context.limits.in_flight_size_bytes_max
             self._fail(

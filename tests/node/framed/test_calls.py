@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from node.config.limits import Limits
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Kind, Limit
@@ -132,6 +134,22 @@ async def test_a_client_that_is_gone_leaves_its_batch_in_the_log(tmp_path: Path)
         other = await it.client()
         other.send(pull(1))
         assert numbers((await other.read()).body) == [0, 1]
+
+
+async def test_appends_of_one_address_leave_others_room_to_wait(tmp_path: Path) -> None:
+    limits = replace(Limits(), in_flight_count_max=1, parked_append_count_max=4)
+    async with served(tmp_path, limits_of_broker=limits) as it:
+        it.node.driver.is_holding = True
+        many = await it.client(local_addr=("127.0.0.2", 0))
+        # One under way, one that waits before it is known that any do, half of the four, one more.
+        many.send(b"".join(append(n, n, n + 1) for n in range(5)))
+        error = (await many.read()).error
+        assert "waiting appends of 127.0.0.2" in error.message
+        other = await it.client()
+        other.send(append(9, 5, 6))
+        await eventually(lambda: it.node.broker.produce.parked_count == 4, "the one of the other")
+        it.node.driver.release()
+        assert (await other.read()).append().record_count == 1
 
 
 async def test_answers_of_one_turn_are_one_write(tmp_path: Path) -> None:

@@ -274,7 +274,8 @@ class Sends(Calls):
         if is_usual and not append.HasField("transaction") and len(records) <= size_bytes_max:
             return self._singles.append(common.topic, common.queue_id, records)
         self._singles.flush()  # Sends enter the log in the order in which they came.
-        if not append.HasField("transaction") and not append.has_delayed:
+        is_plain = not append.HasField("transaction") and not append.has_delayed
+        if is_plain and not self._broker.produce.parked:
             return self._broker.append_nowait(append, records)
         with on_behalf_of(account):  # The broker asks whose they are.
             return self._broker.append_nowait(append, records)
