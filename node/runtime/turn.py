@@ -4,7 +4,7 @@ Owns the slice that all handlers of a node share: together they keep the loop fo
 step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
 wait for the next slice get it one after another, the addresses of their callers in turn. Of the
 walks of one address that need more than a slice, one runs at a time: what each has put together is
-in memory meanwhile. Must not know what is walked.
+in memory meanwhile. Callers pay for the rows of their walks. Must not know what is walked.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
+from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from node.runtime.accounts import caller
+from node.runtime.accounts import ROW_SIZE_BYTES, Kind, caller
 
 SLICE_S: Final = 0.005
 """Far below the heartbeat of a leader, and far above the cost of one turn of the loop."""
@@ -70,8 +71,14 @@ class Turn:
 
     async def over(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield items, and yield to the loop between slices. What is walked must not change
-        meanwhile: hand over a list of a table that others change. Walks must not be nested."""
+        meanwhile: hand over a list of a table that others change. Walks must not be nested.
+
+        The caller pays for those that were made, until the walk ends. Raises BusyError."""
+        account = caller()
         async with AsyncExitStack() as held:
+            if account is not None:
+                charge = account.charge(Kind.DOCUMENTS, ROW_SIZE_BYTES * length_hint(items), 0)
+                held.callback(charge.release)
             walk: asyncio.Lock | None = None
             for item in items:
                 if self.is_over():

@@ -181,11 +181,10 @@ class Groups:
         now_ms = self._clock_ms()
         names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
         response = ListGroupsResponse()
-        for name in names:
+        async for name in self._context.turn.over(names):
             queues = await self._queues(name)
             clients = self._members.clients_of(name, now_ms)
             response.groups.append(_info(name, queues, clients))
-            await asyncio.sleep(0)
         return response
 
     async def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
@@ -194,13 +193,14 @@ class Groups:
         clients = self._members.clients_of(request.group, self._clock_ms())
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
-        queues = await self._queues(request.group)
+        rows = [*_rows(self._context.state.groups.get(request.group, {}))]
         readers = self._members.reader_of(request.group, self._clock_ms())
-        for number, queue in enumerate(queues):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        queues = []
+        async for row in self._context.turn.over(rows):
+            queue = self._queue(*row)
             queue.client_id = readers.get((queue.topic, queue.queue_id), "")
             queue.last_consumed_unix_ms = await self._stored_at(queue)
+            queues.append(queue)
         return DescribeGroupResponse(
             info=_info(request.group, queues, clients), queues=queues, client_ids=clients
         )
@@ -232,14 +232,14 @@ class Groups:
         for number, row in enumerate(list(_rows(self._context.state.groups.get(group, {})))):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            topic, queue_id, offset = row
-            lo, hi = self._context.store.queue_range(topic, queue_id)
-            found.append(
-                GroupQueue(
-                    topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
-                )
-            )
+            found.append(self._queue(*row))
         return found
+
+    def _queue(self, topic: str, queue_id: int, offset: int) -> GroupQueue:
+        lo, hi = self._context.store.queue_range(topic, queue_id)
+        return GroupQueue(
+            topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
+        )
 
     async def _stored_at(self, queue: GroupQueue) -> int:
         """Return when the last consumed message was stored; 0 if it is not there."""

@@ -143,7 +143,8 @@ class Pop:
         for topic, queue_id in held:
             if topic in topics:
                 windows.setdefault((request.group, topic, queue_id), None)
-        for key, window in sorted(windows.items(), key=lambda row: row[0]):
+        rows = sorted(windows.items(), key=lambda row: row[0])
+        async for key, window in context.turn.over(rows):
             row = response.queues.add(
                 topic=key[1], queue_id=key[2], held_reason=held.get(key[1:], "")
             )

@@ -35,8 +35,6 @@ from store.record.check import store_timestamp
 from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
-_AT_ONCE: Final = 16  # Queues described before other tasks get their turn: about 0.5 ms.
-
 
 class Topics:
     """The calls about topics. One per broker."""
@@ -110,9 +108,7 @@ class Topics:
         context.check_leads()
         topic = context.topic(name)
         response = DescribeTopicResponse(info=_info(name, topic))
-        for queue_id in range(topic.queue_count):
-            if queue_id % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for queue_id in context.turn.over(range(topic.queue_count)):
             lo, hi = context.store.queue_range(name, queue_id)
             last_unix_ms = 0
             if hi > lo:

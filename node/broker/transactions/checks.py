@@ -53,6 +53,8 @@ class Checks:
         self.producers: Final = Producers(context, self._on_producer)
         self._due: list[tuple[int, int]] = []
         """Heap of (when to ask, position). The state decides whether an item still counts."""
+        self._queued: set[int] = set()
+        """Positions in the heap, each there once, however often producers come and go."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.checks_total = 0
@@ -61,10 +63,8 @@ class Checks:
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: look at all open transactions."""
-        self._due = [
-            (one.next_check_unix_ms, one.position) for one in self._ends.table.open.values()
-        ]
-        heapq.heapify(self._due)
+        for one in self._ends.table.open.values():
+            self._push(one.next_check_unix_ms, one.position)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="transactions")
         self._task.add_done_callback(_on_ended)
 
@@ -74,6 +74,7 @@ class Checks:
             self._task.cancel()
             self._task = None
         self._due.clear()
+        self._queued.clear()
         self._ends.forget()
         self.producers.end()
 
@@ -83,7 +84,7 @@ class Checks:
         """Note when to ask about a transaction that was begun."""
         known = self._ends.table.open.get(position)
         if known is not None and self._task is not None:
-            self._push(known)
+            self._push(known.next_check_unix_ms, position)
 
     def is_orphaned(self, known: OpenTransaction) -> bool:
         """Whether a question is due, and no producer of the group is connected."""
@@ -95,11 +96,13 @@ class Checks:
         now_ms = self._unix_ms()
         for known in self._ends.table.open.values():
             if known.producer_group == group and known.next_check_unix_ms <= now_ms:
-                self._push(known)
+                self._push(known.next_check_unix_ms, known.position)
 
-    def _push(self, known: OpenTransaction) -> None:
-        heapq.heappush(self._due, (known.next_check_unix_ms, known.position))
-        self._wake.set()
+    def _push(self, at_unix_ms: int, position: int) -> None:
+        if position not in self._queued:
+            self._queued.add(position)
+            heapq.heappush(self._due, (at_unix_ms, position))
+            self._wake.set()
 
     # --- Rounds ---
 
@@ -160,7 +163,7 @@ class Checks:
             raise
         finally:
             for one in postponed:
-                heapq.heappush(self._due, one)
+                self._push(*one)
 
     def _take_due(self, now_ms: int) -> list[OpenTransaction]:
         """Take due transactions out of the heap, at most as many as one entry holds."""
@@ -168,9 +171,14 @@ class Checks:
         found: dict[int, OpenTransaction] = {}
         while due and due[0][0] <= now_ms and len(found) < AT_ONCE:
             _, position = heapq.heappop(due)
+            self._queued.remove(position)
             known = opened.get(position)
-            if known is not None and known.next_check_unix_ms <= now_ms:
+            if known is None:
+                continue
+            if known.next_check_unix_ms <= now_ms:
                 found[position] = known
+            else:  # It was asked about while it was queued.
+                self._push(known.next_check_unix_ms, position)
         return list(found.values())
 
     def _aged(self, now_ms: int) -> list[OpenTransaction]:
@@ -200,7 +208,7 @@ class Checks:
         )
         await self._own_appends.write(b"", [Command(check_transactions=check)])
         for known, _ in questions:
-            heapq.heappush(self._due, (next_ms, known.position))
+            self._push(next_ms, known.position)
         size_bytes = 0
         for known, waiting in questions:
             size_bytes += known.size_bytes

@@ -197,6 +197,8 @@ class Remoting:
         await self._shared.resolve()
         works = (self.places.watch(), self._look(), self.isolation.watch())
         self._lookers = [asyncio.create_task(work) for work in works]
+        for task in self._lookers:
+            task.add_done_callback(_on_ended)
         light = self._light()
         handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
         handlers |= {**light, GREETING: self._proof.greet}
@@ -259,6 +261,15 @@ class Remoting:
             await self.unique_keys.expire(self._shared.context.turn)
             self._node.sample()
             await self._shared.resolve()
+
+
+def _on_ended(task: "asyncio.Task[None]") -> None:
+    """Report a defect of a task to the loop: the node decides what follows."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "classic clients are not looked at any more", "exception": error}
+        )
 
 
 async def _refuse(request: Request) -> Answer:

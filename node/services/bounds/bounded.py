@@ -16,16 +16,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError, NodeError
-from node.runtime.accounts import Kind
+from node.runtime.accounts import CALL_SIZE_BYTES, Kind
 from node.services.bounds.callers import GrpcCaller, GrpcCallers
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import Response, ResponseWatch
 from node.services.calls import refuse
 
 _REFUSAL: Final = "refusal"
-CALL_SIZE_BYTES: Final = 32 * 1024
-"""Memory of a call under way beside its request: gRPC's stream and arena, metadata, and its task.
-33 KB measured for each of 8,000 receives that wait."""
 
 
 class Bounds(NamedTuple):

@@ -2,7 +2,10 @@
 
 import asyncio
 
-from node.runtime.accounts import Accounts, set_caller
+import pytest
+
+from node.errors.common import BusyError
+from node.runtime.accounts import ROW_SIZE_BYTES, Accounts, Kind, Limit, on_behalf_of, set_caller
 from node.runtime.turn import SLICE_S, Turn
 
 
@@ -74,3 +77,17 @@ async def test_a_walk_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
     walks[1].cancel()
     await asyncio.wait(walks)
     assert done == [2]
+
+
+async def test_callers_pay_for_what_is_walked() -> None:
+    room = Limit("documents", size_bytes_max=4 * 10 * ROW_SIZE_BYTES, connection_part=4)
+    accounts = Accounts({Kind.DOCUMENTS: room})
+    turn, held = Turn(Clock()), list[int]()
+    with on_behalf_of(accounts.open("127.0.0.2")):
+        async for _ in turn.over(list(range(10))):
+            held.append(accounts.held(Kind.DOCUMENTS)[1])
+            if len(held) == 1:
+                with pytest.raises(BusyError):
+                    await anext(turn.over([0]))
+    assert held == [10 * ROW_SIZE_BYTES] * 10
+    assert accounts.held(Kind.DOCUMENTS) == (0, 0)

@@ -7,6 +7,7 @@ members is the leader's, so that all members share out the queues by the same li
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
 
 from node.broker.read.sql_filter import SqlFilter
@@ -132,7 +133,8 @@ class GroupCalls(Calls):
 
     def _on_changed(self, group: str) -> None:
         if group not in self._to_tell:
-            self._to_tell[group] = asyncio.create_task(self._tell(group))
+            # The node's own work: no caller pays for the walk.
+            self._to_tell[group] = asyncio.create_task(self._tell(group), context=Context())
 
     async def _tell(self, group: str) -> None:
         """Notify the members of a group, later: they share out its queues again."""

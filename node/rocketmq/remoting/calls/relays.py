@@ -12,7 +12,7 @@ from node.broker.read.visibility import visible_at
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.sent_messages import REPLY_TO, properties_of
 from node.rocketmq.remoting.calls.shared import Calls
-from node.rocketmq.remoting.clients import Member
+from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX, Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -25,6 +25,8 @@ from store.record.topic_names import dead_letter_topic, retry_topic
 _ANSWER_S: Final = 10.0
 _REPLY_S: Final = 3.0
 """Time for the requester to take a reply; the replier gives up after it."""
+_RELAYED: Final = ("consumerGroup", "clientId", "msgId", "jstackEnable")
+"""What a consumer reads of a question: it is not made to take more than that of others."""
 
 
 class RelayCalls(Calls):
@@ -33,12 +35,12 @@ class RelayCalls(Calls):
     async def running_info(self, request: Request) -> Answer:
         """Return what a consumer tells of itself."""
         member = self._member(request, is_any=False)
-        code, ext = request.command.code, request.command.ext
-        return await self._asked(member, lambda: Command(code, ext=dict(ext)))
+        code, ext = request.command.code, _relayed(request.command.ext)
+        return await self._asked(member, lambda: Command(code, ext=ext))
 
     async def consume(self, request: Request) -> Answer:
         """Have a consumer process one message now: one that its group reads, or came back to it."""
-        ext = request.command.ext
+        ext = _relayed(request.command.ext)
         member = self._member(request, is_any=True)
         group = text_of(ext, "consumerGroup")
         self._context.check_local()
@@ -118,3 +120,11 @@ class RelayCalls(Calls):
         except ConnectionError as error:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         return Answer(answered.code, answered.ext, answered.body, answered.remark)
+
+
+def _relayed(ext: dict[str, str]) -> dict[str, str]:
+    return {
+        name: ext[name]
+        for name in _RELAYED
+        if name in ext and len(ext[name]) <= CLIENT_ID_LENGTH_MAX
+    }

@@ -9,7 +9,6 @@ import json
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from operator import length_hint
 from typing import Final, TypeVar
 
 import structlog
@@ -36,8 +35,6 @@ from store.record.check import store_timestamp
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
 PENDING_COUNT_MAX: Final = 65_536
-_ROW_SIZE_BYTES: Final = 80
-"""A row of a table that waits to be walked: its pair, and its place in a list."""
 _FRAGMENT_SIZE_BYTES: Final = 256
 """Objects of a row of an answer, beside its bytes."""
 _Row = TypeVar("_Row")
@@ -119,8 +116,7 @@ class Shared:
     ) -> list[Fragment]:
         """Return rows of an answer as JSON, made in turns of the loop. The caller's account pays
         for them until its call is over. Raises BusyError, and RefusedError for too many bytes."""
-        rows_size_bytes = _ROW_SIZE_BYTES * length_hint(rows)
-        charge = request.account.charge(Kind.DOCUMENTS, rows_size_bytes)
+        charge = request.account.charge(Kind.DOCUMENTS)
         found = list[Fragment]()
         task, size_bytes = asyncio.current_task(), 0
         assert task is not None, "a call is a task"
@@ -133,8 +129,7 @@ class Shared:
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
             found.append(Fragment(data))
             # The whole answer is made of the rows at the end.
-            own_size_bytes = 2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found)
-            charge.resize(rows_size_bytes + own_size_bytes)
+            charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found))
         return found
 
     # --- Broker names ---

@@ -58,8 +58,13 @@ async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
                 waiting.cancel()
                 await asyncio.wait({waiting})
         assert [position for _, position in checks._due] == [transaction_id]
+        await round_of(node, 6_000)
+        assert checks._due == [], "it waits for a producer"
+        group = part(node).open[transaction_id].producer_group
+        for _ in range(5):
+            checks.producers._on_come(group)
+        assert [position for _, position in checks._due] == [transaction_id]
         async with producer(node) as stream:
-            await round_of(node, 6_000)
             assert (await question(stream)).transaction_id == transaction_id
 
 

@@ -248,7 +248,7 @@ async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
         await consumer.heartbeat("a@1")
         await consumer.hear()
         asked = {"consumerGroup": "readers", "clientId": "a@1", "jstackEnable": "false"}
-        answer = tool.begin(RUNNING, asked)
+        answer = tool.begin(RUNNING, asked | {"other": "x" * 60_000})
         heard = await consumer.hear()
         assert (heard.code, heard.ext) == (RUNNING, asked)
         consumer.answer(heard)

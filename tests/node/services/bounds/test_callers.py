@@ -10,8 +10,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.config.types import Address
-from node.runtime.accounts import ANY, LIMITS, Account, Accounts, Kind, Limit, caller
-from node.services.bounds.bounded import CALL_SIZE_BYTES, refusing
+from node.runtime.accounts import (
+    ANY,
+    CALL_SIZE_BYTES,
+    LIMITS,
+    Account,
+    Accounts,
+    Kind,
+    Limit,
+    caller,
+)
+from node.services.bounds.bounded import refusing
 from node.services.bounds.connection_cut import host_of
 from node.services.server import GrpcServer
 from tests.node.services.bounds.http2 import HalfSender
