@@ -334,7 +334,10 @@ class Node:
         settings, replication = self.settings, self.replication
         addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
         identity = BrokerIdentity(
-            settings.cluster_id, {**addresses, settings.node_id: self.address}, settings.group
+            settings.cluster_id,
+            {**addresses, settings.node_id: self.address},
+            settings.group,
+            settings.rocketmq_name_count,
         )
         self.broker = Broker(
             replication.driver,
@@ -453,6 +456,7 @@ class Node:
             None if tls is None else client_context(tls),
             self.replication.link.is_connected,
             self._node_proof(),
+            self.rocketmq.clients,
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,

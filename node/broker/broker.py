@@ -14,7 +14,7 @@ from node.broker.append.attached import QueueKey
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
-from node.broker.core.context import BrokerIdentity, Context
+from node.broker.core.context import BrokerIdentity, Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.core.leader_work import LeaderWork
 from node.broker.core.parked_readers import ParkedReaders
@@ -58,9 +58,6 @@ from store.reads import Reads
 if TYPE_CHECKING:
     import asyncio
 
-OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
-"""Returns the other groups of the cluster and their shares of these topics. The call does not wait:
-everything unknown is left out."""
 _DEFAULT_LIMITS: Final = Limits()
 
 
@@ -117,7 +114,12 @@ class Broker:
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)
         self.topics: Final = Topics(context, self.own_appends)
         self.groups: Final = Groups(
-            context, self.own_appends, self.freshness, self.group_members, clock_ms
+            context,
+            self.own_appends,
+            self.freshness,
+            self.group_members,
+            self._groups_elsewhere,
+            clock_ms,
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)
@@ -184,6 +186,9 @@ class Broker:
         async with aclosing(self.pulls.tail(request)) as pulled:
             async for one in pulled:
                 yield one.joined()
+
+    def _groups_elsewhere(self, topics: Iterable[str]) -> Iterable[GroupRoute]:
+        return self.other_groups(topics)  # Known once the name server is there.
 
     async def route(self, request: RouteRequest) -> RouteResponse:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
+from node.broker.groups.members import MemberKind, Reported
 from node.errors.common import BusyError
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Account, Charge, Kind, Level, caller
@@ -40,12 +41,23 @@ _TEXT_SIZE_BYTES: Final = 100
 class GatewayClient:
     """One client instance, as it introduced itself."""
 
-    __slots__ = ("charge", "client_id", "commands", "last_seen_s", "question_size_bytes", "topics")
+    __slots__ = (
+        "charge",
+        "client_id",
+        "commands",
+        "filters",
+        "group",
+        "last_seen_s",
+        "question_size_bytes",
+        "topics",
+    )
 
     def __init__(self, client_id: str, charge: Charge | None) -> None:
         self.client_id, self.charge = client_id, charge
         self.topics: frozenset[str] = frozenset()
         """Topics that a producer sends to."""
+        self.group, self.filters = "", dict[str, str]()
+        """The group of a consumer, and what it reads: filters by topic."""
         self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
         """Commands for its stream; None: the client has no stream at this node."""
         self.last_seen_s = 0.0
@@ -67,6 +79,10 @@ class GatewayClients:
         """The same by the address that pays. Invariant: no inner table is empty."""
         self._by_topic: dict[str, dict[GatewayClient, None]] = {}
         """Those that send to a topic. Invariant: no inner table is empty."""
+        self._by_group: dict[str, dict[GatewayClient, None]] = {}
+        """The consumers of a group. Invariant: no inner table is empty."""
+        self.changed: set[str] = set()
+        """See `Gateway.changed`."""
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
@@ -109,6 +125,39 @@ class GatewayClients:
         for topic in topics:
             self._by_topic.setdefault(topic, {})[client] = None
 
+    def consumes(self, client: GatewayClient, group: str, filters: dict[str, str]) -> None:
+        """Note the group of a consumer and what it reads. Raises BusyError."""
+        if self._clients.get(client.client_id) is not client:
+            return
+        if (client.group, client.filters) == (group, filters):
+            return
+        if client.charge is not None:
+            texts = frozenset((group, *filters, *filters.values()))
+            client.charge.resize(_size_bytes(client.client_id, texts))
+        self._forget_group(client)
+        client.group, client.filters = group, filters
+        if group:
+            self._by_group.setdefault(group, {})[client] = None
+            self.changed.add(group)
+
+    def _forget_group(self, client: GatewayClient) -> None:
+        if client.group:
+            remove_from(self._by_group, client.group, client)
+            self.changed.add(client.group)
+        client.group, client.filters = "", {}
+
+    def consumer_groups(self) -> Iterable[str]:
+        """See `Gateway.consumer_groups`."""
+        return self._by_group
+
+    def reported(self, group: str) -> Reported | None:
+        """See `Gateway.reported`."""
+        known = self._by_group.get(group)
+        if known is None:
+            return None
+        filters = {topic: text for one in known for topic, text in one.filters.items()}
+        return Reported({one.client_id: MemberKind.POPPING for one in known}, filters)
+
     def _forget_topics(self, client: GatewayClient) -> None:
         for topic in client.topics:
             remove_from(self._by_topic, topic, client)
@@ -121,6 +170,7 @@ class GatewayClients:
             return
         remove_from(self._by_host, client.host, client_id)
         self._forget_topics(client)
+        self._forget_group(client)
         if client.charge is not None:
             client.charge.release()
 

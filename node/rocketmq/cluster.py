@@ -8,8 +8,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
-from node.broker.broker import OtherGroups
-from node.broker.core.context import Context
+from node.broker.core.context import Context, OtherGroups
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.state.state import INTERNAL_TOPICS, PERMISSION_WRITE
 from node.state.tables.topic_types import MIXED

@@ -100,6 +100,12 @@ class Telemetry:
             settings = self._answer(asked)
             topics = frozenset(topic.name for topic in asked.publishing.topics)
             self._clients.sends_to(client, topics)
+            subscribed = asked.subscription
+            filters = {
+                one.topic.name: one.expression.expression.removeprefix("*")
+                for one in subscribed.subscriptions
+            }
+            self._clients.consumes(client, subscribed.group.name, filters)
         except Exception as error:  # noqa: BLE001 - reported to the client.
             self._on_failure(error)
             return TelemetryCommand(status=status_of(error))

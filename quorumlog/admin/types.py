@@ -155,7 +155,10 @@ class GroupDescription:
     topics: tuple[str, ...]
     queues: tuple[GroupQueue, ...]
     client_ids: tuple[str, ...]
+    """Members of all protocols."""
     away: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What members do unlike each other."""
 
     @classmethod
     def of(
@@ -171,7 +174,10 @@ class GroupDescription:
         clients = sorted({client for pb in answers.values() for client in pb.client_ids})
         count = max(info.member_count, len(clients))
         names = tuple(clients)
-        return cls(info.group, count, info.lag_count, info.topics, queues, names, tuple(away))
+        warnings = tuple(sorted({text for pb in answers.values() for text in pb.warnings}))
+        return cls(
+            info.group, count, info.lag_count, info.topics, queues, names, tuple(away), warnings
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ reach a group gets no queues there, and keeps those it has elsewhere. So groups 
 be seen by some members and not by others, and still every queue has a reader.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,11 +14,12 @@ from typing import Any, Final
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
-from quorumlog.consume.rebalance import Strategy, assign
+from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX
 from quorumlog.records.queues import Pair, Queue
 
+_log = logging.getLogger("quorumlog.group")
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 30_000
 ABSENT_MS: Final = 2_000  # Interval of checks whether a group has a share of the topics by now.
@@ -52,13 +54,17 @@ class Membership:
         self.group: Final = group
         self.heartbeat_ms = HEARTBEAT_MS_MIN
         self.members: tuple[str, ...] = ()
+        """All members that consume in the same way, sorted."""
         self.missing: frozenset[str] = frozenset()
         """Topics that the broker group does not have; none before it was asked."""
         self.is_joined = False
         self.is_known = False
         """Whether the broker group may count this client as a member."""
-        self._all_members: tuple[str, ...] = ()
-        """All members of the consumer group, of any topics."""
+        self._readers: dict[str, list[str]] = {}
+        """Members that read a topic, of topics that not all of them read."""
+        self._divided: list[Pair] | None = None
+        """The member's queues where the leader divides them; None: each member does."""
+        self._warned: set[str] = set()
         self._queues: list[Pair] = []
         """The last assignment; sent with the heartbeat, for `qlog group`."""
         self._reads = reads
@@ -81,16 +87,26 @@ class Membership:
         if counts:
             await self._heartbeat(sorted(counts), deadline)
         else:  # No topic to share here; check again later.
-            self.members = self._all_members = ()
+            self.members, self._readers, self._divided = (), {}, None
             self.heartbeat_ms = ABSENT_MS
-        members = [own.client_id] if own.is_broadcasting else self.members
         name = self.group.name
-        ours = assign(own.strategy, own.client_id, counts, members, group=name)
-        if self._all_members:
-            ours += assign(own.strategy, own.client_id, returned, self._all_members, group=name)
+        ours = self._share_of({**counts, **returned})
         self._queues = [] if own.is_broadcasting else ours
         await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
         self.is_joined = True
+
+    def _share_of(self, counts: dict[str, int]) -> list[Pair]:
+        """Return this member's queues of some topics, given by their counts of queues."""
+        own, ours = self._identity, list[Pair]()
+        if self._divided is not None:
+            return [(topic, queue) for topic, queue in self._divided if topic in counts]
+        for topic, count in counts.items():
+            readers = self._readers.get(topic, self.members)
+            members = [own.client_id] if own.is_broadcasting else readers
+            name = self.group.name
+            if members:
+                ours += assign(own.strategy, own.client_id, {topic: count}, members, group=name)
+        return sorted(ours)
 
     async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> None:
         own = self._identity
@@ -101,11 +117,21 @@ class Membership:
             is_broadcasting=own.is_broadcasting,
             cluster_id=self.group.router.cluster_id,
             queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
+            strategy=strategy_name(own.strategy),
         )
         self.is_known = True
         response = await self.call("Heartbeat", request, deadline)
         self.members = tuple(response.client_ids)
-        self._all_members = tuple(response.group_client_ids)
+        self._readers = {
+            row.topic: [self.members[i] for i in row.members] for row in response.readers
+        }
+        self._divided = None
+        if response.is_divided:
+            self._divided = [(queue.topic, queue.queue_id) for queue in response.queues]
+        for text in response.warnings:
+            if text not in self._warned:
+                self._warned.add(text)
+                _log.warning("%s", text)
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
 

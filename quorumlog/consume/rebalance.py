@@ -80,6 +80,11 @@ def strategy_of(strategy: str | Strategy) -> Strategy:
     return STRATEGIES[strategy]
 
 
+def strategy_name(strategy: Strategy) -> str:
+    """Return the name of a strategy; empty for a program's own."""
+    return next((name for name, one in STRATEGIES.items() if one is strategy), "")
+
+
 def assign(
     strategy: Strategy,
     client_id: str,

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/admin.proto\x12\x0cquorumlog.v1\"w\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\"Y\n\tTopicInfo\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x14\n\x0cmessage_type\x18\x04 \x01(\t\"#\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"(\n\x11ListTopicsRequest\x12\x13\n\x0bwith_system\x18\x01 \x01(\x08\"=\n\x12ListTopicsResponse\x12\'\n\x06topics\x18\x01 \x03(\x0b\x32\x17.quorumlog.v1.TopicInfo\"%\n\x14\x44\x65scribeTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"a\n\tQueueInfo\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_store_unix_ms\x18\x04 \x01(\x03\"g\n\x15\x44\x65scribeTopicResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.quorumlog.v1.TopicInfo\x12\'\n\x06queues\x18\x02 \x03(\x0b\x32\x17.quorumlog.v1.QueueInfo\"\x13\n\x11ListGroupsRequest\"S\n\tGroupInfo\x12\r\n\x05group\x18\x01 \x01(\t\x12\x14\n\x0cmember_count\x18\x02 \x01(\r\x12\x11\n\tlag_count\x18\x03 \x01(\x03\x12\x0e\n\x06topics\x18\x04 \x03(\t\"=\n\x12ListGroupsResponse\x12\'\n\x06groups\x18\x01 \x03(\x0b\x32\x17.quorumlog.v1.GroupInfo\"%\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x97\x01\n\nGroupQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x1d\n\x15last_consumed_unix_ms\x18\x07 \x01(\x03\"|\n\x15\x44\x65scribeGroupResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.quorumlog.v1.GroupInfo\x12(\n\x06queues\x18\x02 \x03(\x0b\x32\x18.quorumlog.v1.GroupQueue\x12\x12\n\nclient_ids\x18\x03 \x03(\t\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\x13\n\x11NodeStatusRequest\"\x95\x01\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x10\n\x08is_voter\x18\x04 \x01(\x08\x12\x14\n\x0cis_connected\x18\x05 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x06 \x01(\x03\x12\x10\n\x08progress\x18\x07 \x01(\t\"\xa1\x05\n\x12NodeStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x11\n\tleader_id\x18\x06 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x07 \x01(\x03\x12\x12\n\nlast_index\x18\x08 \x01(\x03\x12\x15\n\rdurable_index\x18\t \x01(\x03\x12\x14\n\x0c\x63ommit_index\x18\n \x01(\x03\x12\x15\n\rapplied_index\x18\x0b \x01(\x03\x12\x16\n\x0e\x66irst_position\x18\x0c \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\r \x01(\x03\x12\r\n\x05\x66lush\x18\x0e \x01(\t\x12\x10\n\x08standing\x18\x0f \x01(\t\x12\x12\n\ndisk_state\x18\x10 \x01(\t\x12\x17\n\x0f\x64isk_used_ratio\x18\x11 \x01(\x01\x12\x11\n\tuptime_ms\x18\x12 \x01(\x04\x12\x15\n\rappends_total\x18\x13 \x01(\x04\x12!\n\x19\x61ppended_size_bytes_total\x18\x14 \x01(\x04\x12\x13\n\x0bpulls_total\x18\x15 \x01(\x04\x12\x12\n\nbusy_total\x18\x16 \x01(\x04\x12\x1c\n\x14in_flight_size_bytes\x18\x17 \x01(\x04\x12\x13\n\x0bis_draining\x18\x18 \x01(\x08\x12\x17\n\x0floss_from_index\x18\x19 \x01(\x03\x12+\n\x07members\x18\x1a \x03(\x0b\x32\x1a.quorumlog.v1.MemberStatus\x12\x0e\n\x06\x64\x65tail\x18\x1b \x01(\t\x12\x0b\n\x03pid\x18\x1c \x01(\r\x12\x13\n\x0breplication\x18\x1d \x01(\t\x12\x1c\n\x14pulled_records_total\x18\x1e \x01(\x04\",\n\x19TransferLeadershipRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\r\"=\n\x1aTransferLeadershipResponse\x12\x11\n\tleader_id\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\"y\n\x13\x43hangeMemberRequest\x12*\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x1a.quorumlog.v1.MemberChange\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\"R\n\x14\x43hangeMemberResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.quorumlog.v1.MemberStatus\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04undo\x18\x01 \x01(\x08\"\x0f\n\rDrainResponse\"/\n\x11\x41\x63\x63\x65ptLossRequest\x12\x1a\n\x12\x63onfirm_cluster_id\x18\x01 \x01(\t\"\x14\n\x12\x41\x63\x63\x65ptLossResponse\"#\n\x12\x43hainDigestRequest\x12\r\n\x05index\x18\x01 \x01(\x03\"[\n\x13\x43hainDigestResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tchain_crc\x18\x03 \x01(\x07\x12\x14\n\x0c\x65nd_position\x18\x04 \x01(\x03\"\x11\n\x0fHaStatusRequest\"\x87\x01\n\tHaReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cis_connected\x18\x03 \x01(\x08\x12\x16\n\x0e\x61\x63ked_position\x18\x04 \x01(\x03\x12\x16\n\x0elag_size_bytes\x18\x05 \x01(\x03\x12\x12\n\nis_in_sync\x18\x06 \x01(\x08\"\xbf\x01\n\x06HaLoss\x12\x0f\n\x07unix_ms\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x13\n\x0blo_position\x18\x03 \x01(\x03\x12\x13\n\x0bhi_position\x18\x04 \x01(\x03\x12\x19\n\x11\x61\x63ked_hi_position\x18\x05 \x01(\x03\x12\x10\n\x08is_exact\x18\x06 \x01(\x08\x12\x14\n\x0crecord_count\x18\x07 \x01(\x03\x12\x1a\n\x12\x61\x63ked_record_count\x18\x08 \x01(\x03\x12\x0c\n\x04\x66ile\x18\t \x01(\t\"\xd5\x03\n\x10HaStatusResponse\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0breplication\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0c\n\x04mode\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x11\n\tmaster_id\x18\x07 \x01(\r\x12\x15\n\rhighest_epoch\x18\x08 \x01(\x04\x12\x0e\n\x06\x63opies\x18\t \x01(\r\x12\x10\n\x08node_ids\x18\n \x03(\r\x12\x10\n\x08standing\x18\x0b \x01(\t\x12\x11\n\tlog_epoch\x18\x0c \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\r \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\x0e \x01(\x03\x12\x18\n\x10\x64urable_position\x18\x0f \x01(\x03\x12\x18\n\x10\x63onfirm_position\x18\x10 \x01(\x03\x12\x1c\n\x14\x65poch_start_position\x18\x11 \x01(\x03\x12\x0f\n\x07in_sync\x18\x12 \x03(\r\x12)\n\x08replicas\x18\x13 \x03(\x0b\x32\x17.quorumlog.v1.HaReplica\x12$\n\x06losses\x18\x14 \x03(\x0b\x32\x14.quorumlog.v1.HaLoss\x12\x0e\n\x06\x64\x65tail\x18\x15 \x01(\t\"&\n\x10HaPromoteRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\r\"M\n\x11HaPromoteResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tmaster_id\x18\x02 \x01(\r\x12\x16\n\x0estart_position\x18\x03 \x01(\x03*\x81\x01\n\x0cMemberChange\x12\x1d\n\x19MEMBER_CHANGE_UNSPECIFIED\x10\x00\x12\x1d\n\x19MEMBER_CHANGE_ADD_LEARNER\x10\x01\x12\x19\n\x15MEMBER_CHANGE_PROMOTE\x10\x02\x12\x18\n\x14MEMBER_CHANGE_REMOVE\x10\x03\x32\xe7\t\n\x0c\x41\x64minService\x12H\n\x0b\x43reateTopic\x12 .quorumlog.v1.CreateTopicRequest\x1a\x17.quorumlog.v1.TopicInfo\x12R\n\x0b\x44\x65leteTopic\x12 .quorumlog.v1.DeleteTopicRequest\x1a!.quorumlog.v1.DeleteTopicResponse\x12O\n\nListTopics\x12\x1f.quorumlog.v1.ListTopicsRequest\x1a .quorumlog.v1.ListTopicsResponse\x12X\n\rDescribeTopic\x12\".quorumlog.v1.DescribeTopicRequest\x1a#.quorumlog.v1.DescribeTopicResponse\x12O\n\nListGroups\x12\x1f.quorumlog.v1.ListGroupsRequest\x1a .quorumlog.v1.ListGroupsResponse\x12X\n\rDescribeGroup\x12\".quorumlog.v1.DescribeGroupRequest\x1a#.quorumlog.v1.DescribeGroupResponse\x12R\n\x0b\x44\x65leteGroup\x12 .quorumlog.v1.DeleteGroupRequest\x1a!.quorumlog.v1.DeleteGroupResponse\x12O\n\nNodeStatus\x12\x1f.quorumlog.v1.NodeStatusRequest\x1a .quorumlog.v1.NodeStatusResponse\x12g\n\x12TransferLeadership\x12\'.quorumlog.v1.TransferLeadershipRequest\x1a(.quorumlog.v1.TransferLeadershipResponse\x12U\n\x0c\x43hangeMember\x12!.quorumlog.v1.ChangeMemberRequest\x1a\".quorumlog.v1.ChangeMemberResponse\x12@\n\x05\x44rain\x12\x1a.quorumlog.v1.DrainRequest\x1a\x1b.quorumlog.v1.DrainResponse\x12O\n\nAcceptLoss\x12\x1f.quorumlog.v1.AcceptLossRequest\x1a .quorumlog.v1.AcceptLossResponse\x12R\n\x0b\x43hainDigest\x12 .quorumlog.v1.ChainDigestRequest\x1a!.quorumlog.v1.ChainDigestResponse\x12I\n\x08HaStatus\x12\x1d.quorumlog.v1.HaStatusRequest\x1a\x1e.quorumlog.v1.HaStatusResponse\x12L\n\tHaPromote\x12\x1e.quorumlog.v1.HaPromoteRequest\x1a\x1f.quorumlog.v1.HaPromoteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18quorumlog/v1/admin.proto\x12\x0cquorumlog.v1\"w\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x13\n\x0bmust_be_new\x18\x04 \x01(\x08\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\"Y\n\tTopicInfo\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\r\x12\x12\n\npermission\x18\x03 \x01(\r\x12\x14\n\x0cmessage_type\x18\x04 \x01(\t\"#\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"(\n\x11ListTopicsRequest\x12\x13\n\x0bwith_system\x18\x01 \x01(\x08\"=\n\x12ListTopicsResponse\x12\'\n\x06topics\x18\x01 \x03(\x0b\x32\x17.quorumlog.v1.TopicInfo\"%\n\x14\x44\x65scribeTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"a\n\tQueueInfo\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x1a\n\x12last_store_unix_ms\x18\x04 \x01(\x03\"g\n\x15\x44\x65scribeTopicResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.quorumlog.v1.TopicInfo\x12\'\n\x06queues\x18\x02 \x03(\x0b\x32\x17.quorumlog.v1.QueueInfo\"\x13\n\x11ListGroupsRequest\"S\n\tGroupInfo\x12\r\n\x05group\x18\x01 \x01(\t\x12\x14\n\x0cmember_count\x18\x02 \x01(\r\x12\x11\n\tlag_count\x18\x03 \x01(\x03\x12\x0e\n\x06topics\x18\x04 \x03(\t\"=\n\x12ListGroupsResponse\x12\'\n\x06groups\x18\x01 \x03(\x0b\x32\x17.quorumlog.v1.GroupInfo\"%\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x97\x01\n\nGroupQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x1d\n\x15last_consumed_unix_ms\x18\x07 \x01(\x03\"\x8e\x01\n\x15\x44\x65scribeGroupResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.quorumlog.v1.GroupInfo\x12(\n\x06queues\x18\x02 \x03(\x0b\x32\x18.quorumlog.v1.GroupQueue\x12\x12\n\nclient_ids\x18\x03 \x03(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"\x13\n\x11NodeStatusRequest\"\x95\x01\n\x0cMemberStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x10\n\x08is_voter\x18\x04 \x01(\x08\x12\x14\n\x0cis_connected\x18\x05 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x06 \x01(\x03\x12\x10\n\x08progress\x18\x07 \x01(\t\"\xa1\x05\n\x12NodeStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0c\n\x04term\x18\x05 \x01(\x04\x12\x11\n\tleader_id\x18\x06 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x07 \x01(\x03\x12\x12\n\nlast_index\x18\x08 \x01(\x03\x12\x15\n\rdurable_index\x18\t \x01(\x03\x12\x14\n\x0c\x63ommit_index\x18\n \x01(\x03\x12\x15\n\rapplied_index\x18\x0b \x01(\x03\x12\x16\n\x0e\x66irst_position\x18\x0c \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\r \x01(\x03\x12\r\n\x05\x66lush\x18\x0e \x01(\t\x12\x10\n\x08standing\x18\x0f \x01(\t\x12\x12\n\ndisk_state\x18\x10 \x01(\t\x12\x17\n\x0f\x64isk_used_ratio\x18\x11 \x01(\x01\x12\x11\n\tuptime_ms\x18\x12 \x01(\x04\x12\x15\n\rappends_total\x18\x13 \x01(\x04\x12!\n\x19\x61ppended_size_bytes_total\x18\x14 \x01(\x04\x12\x13\n\x0bpulls_total\x18\x15 \x01(\x04\x12\x12\n\nbusy_total\x18\x16 \x01(\x04\x12\x1c\n\x14in_flight_size_bytes\x18\x17 \x01(\x04\x12\x13\n\x0bis_draining\x18\x18 \x01(\x08\x12\x17\n\x0floss_from_index\x18\x19 \x01(\x03\x12+\n\x07members\x18\x1a \x03(\x0b\x32\x1a.quorumlog.v1.MemberStatus\x12\x0e\n\x06\x64\x65tail\x18\x1b \x01(\t\x12\x0b\n\x03pid\x18\x1c \x01(\r\x12\x13\n\x0breplication\x18\x1d \x01(\t\x12\x1c\n\x14pulled_records_total\x18\x1e \x01(\x04\",\n\x19TransferLeadershipRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\r\"=\n\x1aTransferLeadershipResponse\x12\x11\n\tleader_id\x18\x01 \x01(\r\x12\x0c\n\x04term\x18\x02 \x01(\x04\"y\n\x13\x43hangeMemberRequest\x12*\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x1a.quorumlog.v1.MemberChange\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\"R\n\x14\x43hangeMemberResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.quorumlog.v1.MemberStatus\"\x1c\n\x0c\x44rainRequest\x12\x0c\n\x04undo\x18\x01 \x01(\x08\"\x0f\n\rDrainResponse\"/\n\x11\x41\x63\x63\x65ptLossRequest\x12\x1a\n\x12\x63onfirm_cluster_id\x18\x01 \x01(\t\"\x14\n\x12\x41\x63\x63\x65ptLossResponse\"#\n\x12\x43hainDigestRequest\x12\r\n\x05index\x18\x01 \x01(\x03\"[\n\x13\x43hainDigestResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tchain_crc\x18\x03 \x01(\x07\x12\x14\n\x0c\x65nd_position\x18\x04 \x01(\x03\"\x11\n\x0fHaStatusRequest\"\x87\x01\n\tHaReplica\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\x0cis_connected\x18\x03 \x01(\x08\x12\x16\n\x0e\x61\x63ked_position\x18\x04 \x01(\x03\x12\x16\n\x0elag_size_bytes\x18\x05 \x01(\x03\x12\x12\n\nis_in_sync\x18\x06 \x01(\x08\"\xbf\x01\n\x06HaLoss\x12\x0f\n\x07unix_ms\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x13\n\x0blo_position\x18\x03 \x01(\x03\x12\x13\n\x0bhi_position\x18\x04 \x01(\x03\x12\x19\n\x11\x61\x63ked_hi_position\x18\x05 \x01(\x03\x12\x10\n\x08is_exact\x18\x06 \x01(\x08\x12\x14\n\x0crecord_count\x18\x07 \x01(\x03\x12\x1a\n\x12\x61\x63ked_record_count\x18\x08 \x01(\x03\x12\x0c\n\x04\x66ile\x18\t \x01(\t\"\xd5\x03\n\x10HaStatusResponse\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x13\n\x0breplication\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0c\n\x04mode\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x11\n\tmaster_id\x18\x07 \x01(\r\x12\x15\n\rhighest_epoch\x18\x08 \x01(\x04\x12\x0e\n\x06\x63opies\x18\t \x01(\r\x12\x10\n\x08node_ids\x18\n \x03(\r\x12\x10\n\x08standing\x18\x0b \x01(\t\x12\x11\n\tlog_epoch\x18\x0c \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\r \x01(\x03\x12\x14\n\x0c\x65nd_position\x18\x0e \x01(\x03\x12\x18\n\x10\x64urable_position\x18\x0f \x01(\x03\x12\x18\n\x10\x63onfirm_position\x18\x10 \x01(\x03\x12\x1c\n\x14\x65poch_start_position\x18\x11 \x01(\x03\x12\x0f\n\x07in_sync\x18\x12 \x03(\r\x12)\n\x08replicas\x18\x13 \x03(\x0b\x32\x17.quorumlog.v1.HaReplica\x12$\n\x06losses\x18\x14 \x03(\x0b\x32\x14.quorumlog.v1.HaLoss\x12\x0e\n\x06\x64\x65tail\x18\x15 \x01(\t\"&\n\x10HaPromoteRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\r\"M\n\x11HaPromoteResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tmaster_id\x18\x02 \x01(\r\x12\x16\n\x0estart_position\x18\x03 \x01(\x03*\x81\x01\n\x0cMemberChange\x12\x1d\n\x19MEMBER_CHANGE_UNSPECIFIED\x10\x00\x12\x1d\n\x19MEMBER_CHANGE_ADD_LEARNER\x10\x01\x12\x19\n\x15MEMBER_CHANGE_PROMOTE\x10\x02\x12\x18\n\x14MEMBER_CHANGE_REMOVE\x10\x03\x32\xe7\t\n\x0c\x41\x64minService\x12H\n\x0b\x43reateTopic\x12 .quorumlog.v1.CreateTopicRequest\x1a\x17.quorumlog.v1.TopicInfo\x12R\n\x0b\x44\x65leteTopic\x12 .quorumlog.v1.DeleteTopicRequest\x1a!.quorumlog.v1.DeleteTopicResponse\x12O\n\nListTopics\x12\x1f.quorumlog.v1.ListTopicsRequest\x1a .quorumlog.v1.ListTopicsResponse\x12X\n\rDescribeTopic\x12\".quorumlog.v1.DescribeTopicRequest\x1a#.quorumlog.v1.DescribeTopicResponse\x12O\n\nListGroups\x12\x1f.quorumlog.v1.ListGroupsRequest\x1a .quorumlog.v1.ListGroupsResponse\x12X\n\rDescribeGroup\x12\".quorumlog.v1.DescribeGroupRequest\x1a#.quorumlog.v1.DescribeGroupResponse\x12R\n\x0b\x44\x65leteGroup\x12 .quorumlog.v1.DeleteGroupRequest\x1a!.quorumlog.v1.DeleteGroupResponse\x12O\n\nNodeStatus\x12\x1f.quorumlog.v1.NodeStatusRequest\x1a .quorumlog.v1.NodeStatusResponse\x12g\n\x12TransferLeadership\x12\'.quorumlog.v1.TransferLeadershipRequest\x1a(.quorumlog.v1.TransferLeadershipResponse\x12U\n\x0c\x43hangeMember\x12!.quorumlog.v1.ChangeMemberRequest\x1a\".quorumlog.v1.ChangeMemberResponse\x12@\n\x05\x44rain\x12\x1a.quorumlog.v1.DrainRequest\x1a\x1b.quorumlog.v1.DrainResponse\x12O\n\nAcceptLoss\x12\x1f.quorumlog.v1.AcceptLossRequest\x1a .quorumlog.v1.AcceptLossResponse\x12R\n\x0b\x43hainDigest\x12 .quorumlog.v1.ChainDigestRequest\x1a!.quorumlog.v1.ChainDigestResponse\x12I\n\x08HaStatus\x12\x1d.quorumlog.v1.HaStatusRequest\x1a\x1e.quorumlog.v1.HaStatusResponse\x12L\n\tHaPromote\x12\x1e.quorumlog.v1.HaPromoteRequest\x1a\x1f.quorumlog.v1.HaPromoteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERCHANGE']._serialized_start=3566
-  _globals['_MEMBERCHANGE']._serialized_end=3695
+  _globals['_MEMBERCHANGE']._serialized_start=3585
+  _globals['_MEMBERCHANGE']._serialized_end=3714
   _globals['_CREATETOPICREQUEST']._serialized_start=42
   _globals['_CREATETOPICREQUEST']._serialized_end=161
   _globals['_TOPICINFO']._serialized_start=163
@@ -61,50 +61,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEGROUPREQUEST']._serialized_end=868
   _globals['_GROUPQUEUE']._serialized_start=871
   _globals['_GROUPQUEUE']._serialized_end=1022
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=1024
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=1148
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1150
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1185
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=1187
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=1208
-  _globals['_NODESTATUSREQUEST']._serialized_start=1210
-  _globals['_NODESTATUSREQUEST']._serialized_end=1229
-  _globals['_MEMBERSTATUS']._serialized_start=1232
-  _globals['_MEMBERSTATUS']._serialized_end=1381
-  _globals['_NODESTATUSRESPONSE']._serialized_start=1384
-  _globals['_NODESTATUSRESPONSE']._serialized_end=2057
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=2059
-  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=2103
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=2105
-  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=2166
-  _globals['_CHANGEMEMBERREQUEST']._serialized_start=2168
-  _globals['_CHANGEMEMBERREQUEST']._serialized_end=2289
-  _globals['_CHANGEMEMBERRESPONSE']._serialized_start=2291
-  _globals['_CHANGEMEMBERRESPONSE']._serialized_end=2373
-  _globals['_DRAINREQUEST']._serialized_start=2375
-  _globals['_DRAINREQUEST']._serialized_end=2403
-  _globals['_DRAINRESPONSE']._serialized_start=2405
-  _globals['_DRAINRESPONSE']._serialized_end=2420
-  _globals['_ACCEPTLOSSREQUEST']._serialized_start=2422
-  _globals['_ACCEPTLOSSREQUEST']._serialized_end=2469
-  _globals['_ACCEPTLOSSRESPONSE']._serialized_start=2471
-  _globals['_ACCEPTLOSSRESPONSE']._serialized_end=2491
-  _globals['_CHAINDIGESTREQUEST']._serialized_start=2493
-  _globals['_CHAINDIGESTREQUEST']._serialized_end=2528
-  _globals['_CHAINDIGESTRESPONSE']._serialized_start=2530
-  _globals['_CHAINDIGESTRESPONSE']._serialized_end=2621
-  _globals['_HASTATUSREQUEST']._serialized_start=2623
-  _globals['_HASTATUSREQUEST']._serialized_end=2640
-  _globals['_HAREPLICA']._serialized_start=2643
-  _globals['_HAREPLICA']._serialized_end=2778
-  _globals['_HALOSS']._serialized_start=2781
-  _globals['_HALOSS']._serialized_end=2972
-  _globals['_HASTATUSRESPONSE']._serialized_start=2975
-  _globals['_HASTATUSRESPONSE']._serialized_end=3444
-  _globals['_HAPROMOTEREQUEST']._serialized_start=3446
-  _globals['_HAPROMOTEREQUEST']._serialized_end=3484
-  _globals['_HAPROMOTERESPONSE']._serialized_start=3486
-  _globals['_HAPROMOTERESPONSE']._serialized_end=3563
-  _globals['_ADMINSERVICE']._serialized_start=3698
-  _globals['_ADMINSERVICE']._serialized_end=4953
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=1025
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=1167
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1169
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1204
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1206
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1227
+  _globals['_NODESTATUSREQUEST']._serialized_start=1229
+  _globals['_NODESTATUSREQUEST']._serialized_end=1248
+  _globals['_MEMBERSTATUS']._serialized_start=1251
+  _globals['_MEMBERSTATUS']._serialized_end=1400
+  _globals['_NODESTATUSRESPONSE']._serialized_start=1403
+  _globals['_NODESTATUSRESPONSE']._serialized_end=2076
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_start=2078
+  _globals['_TRANSFERLEADERSHIPREQUEST']._serialized_end=2122
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_start=2124
+  _globals['_TRANSFERLEADERSHIPRESPONSE']._serialized_end=2185
+  _globals['_CHANGEMEMBERREQUEST']._serialized_start=2187
+  _globals['_CHANGEMEMBERREQUEST']._serialized_end=2308
+  _globals['_CHANGEMEMBERRESPONSE']._serialized_start=2310
+  _globals['_CHANGEMEMBERRESPONSE']._serialized_end=2392
+  _globals['_DRAINREQUEST']._serialized_start=2394
+  _globals['_DRAINREQUEST']._serialized_end=2422
+  _globals['_DRAINRESPONSE']._serialized_start=2424
+  _globals['_DRAINRESPONSE']._serialized_end=2439
+  _globals['_ACCEPTLOSSREQUEST']._serialized_start=2441
+  _globals['_ACCEPTLOSSREQUEST']._serialized_end=2488
+  _globals['_ACCEPTLOSSRESPONSE']._serialized_start=2490
+  _globals['_ACCEPTLOSSRESPONSE']._serialized_end=2510
+  _globals['_CHAINDIGESTREQUEST']._serialized_start=2512
+  _globals['_CHAINDIGESTREQUEST']._serialized_end=2547
+  _globals['_CHAINDIGESTRESPONSE']._serialized_start=2549
+  _globals['_CHAINDIGESTRESPONSE']._serialized_end=2640
+  _globals['_HASTATUSREQUEST']._serialized_start=2642
+  _globals['_HASTATUSREQUEST']._serialized_end=2659
+  _globals['_HAREPLICA']._serialized_start=2662
+  _globals['_HAREPLICA']._serialized_end=2797
+  _globals['_HALOSS']._serialized_start=2800
+  _globals['_HALOSS']._serialized_end=2991
+  _globals['_HASTATUSRESPONSE']._serialized_start=2994
+  _globals['_HASTATUSRESPONSE']._serialized_end=3463
+  _globals['_HAPROMOTEREQUEST']._serialized_start=3465
+  _globals['_HAPROMOTEREQUEST']._serialized_end=3503
+  _globals['_HAPROMOTERESPONSE']._serialized_start=3505
+  _globals['_HAPROMOTERESPONSE']._serialized_end=3582
+  _globals['_ADMINSERVICE']._serialized_start=3717
+  _globals['_ADMINSERVICE']._serialized_end=4972
 # @@protoc_insertion_point(module_scope)

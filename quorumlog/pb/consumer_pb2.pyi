@@ -1,5 +1,6 @@
 from quorumlog.pb import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,35 +8,60 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MemberKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_KIND_SHARING: _ClassVar[MemberKind]
+    MEMBER_KIND_BROADCASTING: _ClassVar[MemberKind]
+    MEMBER_KIND_POPPING: _ClassVar[MemberKind]
+MEMBER_KIND_SHARING: MemberKind
+MEMBER_KIND_BROADCASTING: MemberKind
+MEMBER_KIND_POPPING: MemberKind
+
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     IS_BROADCASTING_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     is_broadcasting: bool
     cluster_id: str
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ...) -> None: ...
+    strategy: str
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ...) -> None: ...
+
+class TopicReaders(_message.Message):
+    __slots__ = ("topic", "members")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    members: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "group_client_ids")
+    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings")
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     SESSION_MS_FIELD_NUMBER: _ClassVar[int]
-    GROUP_CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    IS_DIVIDED_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     generation: int
     heartbeat_ms: int
     session_ms: int
-    group_client_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., group_client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    readers: _containers.RepeatedCompositeFieldContainer[TopicReaders]
+    is_divided: bool
+    queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "client_id")
@@ -48,6 +74,54 @@ class LeaveGroupRequest(_message.Message):
 class LeaveGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ReportedMember(_message.Message):
+    __slots__ = ("client_id", "kind")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    kind: MemberKind
+    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ...) -> None: ...
+
+class ReportedSubscription(_message.Message):
+    __slots__ = ("topic", "filter")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: str
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[str] = ...) -> None: ...
+
+class ReportedGroup(_message.Message):
+    __slots__ = ("group", "members", "subscriptions")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    members: _containers.RepeatedCompositeFieldContainer[ReportedMember]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[ReportedSubscription]
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ReportedMember, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[ReportedSubscription, _Mapping]]] = ...) -> None: ...
+
+class ReportMembersRequest(_message.Message):
+    __slots__ = ("reporter", "is_whole", "groups", "generation")
+    REPORTER_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    reporter: int
+    is_whole: bool
+    groups: _containers.RepeatedCompositeFieldContainer[ReportedGroup]
+    generation: int
+    def __init__(self, reporter: _Optional[int] = ..., is_whole: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[ReportedGroup, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class ReportMembersResponse(_message.Message):
+    __slots__ = ("wants_whole", "generation", "changed_groups")
+    WANTS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    wants_whole: bool
+    generation: int
+    changed_groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, wants_whole: _Optional[bool] = ..., generation: _Optional[int] = ..., changed_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
     __slots__ = ("topic", "queue_id", "offset")

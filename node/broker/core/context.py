@@ -5,7 +5,7 @@ leader hint; must not know any single call.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from node.broker.core.makers import Makers
@@ -32,6 +32,7 @@ from node.state.state import PERMISSION_READ, State
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
+from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
@@ -47,6 +48,11 @@ NAME_CHARACTERS: Final = frozenset(
 )
 
 
+OtherGroups = Callable[[Iterable[str]], Iterable[GroupRoute]]
+"""Returns the other groups of the cluster and their shares of these topics. The call does not wait:
+everything unknown is left out."""
+
+
 class BrokerIdentity(NamedTuple):
     """The identity of this node for its clients."""
 
@@ -55,6 +61,8 @@ class BrokerIdentity(NamedTuple):
     """host:port of each node's client service, as configured; replicated addresses override it."""
     group: str = "g0"
     """The broker group of this node."""
+    name_count: int = 3
+    """Broker names of a group, for clients of the classic protocol."""
 
 
 class Context:

@@ -7,13 +7,14 @@ that a consumer that takes over a queue goes on where the last acknowledged comm
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
-from node.broker.core.context import Context
+from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
-from node.broker.groups.members import Members
+from node.broker.groups.division import queues_of_member
+from node.broker.groups.members import MemberKind, Members, Shares
 from node.broker.groups.settings import check_member
 from node.config.limits import LARGE_RECORD_SIZE_BYTES
 from node.errors.common import (
@@ -45,12 +46,15 @@ from quorumlog.pb.consumer_pb2 import (
     HeartbeatResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    TopicReaders,
 )
 from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
+from store.record.topic_names import retry_topic
 
 _AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 _NO_OFFSET: Final = -1
+_STRATEGY_LENGTH_MAX: Final = 64
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
@@ -63,12 +67,14 @@ class Groups:
         own_appends: OwnAppends,
         freshness: Freshness,
         members: Members,
+        other_groups: OtherGroups,
         clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._own_appends = own_appends
         self._freshness = freshness
         self._members = members
+        self._other_groups = other_groups
         self._clock_ms = clock_ms
 
     # --- Members ---
@@ -90,8 +96,12 @@ class Groups:
         limit = limits.queue_offsets_count_max
         if len(request.queues) > limit:
             raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
-        client_ids, group_client_ids, generation = self._members.heartbeat(
-            request.group, request.client_id, topics, request.is_broadcasting, self._clock_ms()
+        kind = MemberKind.BROADCASTING if request.is_broadcasting else MemberKind.SHARING
+        if len(request.strategy) > _STRATEGY_LENGTH_MAX:
+            expected = f"at most {_STRATEGY_LENGTH_MAX} characters"
+            raise BadRequestError("strategy", expected, str(len(request.strategy)))
+        shares = self._members.heartbeat(
+            request.group, request.client_id, topics, kind, self._clock_ms(), request.strategy
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}
@@ -100,12 +110,34 @@ class Groups:
         )
         self._members.note_queues(request.group, request.client_id, queues)
         return HeartbeatResponse(
-            client_ids=client_ids,
-            group_client_ids=group_client_ids,
-            generation=generation,
+            client_ids=shares.client_ids,
+            readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
+            is_divided=shares.is_classic and not request.is_broadcasting,
+            queues=self._divided(request, shares) if shares.is_classic else (),
+            warnings=shares.warnings,
+            generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
         )
+
+    def _divided(self, request: HeartbeatRequest, shares: Shares) -> Iterator[common_pb2.QueueId]:
+        """Yield the queues that members of the classic protocol leave to a member: these ask for no
+        list by topic, so all members count for each."""
+        context, names = self._context, [*request.topics, retry_topic(request.group)]
+        own, elsewhere = context.identity.group, list(self._other_groups(names))
+        for topic in names:
+            counts = {
+                other.group: route.queue_count
+                for other in elsewhere
+                for route in other.topics
+                if route.topic == topic
+            }
+            found = context.state.topics.get(topic)
+            if found is not None:
+                counts[own] = found.queue_count
+            ids, count = shares.client_ids, context.identity.name_count
+            for queue_id in queues_of_member(own, counts, count, request.client_id, ids):
+                yield common_pb2.QueueId(topic=topic, queue_id=queue_id)
 
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""
@@ -202,7 +234,10 @@ class Groups:
             queue.last_consumed_unix_ms = await self._stored_at(queue)
             queues.append(queue)
         return DescribeGroupResponse(
-            info=_info(request.group, queues, clients), queues=queues, client_ids=clients
+            info=_info(request.group, queues, clients),
+            queues=queues,
+            client_ids=clients,
+            warnings=self._members.warnings_of(request.group, self._clock_ms()),
         )
 
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:

@@ -1,34 +1,75 @@
-"""Live members of consumer groups: soft state of the leader.
+"""Live members of consumer groups, of every protocol: soft state of the leader.
 
 Owns sessions and generations; must not know offsets or the log. Members are not replicated: they
-send heartbeats, and a new leader knows them all after one round of these. Until then it names no
-member of a group that exists, so that the first one to call does not take all queues. A session is
-over when a call looks at it; a timer gives back what members hold that no call looks at.
+send heartbeats, and nodes report the members that talk RocketMQ's protocols to them. A new leader
+knows them all after one round of both. Until then it names no member of a group that exists, so
+that the first one to call does not take all queues. A session is over when a call looks at it; a
+timer gives back what members hold that no call looks at.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.errors.common import LimitReachedError, NotReadyError
 from node.runtime.accounts import Charge, Kind, caller
+from quorumlog.pb import consumer_pb2 as pb
 
 Queues = frozenset[tuple[str, int]]
 _ROW_SIZE_BYTES: Final = 700
 _TOPIC_SIZE_BYTES: Final = 250
 _QUEUE_SIZE_BYTES: Final = 150
 """Memory of a member, of a topic with its name and of a queue, at most about."""
+_NO_TOPICS: Final = frozenset[str]()
+
+
+class MemberKind(IntEnum):
+    """How a member gets messages: those of one kind share a group."""
+
+    SHARING = pb.MEMBER_KIND_SHARING
+    BROADCASTING = pb.MEMBER_KIND_BROADCASTING
+    POPPING = pb.MEMBER_KIND_POPPING
+
+
+class Reported(NamedTuple):
+    """The members of a group at one node, and what they read: filters by topic."""
+
+    kinds: Mapping[str, MemberKind]
+    """By client id."""
+    filters: Mapping[str, str]
+    """By topic; empty: everything."""
+
+
+_NOTHING: Final = Reported({}, {})
+
+
+class Shares(NamedTuple):
+    """How the members of one kind share a group."""
+
+    client_ids: list[str]
+    """Sorted, the caller included."""
+    readers: dict[str, list[int]]
+    """Indexes of the readers of each topic of the caller that not all of them read."""
+    is_classic: bool
+    """Whether some of them are reported: these divide by RocketMQ's strategy."""
+    generation: int
+    warnings: list[str]
 
 
 class _Member:
-    __slots__ = ("charge", "is_broadcasting", "queues", "seen_ms", "topics")
+    __slots__ = ("charge", "is_popping", "kind", "nodes", "queues", "seen_ms", "strategy", "topics")
 
-    def __init__(
-        self, seen_ms: int, topics: frozenset[str], is_broadcasting: bool, charge: Charge | None
-    ) -> None:
-        self.seen_ms, self.charge = seen_ms, charge
-        self.topics = topics
-        self.is_broadcasting = is_broadcasting
+    def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
+        self.kind, self.charge = kind, charge
+        self.seen_ms = 0
+        """Time of its last heartbeat."""
+        self.nodes: set[int] = set()
+        """Those that report it; none: it sends heartbeats."""
+        self.is_popping = False
+        """Whether it asked what to pop, which its heartbeats to nodes do not tell."""
+        self.topics, self.strategy = _NO_TOPICS, ""
         self.queues: Queues = frozenset()
         """Queues that the member says it reads; nothing is decided by them."""
 
@@ -39,11 +80,25 @@ class _Member:
 
 
 class _Group:
-    __slots__ = ("generation", "members")
+    __slots__ = ("generation", "members", "reported", "warnings")
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.members: dict[str, _Member] = {}
+        self.reported: dict[int, Reported] = {}
+        """By reporter."""
+        self.warnings: list[str] | None = None
+        """None: not looked at since the last change."""
+
+
+class _Node:
+    """What one node reported."""
+
+    __slots__ = ("groups", "seen_ms")
+
+    def __init__(self) -> None:
+        self.seen_ms = 0
+        self.groups: set[str] = set()
 
 
 class Members:
@@ -52,6 +107,7 @@ class Members:
     def __init__(self, context: Context) -> None:
         self._context: Final = context
         self._groups: dict[str, _Group] = {}
+        self._nodes: dict[int, _Node] = {}
         self._term = -1
         self._term_began_ms = 0
         self._changes = 0
@@ -59,52 +115,42 @@ class Members:
         self.total_count = 0
         """Members of all groups, those with an ended session that is not yet noticed included."""
 
-    def heartbeat(
-        self, group: str, client_id: str, topics: frozenset[str], is_broadcasting: bool, now_ms: int
-    ) -> tuple[list[str], list[str], int]:
-        """Note that a member is alive; return two lists of members, and a generation.
+    # --- Heartbeats ---
 
-        First those that name a common topic and consume in the same way, then all that consume in
-        the same way, each sorted and with the caller. Raises NotReadyError while a new leader
-        collects the members, LimitReachedError, BusyError.
+    def heartbeat(
+        self,
+        group: str,
+        client_id: str,
+        topics: frozenset[str],
+        kind: MemberKind,
+        now_ms: int,
+        strategy: str = "",
+    ) -> Shares:
+        """Note that a member is alive; return how those of its kind share the group.
+
+        Raises NotReadyError while a new leader collects the members, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or _Group(self._next_generation())
         member = found.members.get(client_id)
         if member is None:
-            charge = self._room(group, found, topics)
-            self._groups[group] = found
-            found.members[client_id] = _Member(now_ms, topics, is_broadcasting, charge)
-            self.total_count += 1
-            found.generation = self._next_generation()
-            self._sweep_later()
-        else:
-            member.seen_ms = now_ms
-            if member.topics != topics or member.is_broadcasting != is_broadcasting:
-                member.resize(topics, member.queues)
-                member.topics, member.is_broadcasting = topics, is_broadcasting
-                found.generation = self._next_generation()
+            member = self._add(group, found, client_id, kind, _size_bytes(topics, frozenset()))
+        is_known = (member.topics, member.kind, member.strategy) == (topics, kind, strategy)
+        member.seen_ms = now_ms
+        if not is_known:
+            member.resize(topics, member.queues)
+            member.topics, member.kind, member.strategy = topics, kind, strategy
+            self._changed(found)
         self.check_settled(group, now_ms)
-        matching = [
-            name
-            for name, other in sorted(found.members.items())
-            if other.is_broadcasting == is_broadcasting
-        ]
-        sharing = [name for name in matching if not found.members[name].topics.isdisjoint(topics)]
-        return sharing, matching, found.generation
+        return self._shares(group, found, topics, kind)
 
     def leave(self, group: str, client_id: str, now_ms: int) -> None:
         """Forget a member, if it is one."""
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
-        if found is not None and client_id in found.members:
+        member = None if found is None else found.members.get(client_id)
+        if found is not None and member is not None and not member.nodes:
             self._remove(group, found, [client_id])
-
-    def clients_of(self, group: str, now_ms: int) -> dict[str, frozenset[str]]:
-        """Return the members of a group that are alive, and the topics each names."""
-        self.begin_term(now_ms)
-        found = self._group(group, now_ms)
-        return {} if found is None else {n: m.topics for n, m in sorted(found.members.items())}
 
     def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
         """Remember the queues that a member says it reads. Raises BusyError."""
@@ -112,6 +158,105 @@ class Members:
         if member.queues != queues:
             member.resize(member.topics, queues)
             member.queues = queues
+
+    # --- Reports ---
+
+    def report(
+        self, reporter: int, groups: Mapping[str, Reported], now_ms: int, *, is_whole: bool
+    ) -> bool:
+        """Take what a node says of its members: of all groups, or of those that changed. Return
+        whether the node has to report the whole. Raises LimitReachedError, BusyError."""
+        self.begin_term(now_ms)
+        self._forget_silent_nodes(now_ms)
+        node = self._nodes.get(reporter)
+        if node is None:
+            if not is_whole:
+                return True
+            node = self._nodes[reporter] = _Node()
+            self._sweep_later()
+        node.seen_ms = now_ms
+        for name in node.groups - groups.keys() if is_whole else ():
+            self._take_report(name, reporter, _NOTHING)
+        for name, reported in groups.items():
+            self._take_report(name, reporter, reported)
+        return False
+
+    def changed_since(self, reporter: int, generation: int) -> tuple[int, list[str]]:
+        """Return the newest generation, and the groups with members at a node that changed since
+        an older one."""
+        node = self._nodes.get(reporter)
+        names = sorted(node.groups) if node is not None else ()
+        newest = max(0, self._term) << 32 | self._changes
+        groups = [(name, self._groups.get(name)) for name in names]
+        return newest, [n for n, one in groups if one is not None and one.generation > generation]
+
+    def _take_report(self, name: str, reporter: int, reported: Reported) -> None:
+        group, names = self._groups.get(name), self._nodes[reporter].groups
+        if group is None:
+            group = _Group(self._next_generation())
+        old, taken = group.reported.pop(reporter, _NOTHING), dict[str, MemberKind]()
+        if reported.kinds:
+            names.add(name)
+            group.reported[reporter] = Reported(taken, reported.filters)
+        else:
+            names.discard(name)
+        gone = old.kinds.keys() - reported.kinds.keys()
+        for client_id in gone:
+            group.members[client_id].nodes.remove(reporter)
+        self._remove(name, group, [one for one in gone if not group.members[one].nodes])
+        for client_id, kind in reported.kinds.items():
+            known = group.members.get(client_id)
+            if known is None:
+                known = self._add(name, group, client_id, kind, 0)
+            known.nodes.add(reporter)
+            taken[client_id] = kind
+            self._set_kind(group, known, kind)
+        if old.filters != reported.filters:
+            self._changed(group)
+
+    def _forget_silent_nodes(self, now_ms: int) -> None:
+        oldest_ms = now_ms - self._context.limits.session_ms
+        for reporter in [one for one, node in self._nodes.items() if node.seen_ms <= oldest_ms]:
+            for name in list(self._nodes[reporter].groups):
+                self._take_report(name, reporter, _NOTHING)
+            del self._nodes[reporter]
+
+    # --- Questions ---
+
+    def sharing(self, group: str, now_ms: int) -> list[str]:
+        """Return all members that divide the queues of a group. Raises NotReadyError."""
+        self.check_settled(group, now_ms)
+        found = self._group(group, now_ms)
+        members = sorted(found.members.items()) if found is not None else ()
+        return [name for name, one in members if one.kind is MemberKind.SHARING]
+
+    def popping(self, group: str, client_id: str, now_ms: int) -> list[str]:
+        """Note that a reported member takes messages by pop, and return all that do. Raises
+        NotReadyError."""
+        self.check_settled(group, now_ms)
+        found = self._group(group, now_ms)
+        if found is None:
+            return []
+        member = found.members.get(client_id)
+        if member is not None and member.nodes:
+            member.is_popping = True
+            self._set_kind(found, member, MemberKind.POPPING)
+        members = sorted(found.members.items())
+        return [name for name, one in members if one.kind is MemberKind.POPPING]
+
+    def clients_of(self, group: str, now_ms: int) -> dict[str, frozenset[str]]:
+        """Return the members of a group that are alive, and the topics each names."""
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms)
+        if found is None:
+            return {}
+        told = _topics_of(found)
+        return {n: m.topics if not m.nodes else told for n, m in sorted(found.members.items())}
+
+    def warnings_of(self, group: str, now_ms: int) -> list[str]:
+        """Return what the members of a group do unlike each other."""
+        found = self._group(group, now_ms)
+        return [] if found is None else self._warnings(group, found)
 
     def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
         """Return the member that reads each queue, as members say; of several the last by name."""
@@ -124,6 +269,15 @@ class Members:
         """Return the groups that have members."""
         self.begin_term(now_ms)
         return [name for name in list(self._groups) if self._group(name, now_ms) is not None]
+
+    def readers_of(self, topic: str, now_ms: int) -> Iterator[str]:
+        """Yield the groups with members that read a topic."""
+        for name in self.groups(now_ms):
+            group = self._groups[name]
+            if topic in _topics_of(group) or any(topic in m.topics for m in group.members.values()):
+                yield name
+
+    # --- Terms ---
 
     def begin_term(self, now_ms: int) -> None:
         """Forget everything if the term has changed. Called when this node begins to lead."""
@@ -140,6 +294,7 @@ class Members:
             self._timer = None
         for name, group in list(self._groups.items()):
             self._remove(name, group, list(group.members))
+        self._nodes.clear()
 
     def check_settled(self, group: str, now_ms: int) -> None:
         """Raise NotReadyError in an existing group before all members had time for a heartbeat."""
@@ -152,35 +307,75 @@ class Members:
             error.retry_after_ms = left_ms
             raise error
 
+    # --- Rows ---
+
+    def _shares(self, name: str, group: _Group, topics: frozenset[str], kind: MemberKind) -> Shares:
+        rows = sorted((n, m) for n, m in group.members.items() if m.kind is kind)
+        told = _topics_of(group)
+        readers = {}
+        for topic in sorted(topics):
+            found = [i for i, (_, m) in enumerate(rows) if topic in (told if m.nodes else m.topics)]
+            if len(found) < len(rows):
+                readers[topic] = found
+        is_classic = any(m.nodes for _, m in rows)
+        client_ids = [n for n, _ in rows]
+        warnings = self._warnings(name, group)
+        return Shares(client_ids, readers, is_classic, group.generation, warnings)
+
+    def _warnings(self, name: str, group: _Group) -> list[str]:
+        if group.warnings is None:
+            group.warnings = list(_differences(name, group))
+        return group.warnings
+
     def _group(self, name: str, now_ms: int) -> _Group | None:
         """Return a group without the members whose session is over; None if no member is left."""
+        self._forget_silent_nodes(now_ms)
         group = self._groups.get(name)
         if group is None:
             return None
         oldest_ms = now_ms - self._context.limits.session_ms
-        expired = [client for client, m in group.members.items() if m.seen_ms <= oldest_ms]
+        expired = [n for n, m in group.members.items() if not m.nodes and m.seen_ms <= oldest_ms]
         if expired:
             self._remove(name, group, expired)
         return group if group.members else None
 
-    def _remove(self, name: str, group: _Group, clients: list[str]) -> None:
-        for client in clients:
-            charge = group.members.pop(client).charge
-            if charge is not None:
-                charge.release()
-        self.total_count -= len(clients)
-        group.generation = self._next_generation()
-        if not group.members:
-            del self._groups[name]
-
-    def _room(self, name: str, group: _Group, topics: frozenset[str]) -> Charge | None:
-        """Charge the caller for a new member; None: it is the node's own work."""
+    def _add(
+        self, name: str, group: _Group, client_id: str, kind: MemberKind, size_bytes: int
+    ) -> _Member:
+        """Add a member, which its caller pays for. Of a reported one (0 bytes) the account at its
+        node does. Raises LimitReachedError, BusyError."""
         count, limit = len(group.members) + 1, self._context.limits.group_member_count_max
         if count > limit:
             raise LimitReachedError(f"members of group {name!r}", count, limit)
-        account = caller()
-        size_bytes = _size_bytes(topics, frozenset())
-        return None if account is None else account.charge(Kind.MEMBERS, size_bytes)
+        account = caller() if size_bytes else None
+        charge = None if account is None else account.charge(Kind.MEMBERS, size_bytes)
+        member = group.members[client_id] = _Member(kind, charge)
+        self._groups[name] = group
+        self.total_count += 1
+        self._changed(group)
+        self._sweep_later()
+        return member
+
+    def _remove(self, name: str, group: _Group, clients: Collection[str]) -> None:
+        if not clients:
+            return
+        for client in clients:
+            charge = group.members.pop(client).charge
+            self.total_count -= 1
+            if charge is not None:
+                charge.release()
+        self._changed(group)
+        if not group.members:
+            self._groups.pop(name, None)  # None: it is about to be filled again.
+
+    def _set_kind(self, group: _Group, member: _Member, kind: MemberKind) -> None:
+        kind = MemberKind.POPPING if member.is_popping else kind
+        if member.kind is not kind:
+            member.kind = kind
+            self._changed(group)
+
+    def _changed(self, group: _Group) -> None:
+        group.generation, group.warnings = self._next_generation(), None
 
     def _sweep_later(self) -> None:
         if self._timer is None:
@@ -197,6 +392,35 @@ class Members:
         """Return a number that grows through all terms: members see a change of the leader."""
         self._changes += 1
         return max(0, self._term) << 32 | self._changes
+
+
+def _topics_of(group: _Group) -> frozenset[str]:
+    """Return the topics that reported members read."""
+    return _NO_TOPICS.union(*(reported.filters for reported in group.reported.values()))
+
+
+def _differences(name: str, group: _Group) -> Iterator[str]:
+    """Yield what members of a group do unlike each other, as a sentence each."""
+    kinds = sorted({member.kind.name.lower() for member in group.members.values()})
+    if len(kinds) > 1:
+        yield f"group {name}: members are {' and '.join(kinds)}; each kind reads every message"
+    sharing = [one for one in group.members.values() if one.kind is MemberKind.SHARING]
+    told = _topics_of(group)
+    topics = [told if one.nodes else one.topics for one in sharing]
+    if len(set(topics)) > 1:
+        unlike = sorted(frozenset().union(*topics) - frozenset.intersection(*topics))
+        text = ", ".join(unlike[:3])
+        yield f"group {name}: not all members read {text}; give all members the same topics"
+    strategies = sorted({one.strategy or "of a program" for one in sharing if not one.nodes})
+    if len(strategies) > 1:
+        text = ", ".join(strategies)
+        yield f"group {name}: members divide queues by unlike strategies, {text}; use one"
+    filters: dict[str, set[str]] = {}
+    for reported in group.reported.values():
+        for topic, text in reported.filters.items():
+            filters.setdefault(topic, set()).add(text)
+    for topic in sorted(topic for topic, found in filters.items() if len(found) > 1):
+        yield f"group {name}: members filter {topic} in unlike ways; use one filter"
 
 
 def _size_bytes(topics: frozenset[str], queues: Queues) -> int:

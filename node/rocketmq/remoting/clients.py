@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from node.broker.groups.members import MemberKind, Reported
 from node.errors.common import BusyError
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.conversation import RemotingConnection
@@ -31,6 +32,7 @@ GROUPS_OF_CLIENT_MAX: Final = 256
 """Groups of each kind in one heartbeat."""
 TOPICS_OF_GROUP_MAX: Final = 1_024
 SQL: Final = "SQL92"
+BROADCASTING: Final = "BROADCASTING"
 _TROUBLE_INTERVAL_MS: Final = 10_000
 _Key = tuple[bool, str]
 """Whether it is a group of consumers, and its name."""
@@ -219,6 +221,8 @@ class Clients:
         """Client ids on a connection, by the groups that they belong to."""
         self._producing: dict[str, dict[str, None]] = {}
         """Groups that a client id produces for."""
+        self.changed: set[str] = set()
+        """See `Gateway.changed`."""
         self.count = 0
         """Memberships."""
 
@@ -291,6 +295,7 @@ class Clients:
         if row.consumption is not None:
             is_changed = group.subscribe(member, row.consumption, row.newer)
             if is_changed or old is None:
+                self.changed.add(name)
                 self._on_changed(name)
 
     def _unbind(self, key: _Key, gone: Member) -> None:
@@ -328,12 +333,28 @@ class Clients:
         if not group.members:
             del self._groups(key)[name]
         if is_consumer:
+            self.changed.add(name)
             self._on_changed(name)
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Take the clients of a closed connection out of their groups."""
         for key, client_ids in self._members_of.pop(connection, {}).items():
             self._remove(key, list(client_ids))
+
+    def consumer_groups(self) -> Iterable[str]:
+        """See `Gateway.consumer_groups`."""
+        return self.consumers
+
+    def reported(self, group: str) -> Reported | None:
+        """See `Gateway.reported`."""
+        known = self.consumers.get(group)
+        if known is None:
+            return None
+        is_broadcasting = known.message_model == BROADCASTING
+        kind = MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
+        found = [one for of_host in known.by_address.values() for one in of_host.values()]
+        filters = {one.topic: one.expression if one.is_sql or one.tags else "" for one in found}
+        return Reported(dict.fromkeys(known.members, kind), filters)
 
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""

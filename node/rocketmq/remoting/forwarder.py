@@ -29,6 +29,8 @@ from raft.messages import NodeId
 
 _ANSWER_S: Final = 30.0
 """Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
+_TOLD_S: Final = 2.0
+"""Time for the answer to what this node tells of itself."""
 ANSWER_LED_ELSEWHERE: Final = Answer(
     ResponseCode.SERVICE_NOT_AVAILABLE, {marks.LED_ELSEWHERE: "true"}
 )
@@ -138,6 +140,18 @@ class Forwarder:
             # Not cancelled with its caller: the leader goes on with it.
             await asyncio.shield(asked)
         return Forwarded(node_address, asked).answer(is_repeatable=is_repeatable)
+
+    async def tell(self, node_address: str, command: Command) -> Command:
+        """Return the answer of the node at an address to a command of this node. Raises
+        RefusedError, NothingDoneError."""
+        try:
+            channel = await self._channel(node_address, 0)
+            answer = await channel.ask(command, _TOLD_S)
+        except (NotConnectedError, BrokenError) as error:
+            raise NothingDoneError(_unavailable(f"{node_address}: {error}")) from error
+        if marks.LED_ELSEWHERE in answer.ext:
+            raise NothingDoneError(_unavailable(f"{node_address} does not lead any more"))
+        return answer
 
     async def _channel(self, node_address: str, number: int) -> RemotingChannel:
         """Return a connection to a node. Raises NotConnectedError."""

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from node.broker.core.broker_names import BrokerNames
 from node.rocketmq.cluster import GatewayCluster, GroupNode
-from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from quorumlog.pb.log_pb2 import RouteResponse
 from raft.messages import NodeId
 from store.format import Host

@@ -35,11 +35,12 @@ from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
+from node.rocketmq.remoting.member_reports import Gateway
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION, REFUSED, RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.marks import GREETING
+from node.rocketmq.remoting.protocol.marks import GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
@@ -60,6 +61,7 @@ class Remoting:
         context: ssl.SSLContext | None,
         is_connected: Callable[[NodeId], bool],
         proof: NodeProof,
+        others: Gateway,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -70,7 +72,7 @@ class Remoting:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
         which this node answers, one for each broker name or one for all; `proof` tells nodes from
-        strangers."""
+        strangers, `others` are the members of the gRPC protocol."""
         self._calls = calls
         self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
@@ -89,7 +91,9 @@ class Remoting:
         )
         broker.add_leader_work(self.unique_keys)
         self.transactions: Final = TransactionCalls(shared)
-        self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release)
+        self.groups: Final = GroupCalls(
+            shared, self.transactions.watch, self.locks.release, cluster, others
+        )
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings)
@@ -187,7 +191,7 @@ class Remoting:
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
-            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
+            RequestCode.QUERY_ASSIGNMENT: at_leader(self._pops.assignment),
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
             **dict.fromkeys(REFUSED, _refuse),
         }
@@ -195,13 +199,18 @@ class Remoting:
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
-        works = (self.places.watch(), self._look(), self.isolation.watch())
+        works = (
+            self.places.watch(),
+            self._look(),
+            self.isolation.watch(),
+            self.groups.reports.run(),
+        )
         self._lookers = [asyncio.create_task(work) for work in works]
         for task in self._lookers:
             task.add_done_callback(_on_ended)
         light = self._light()
         handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
-        handlers |= {**light, GREETING: self._proof.greet}
+        handlers |= {**light, GREETING: self._proof.greet, REPORT: self.groups.reports.take}
         begins = dict.fromkeys(_SENDS, self._sends.begin)
         self._calls.open(handlers, begins, self._check, self._on_closed, light.keys())
 
@@ -227,7 +236,7 @@ class Remoting:
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
         self._proof.check(request)
-        if request.command.code != GREETING:
+        if request.command.code not in (GREETING, REPORT):
             self._signatures.check(request.command)
         if request.command.code not in ADMINISTRATION:
             return

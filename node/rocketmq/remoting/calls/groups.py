@@ -11,6 +11,7 @@ from contextvars import Context
 from typing import Any, Final
 
 from node.broker.read.sql_filter import SqlFilter
+from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
@@ -21,6 +22,7 @@ from node.rocketmq.remoting.calls.json_bodies import (
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import (
+    BROADCASTING,
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
     SQL,
@@ -31,6 +33,7 @@ from node.rocketmq.remoting.clients import (
     Subscription,
 )
 from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.member_reports import Gateway, MemberReports
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
@@ -53,13 +56,25 @@ class GroupCalls(Calls):
         shared: Shared,
         on_producer: Callable[[str, Account], None],
         on_left: Callable[[str, str], None],
+        cluster: GatewayCluster,
+        others: Gateway,
     ) -> None:
         """`on_producer` is called with each group that a heartbeat produces for, and the account of
-        its caller, `on_left` with group and client id of a consumer that left."""
+        its caller, `on_left` with group and client id of a consumer that left. `others` are the
+        members of the other protocol."""
         super().__init__(shared)
+        self._members = shared.broker.group_members
         self._on_producer = on_producer
         shared.clients = self.clients = Clients(self._on_changed, on_left)
         self._to_tell: dict[str, asyncio.Task[None]] = {}
+        self.reports: Final = MemberReports(
+            self._context,
+            self._members,
+            cluster,
+            shared.forwarder,
+            (self.clients, others),
+            self.on_changed_elsewhere,
+        )
 
     async def heartbeat(self, request: Request) -> Answer:
         """Register a client in all groups that it names."""
@@ -93,6 +108,7 @@ class GroupCalls(Calls):
             unix_ms(),
         )
         self.clients.put(client, producers, consumers)
+        await self.reports.told()
         for group in producers:
             self._on_producer(group, request.account)
         return Answer()
@@ -108,13 +124,15 @@ class GroupCalls(Calls):
         return Answer()
 
     async def members(self, request: Request) -> Answer:
-        """Return the members of a consumer group."""
+        """Return the members that share the queues of a consumer group, of every protocol."""
         group = text_of(request.command.ext, "consumerGroup")
-        members = self.clients.members((True, group))
+        now_ms = self._context.clock_ms()
+        members = self._members.sharing(group, now_ms)
+        members = members or sorted(self._members.clients_of(group, now_ms))
         if not members:
             text = f"no consumer of group {group[:200]!r} is connected"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        return Answer(body=json_body({"consumerIdList": sorted(members)}))
+        return Answer(body=json_body({"consumerIdList": members}))
 
     async def check_config(self, request: Request) -> Answer:
         """Accept the subscription of a consumer that starts, or say what is wrong with it."""
@@ -132,7 +150,12 @@ class GroupCalls(Calls):
     # --- Notices ---
 
     def _on_changed(self, group: str) -> None:
-        if group not in self._to_tell:
+        self.reports.wake()
+        self.on_changed_elsewhere(group)
+
+    def on_changed_elsewhere(self, group: str) -> None:
+        """Notify the members of a group here, soon."""
+        if group in self.clients.consumers and group not in self._to_tell:
             # The node's own work: no caller pays for the walk.
             self._to_tell[group] = asyncio.create_task(self._tell(group), context=Context())
 
@@ -142,7 +165,7 @@ class GroupCalls(Calls):
         await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
-        if known is None or known.message_model == "BROADCASTING":
+        if known is None or known.message_model == BROADCASTING:
             return
         async for member in self._context.turn.over([*known.members.values()]):
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})

@@ -56,7 +56,8 @@ class PopCalls(Calls):
         topic, group = text_in(document, "topic"), text_in(document, "consumerGroup")
         client_id = text_in(document, "clientId")
         places = self._places(topic)
-        is_first = sorted(self._shared.clients.members((True, group)))[:1] == [client_id]
+        members = self._broker.group_members.popping(group, client_id, self._context.clock_ms())
+        is_first = members[:1] == [client_id]
         rows = []
         for share, place in places:
             names = self._shared.places.names_of(share.group)

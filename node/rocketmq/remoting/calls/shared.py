@@ -15,6 +15,7 @@ import structlog
 from orjson import Fragment
 
 from node.broker import Broker
+from node.broker.core.broker_names import BrokerNames
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.json_bodies import json_body
@@ -23,7 +24,6 @@ from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, 
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.broker_names import BrokerNames
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import NAME
 from node.runtime.accounts import Kind

@@ -16,5 +16,8 @@ LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""
 GREETING: Final = -20_812
 """Code of the first command on a connection between nodes; RocketMQ has no negative ones."""
+REPORT: Final = -20_814
+"""Code of a command between nodes: its body is a `ReportMembersRequest`, that of its answer a
+`ReportMembersResponse`."""
 TOKEN: Final = "token"
 """Ext field of a greeting: the token of the node that is greeted, in hexadecimal digits."""

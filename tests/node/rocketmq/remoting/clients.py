@@ -16,6 +16,7 @@ from node.config.settings import Settings
 from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
+from node.rocketmq.clients import GatewayClients
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import Remoting
@@ -305,6 +306,7 @@ async def gateway_at(
             None,
             lambda _node: False,
             NodeProof(TOKEN, lambda _node: TOKEN),
+            GatewayClients(),
             node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,

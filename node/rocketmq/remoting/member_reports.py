@@ -1,0 +1,223 @@
+"""Tells the leader of this node's group which clients of RocketMQ's protocols are members here.
+
+Owns the rounds: at each change, and at an interval as a sign of life. A new leader gets the whole,
+later the groups that changed. Its answer names groups that changed elsewhere. Must not know how
+the leader shares queues out.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from node.broker.core.context import Context
+from node.broker.groups.members import MemberKind, Members, Reported
+from node.errors.common import NodeError
+from node.rocketmq.cluster import GatewayCluster, Leader
+from node.rocketmq.hold import NothingDoneError
+from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.forwarder import ANSWER_LED_ELSEWHERE, Forwarder
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.command import Command
+from node.rocketmq.remoting.protocol.marks import REPORT
+from quorumlog.pb.consumer_pb2 import (
+    ReportedGroup,
+    ReportedMember,
+    ReportedSubscription,
+    ReportMembersRequest,
+    ReportMembersResponse,
+)
+
+TOLD_S: Final = 1.0
+"""Time that a heartbeat waits until the leader knows what it changed."""
+_SIZE_BYTES_MAX: Final = 1 << 20
+"""Of one report, about; the whole takes several."""
+_FILTER_LENGTH_MAX: Final = 64
+"""Of a longer filter the leader gets a digest: it only compares them."""
+_log: Final = structlog.get_logger(component="remoting")
+
+
+class Gateway(Protocol):
+    """The members of one protocol at this node."""
+
+    changed: set[str]
+    """Groups whose members changed since the last report."""
+
+    def consumer_groups(self) -> Iterable[str]:
+        """Return the groups with members here."""
+
+    def reported(self, group: str) -> Reported | None:
+        """Return the members of a group and what they read; None without any."""
+
+
+class MemberReports:
+    """Reports to the leader, and takes reports where this node leads. One per gateway."""
+
+    def __init__(
+        self,
+        context: Context,
+        members: Members,
+        cluster: GatewayCluster,
+        forwarder: Forwarder,
+        gateways: Sequence[Gateway],
+        on_changed: Callable[[str], None],
+    ) -> None:
+        """`on_changed` is called with a group whose members at other nodes changed."""
+        self._context, self._members = context, members
+        self._cluster, self._forwarder = cluster, forwarder
+        self._gateways, self._on_changed = gateways, on_changed
+        self._reporter: Final = secrets.randbits(63)
+        self._leader: Leader | None = None
+        """The one that has the whole."""
+        self._generation = 0
+        self._wake = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self.failed_total = 0
+
+    def wake(self) -> None:
+        """Report what changed soon."""
+        self._wake.set()
+
+    async def told(self) -> None:
+        """Return when the leader knows all changes so far, or could not be told in time: clients
+        ask it for the members next."""
+        if not any(gateway.changed for gateway in self._gateways):
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._wake.set()
+        await asyncio.wait({future}, timeout=TOLD_S)
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        interval_s = self._context.limits.heartbeat_ms / 1000
+        while True:
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self.round()
+            except (NodeError, CallRefusedError, RefusedError, NothingDoneError) as error:
+                self.failed_total += 1
+                self._leader = None  # What it knows is unknown: it gets the whole.
+                _log.debug("members are reported later", reason=str(error))
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def round(self) -> None:
+        """Report once. Raises NodeError, CallRefusedError, RefusedError, NothingDoneError."""
+        leader = self._cluster.leader_of(self._cluster.own_group)
+        if leader != self._leader:
+            self._leader = None
+        if leader is None:
+            return
+        changed = set[str]()
+        for gateway in self._gateways:
+            changed |= gateway.changed
+            gateway.changed.clear()
+        present = self._present()
+        if not present and not changed:
+            return
+        is_whole = self._leader is None
+        response = await self._send(leader, present if is_whole else changed, is_whole=is_whole)
+        if response.wants_whole:
+            response = await self._send(leader, self._present(), is_whole=True)
+        self._leader, self._generation = leader, response.generation
+        for group in response.changed_groups:
+            self._on_changed(group)
+
+    def _present(self) -> set[str]:
+        return set().union(*(gateway.consumer_groups() for gateway in self._gateways))
+
+    async def _send(
+        self, leader: Leader, groups: set[str], *, is_whole: bool
+    ) -> ReportMembersResponse:
+        response = ReportMembersResponse()
+        for request in self._requests(groups, is_whole=is_whole):
+            if leader.is_here:
+                response = self._take(request)
+            else:
+                command = Command(REPORT, body=request.SerializeToString())
+                answer = await self._forwarder.tell(leader.address, command)
+                if answer.code:
+                    raise RefusedError(ResponseCode.SYSTEM_ERROR, answer.remark or "refused")
+                response = ReportMembersResponse.FromString(answer.body)
+            if response.wants_whole:
+                break
+        return response
+
+    def _requests(self, groups: set[str], *, is_whole: bool) -> Iterator[ReportMembersRequest]:
+        """Yield what is to be reported of groups, in requests of limited size."""
+        request = ReportMembersRequest(
+            reporter=self._reporter, is_whole=is_whole, generation=self._generation
+        )
+        size_bytes = 0
+        for group in sorted(groups):
+            row = self._row(group)
+            size_bytes += row.ByteSize()
+            if size_bytes > _SIZE_BYTES_MAX and request.groups:
+                yield request
+                size_bytes = row.ByteSize()
+                request = ReportMembersRequest(reporter=self._reporter, generation=self._generation)
+            request.groups.append(row)
+        yield request
+
+    def _row(self, group: str) -> ReportedGroup:
+        row = ReportedGroup(group=group)
+        for gateway in self._gateways:
+            found = gateway.reported(group)
+            if found is not None:
+                row.members.extend(
+                    ReportedMember(client_id=client_id, kind=kind.value)
+                    for client_id, kind in found.kinds.items()
+                )
+                row.subscriptions.extend(
+                    ReportedSubscription(topic=topic, filter=_short(text))
+                    for topic, text in found.filters.items()
+                )
+        return row
+
+    # --- The leader ---
+
+    async def take(self, request: Request) -> Answer:
+        """Take the report of another node. Raises RefusedError from a client."""
+        if not request.connection.is_node:
+            text = "only nodes report members; send heartbeats"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+        if not self._forwarder.leads_here():
+            return ANSWER_LED_ELSEWHERE
+        response = self._take(ReportMembersRequest.FromString(request.command.body))
+        return Answer(body=response.SerializeToString())
+
+    def _take(self, request: ReportMembersRequest) -> ReportMembersResponse:
+        self._context.check_leads()
+        groups = {
+            row.group: Reported(
+                {one.client_id: MemberKind(one.kind) for one in row.members},
+                {one.topic: one.filter for one in row.subscriptions},
+            )
+            for row in request.groups
+        }
+        wants_whole = self._members.report(
+            request.reporter, groups, self._context.clock_ms(), is_whole=request.is_whole
+        )
+        generation, changed = self._members.changed_since(request.reporter, request.generation)
+        return ReportMembersResponse(
+            wants_whole=wants_whole, generation=generation, changed_groups=changed
+        )
+
+
+def _short(text: str) -> str:
+    if len(text) <= _FILTER_LENGTH_MAX:
+        return text
+    return hashlib.sha256(text.encode()).hexdigest()
