@@ -244,6 +244,14 @@ class Members:
         members = sorted(found.members.items())
         return [name for name, one in members if one.kind is MemberKind.POPPING]
 
+    def heard(self, group: str, now_ms: int) -> list[str]:
+        """Return the members that send heartbeats: clients of this protocol. Raises
+        NotReadyError."""
+        self.check_settled(group, now_ms)
+        found = self._group(group, now_ms)
+        members = sorted(found.members.items()) if found is not None else ()
+        return [name for name, one in members if not one.nodes]
+
     def clients_of(self, group: str, now_ms: int) -> dict[str, frozenset[str]]:
         """Return the members of a group that are alive, and the topics each names."""
         self.begin_term(now_ms)

@@ -224,6 +224,13 @@ class GroupAdmin(Calls):
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
+        heard = self._broker.group_members.heard(group, self._context.clock_ms())
+        if heard:
+            text = (
+                f"group {group[:200]!r} has members of QuorumLog's own clients, {heard[0]!r} among "
+                f"them, whose next commit would undo this; stop them, then use qlog group reset"
+            )
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         moved: dict[str, int] = {}
         rows = []
         turn = self._context.turn
