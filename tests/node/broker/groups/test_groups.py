@@ -76,14 +76,18 @@ async def describe_group(node: Fixture, group: str = "g") -> DescribeGroupRespon
 # --- Members ---
 
 
-async def test_members_share_the_topics_they_have_in_common(tmp_path: Path) -> None:
+async def test_members_share_each_topic_with_those_that_read_it(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         assert list((await beat(node, "b")).client_ids) == ["b"]
         found = await beat(node, "a", "orders", "bills")
         assert list(found.client_ids) == ["a", "b"]
         assert (found.heartbeat_ms, found.session_ms) == (2_000, 10_000)
-        assert list((await beat(node, "c", "bills")).client_ids) == ["a", "c"]
-        assert list((await beat(node, "b")).client_ids) == ["a", "b"]
+        assert [row.topic for row in found.readers] == ["bills"], "which one of them reads"
+        bills = await beat(node, "c", "bills")
+        assert list(bills.client_ids) == ["a", "b", "c"]
+        assert [(row.topic, list(row.members)) for row in bills.readers] == [("bills", [0, 2])]
+        orders = (await beat(node, "b")).readers
+        assert [(row.topic, list(row.members)) for row in orders] == [("orders", [0, 1])]
         assert list((await beat(node, "x", group="other")).client_ids) == ["x"]
         alone = await beat(node, "all", is_broadcasting=True)
         assert list(alone.client_ids) == ["all"], "who takes all shares with nobody"

@@ -1,0 +1,151 @@
+"""One membership for all protocols: the leader has it, whichever node its members talk to."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.broker.groups.members import MemberKind
+from node.errors.common import GroupNotEmptyError
+from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DescribeGroupRequest
+from quorumlog.pb.consumer_pb2 import (
+    CommitOffsetsRequest,
+    GroupOffset,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
+from tests.node.rocketmq.remoting.clients import (
+    MEMBERS,
+    RESET,
+    ROUTE,
+    ClassicClient,
+    Gateway,
+    gateway_at,
+)
+from tests.node.rocketmq.remoting.test_forwarding import pair_at
+from tests.patience import eventually
+
+GROUP = "readers"
+SETTLED_MS = 60_000
+
+
+async def beat(gateway: Gateway, client_id: str) -> HeartbeatResponse:
+    """Register a client of QuorumLog's own protocol."""
+    asked = HeartbeatRequest(
+        group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster"
+    )
+    return await gateway.node.broker.groups.heartbeat(asked)
+
+
+async def listed(client: ClassicClient) -> list[str]:
+    found = await client.ask(MEMBERS, {"consumerGroup": GROUP})
+    return json.loads(found.body)["consumerIdList"] if found.code == 0 else []
+
+
+async def part_of(client: ClassicClient, client_id: str) -> list[int]:
+    """Return the queues that RocketMQ's average strategy gives a client."""
+    route = json.loads((await client.ask(ROUTE, {"topic": "orders"})).body)
+    queues = sorted(
+        (row["brokerName"], number)
+        for row in route["queueDatas"]
+        for number in range(row["readQueueNums"])
+    )
+    names = sorted({name for name, _ in queues})
+    members = await listed(client)
+    index, least, more = members.index(client_id), *divmod(len(queues), len(members))
+    lo = index * least + min(index, more)
+    mine = queues[lo : lo + least + (index < more)]
+    return [number * len(names) + names.index(name) for name, number in mine]
+
+
+@pytest.mark.parametrize("others", [("a",), ("z",), ("a", "k", "z"), ("a", "b", "y", "z")])
+async def test_each_queue_has_one_reader_in_a_group_of_two_protocols(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.heartbeat("m@1", group=GROUP)
+        await client.heartbeat("n@1", group=GROUP)
+        for client_id in others:
+            await beat(gateway, client_id)
+        read = await part_of(client, "m@1") + await part_of(client, "n@1")
+        for client_id in others:
+            found = await beat(gateway, client_id)
+            assert found.is_divided
+            read += [queue.queue_id for queue in found.queues if queue.topic == "orders"]
+        assert sorted(read) == [0, 1, 2, 3]
+        assert await listed(client) == sorted([*others, "m@1", "n@1"])
+
+
+async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as (leader, follower):
+        groups = leader.node.broker.groups
+        client, away = await follower.client(), await follower.client()
+        await client.heartbeat("m@1", group=GROUP)
+        assert await listed(client) == ["m@1"], "as soon as the heartbeat has its answer"
+        await away.heartbeat("n@1", group=GROUP)
+        assert await listed(client) == ["m@1", "n@1"]
+        described = await groups.describe_group(DescribeGroupRequest(group=GROUP))
+        assert list(described.client_ids) == ["m@1", "n@1"]
+        await away.close()
+        await eventually(
+            lambda: list(leader.node.broker.group_members.clients_of(GROUP, 0)) == ["m@1"],
+            "the client that left",
+        )
+        found = await beat(leader, "a")
+        assert (list(found.client_ids), found.is_divided) == (["a", "m@1"], True)
+        heard = await client.hear()
+        assert heard.ext == {"consumerGroup": GROUP}, "those at other nodes are notified"
+        offsets = [GroupOffset(topic="orders", queue_id=0, offset=0)]
+        refused = CommitOffsetsRequest(
+            group=GROUP, offsets=offsets, must_be_empty=True, cluster_id="cluster"
+        )
+        with pytest.raises(GroupNotEmptyError):
+            await groups.commit_offsets(refused)
+        with pytest.raises(GroupNotEmptyError):
+            await groups.delete_group(DeleteGroupRequest(group=GROUP))
+
+
+async def test_a_reset_by_a_tool_is_refused_where_it_would_be_undone(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        tool = await gateway.client()
+        asked = {"topic": "orders", "group": GROUP, "timestamp": "0", "bname": "g0.n1"}
+        await beat(gateway, "a")
+        refused = await tool.ask(RESET, asked)
+        assert refused.code == 1
+        assert "qlog group reset" in (refused.remark or "")
+        gateway.node.clock.now_ms += SETTLED_MS
+        assert (await tool.ask(RESET, asked)).code == 0
+
+
+async def test_a_node_that_reports_no_more_takes_its_members_along(tmp_path: Path) -> None:
+    async with pair_at(tmp_path) as (leader, follower):
+        client = await follower.client()
+        await client.heartbeat("m@1", group=GROUP)
+        members, clock = leader.node.broker.group_members, leader.node.clock
+        assert members.clients_of(GROUP, clock.now_ms) == {"m@1": frozenset({"orders"})}
+        assert members.clients_of(GROUP, clock.now_ms + SETTLED_MS) == {}
+        await client.heartbeat("n@1", group=GROUP)
+        await eventually(
+            lambda: list(members.clients_of(GROUP, clock.now_ms)) == ["m@1", "n@1"],
+            "the whole, which a leader that forgot the node asks for",
+        )
+
+
+async def test_members_that_differ_are_told(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        members = gateway.node.broker.group_members
+        one = members.heartbeat(
+            GROUP, "a", frozenset({"orders"}), MemberKind.SHARING, 0, "averagely"
+        )
+        assert one.warnings == []
+        two = members.heartbeat(
+            GROUP, "b", frozenset({"orders", "bills"}), MemberKind.SHARING, 0, "circle"
+        )
+        assert two.readers == {"bills": [1]}
+        assert [text.partition(": ")[2].split(" ")[0:3] for text in two.warnings] == [
+            ["not", "all", "members"],
+            ["members", "divide", "queues"],
+        ]
+        members.heartbeat(GROUP, "c", frozenset({"orders"}), MemberKind.BROADCASTING, 0)
+        assert "broadcasting and sharing" in members.warnings_of(GROUP, 0)[0]
