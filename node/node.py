@@ -343,6 +343,7 @@ class Node:
             identity,
             self.limits,
             receipts=replication.receipts,
+            turn=self.calls.turn,
         )
         self.broker.context.on_damage = self.on_met
         self.scrub = Scrub(

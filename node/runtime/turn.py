@@ -1,25 +1,27 @@
-"""The turn of a handler on the event loop: how long walks of what callers sent may hold it.
+"""The turn of a handler on the event loop: how long calls and walks may hold it.
 
 Owns the slice that all handlers of a node share: together they keep the loop for SLICE_S and one
-step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
-wait for the next slice get it one after another, the addresses of their callers in turn. Of the
-walks of one address that need more than a slice, one runs at a time: what each has put together is
-in memory meanwhile. Callers pay for the rows of their walks. Must not know what is walked.
+step of a walk, then everything else (links, timers, appends) has it for REST_S at least. Handlers
+that wait for the next slice get it one after another, the addresses of their callers in turn. Of
+the walks of one address that need more than a slice, one runs at a time: what each has put together
+is in memory meanwhile. Callers pay for what their walks hold. Must not know what is walked.
 """
 
 import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from node.runtime.accounts import ROW_SIZE_BYTES, Kind, caller
+from node.runtime.accounts import ROW_SIZE_BYTES, Account, Charge, Kind, caller
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.002
 """Far below the heartbeat of a leader, and far above the cost of one turn of the loop."""
+REST_S: Final = 0.002
+"""Half of the loop's time is for what takes no turn, however many handlers wait."""
 _T = TypeVar("_T")
 
 
@@ -32,7 +34,7 @@ class Turn:
         """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
         self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By address."""
-        self._end_s = 0.0
+        self._end_s = -REST_S
 
     def is_over(self) -> bool:
         """Whether the slice is used up, by whatever handler."""
@@ -40,25 +42,36 @@ class Turn:
 
     async def next(self) -> None:
         """Return when the caller may go on: at once within a slice that no other waits for."""
-        if not self._waiting and not self.is_over():
-            return
-        loop, host = asyncio.get_running_loop(), _host()
         if not self._waiting:
-            loop.call_soon(self._grant)
-        granted = loop.create_future()
-        self._waiting.setdefault(host, deque()).append(granted)
+            now_s = self._monotonic_s()
+            if now_s < self._end_s:
+                return
+            if now_s >= self._end_s + REST_S:
+                self._end_s = now_s + SLICE_S
+                return
+            rest_s = self._end_s + REST_S - now_s
+            asyncio.get_running_loop().call_later(rest_s, self._begin)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(_host(), deque()).append(granted)
         await granted
+
+    def _begin(self) -> None:
+        """Begin a slice."""
+        self._end_s = self._monotonic_s() + SLICE_S
+        self._grant()
 
     def _grant(self) -> None:
         """Let one handler go on, in each turn of the loop."""
+        loop = asyncio.get_running_loop()
         if self.is_over():
-            self._end_s = self._monotonic_s() + SLICE_S
+            loop.call_later(REST_S, self._begin)
+            return
         for granted in self._in_turn():
             if not granted.done():
                 granted.set_result(None)
                 break
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._grant)
+            loop.call_soon(self._grant)
 
     def _in_turn(self) -> "Iterator[asyncio.Future[None]]":
         """Yield those who wait, and take them out."""
@@ -69,24 +82,54 @@ class Turn:
                 self._waiting[host] = of_host
             yield granted
 
+    @asynccontextmanager
+    async def walk(self, size_bytes: int = 0) -> "AsyncIterator[Walk]":
+        """Return a walk of the running call, which takes a step where `is_over`. Its caller pays
+        for the bytes until it ends. Walks must not be nested. Raises BusyError."""
+        async with AsyncExitStack() as held:
+            yield Walk(self, held, caller(), size_bytes)
+
     async def over(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield items, and yield to the loop between slices. What is walked must not change
         meanwhile: hand over a list of a table that others change. Walks must not be nested.
 
         The caller pays for those that were made, until the walk ends. Raises BusyError."""
-        account = caller()
-        async with AsyncExitStack() as held:
-            if account is not None:
-                charge = account.charge(Kind.DOCUMENTS, ROW_SIZE_BYTES * length_hint(items), 0)
-                held.callback(charge.release)
-            walk: asyncio.Lock | None = None
+        async with self.walk(ROW_SIZE_BYTES * length_hint(items)) as walk:
             for item in items:
                 if self.is_over():
-                    if walk is None:
-                        walk = self._walks.setdefault(_host(), asyncio.Lock())
-                        await held.enter_async_context(walk)
-                    await self.next()
+                    await walk.step()
                 yield item
+
+    def lock(self, host: str) -> asyncio.Lock:
+        """Return the lock of an address that walks more than a slice."""
+        return self._walks.setdefault(host, asyncio.Lock())
+
+
+class Walk:
+    """One walk. Made by `Turn.walk`."""
+
+    def __init__(
+        self, turn: Turn, held: AsyncExitStack, account: Account | None, size_bytes: int
+    ) -> None:
+        self._turn, self._held = turn, held
+        self._lock: asyncio.Lock | None = None
+        self._charge: Charge | None = None
+        if account is not None:
+            self._charge = account.charge(Kind.DOCUMENTS, size_bytes, 0)
+            held.callback(self._charge.release)
+
+    async def step(self) -> None:
+        """Return when the walk may go on."""
+        if self._turn.is_over():
+            if self._lock is None:
+                self._lock = self._turn.lock(_host())
+                await self._held.enter_async_context(self._lock)
+            await self._turn.next()
+
+    def hold(self, size_bytes: int) -> None:
+        """Have the caller pay for what the walk has put together. Raises BusyError."""
+        if self._charge is not None:
+            self._charge.resize(size_bytes)
 
 
 def _host() -> str:

@@ -22,11 +22,12 @@ from node.framed.frames import (
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
+    ONEWAY,
     Command,
     decode,
     encode_forwarded_head,
 )
-from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN
+from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN, WITHDRAWAL, WITHDRAWN
 
 CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
@@ -124,6 +125,14 @@ class RemotingChannel(asyncio.BufferedProtocol):
         else:
             self._unwritten[opaque] = (head, command.body)
         return future
+
+    def withdraw(self, asked: "asyncio.Future[Command]", opaque: int) -> None:
+        """Give a command up whose answer is of no use any more, at the other node, too."""
+        is_there = opaque in self._waiting and opaque not in self._unwritten
+        asked.cancel()
+        if is_there and self._transport is not None and self._is_taken:
+            command = Command(WITHDRAWAL, flag=ONEWAY, ext={WITHDRAWN: str(opaque)})
+            _write(self._transport, encode_forwarded_head(command), b"")
 
     def _on_timeout(self, opaque: int, timeout_s: float) -> None:
         self._fail(opaque, f"no answer within {timeout_s:.1f} s")

@@ -220,6 +220,9 @@ class Remoting:
 
         async def handle(request: Request) -> Answer:
             await turn.next()
+            while not request.connection.connection.is_taken:
+                await request.connection.connection.writable()
+                await turn.next()
             return await handler(request)
 
         return handle

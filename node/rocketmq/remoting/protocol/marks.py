@@ -16,5 +16,9 @@ LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""
 GREETING: Final = -20_812
 """Code of the first command on a connection between nodes; RocketMQ has no negative ones."""
+WITHDRAWAL: Final = -20_813
+"""Code of a one-way command between nodes: the client of a forwarded command has gone."""
+WITHDRAWN: Final = "opaque"
+"""Ext field of a withdrawal: the number of the command."""
 TOKEN: Final = "token"
 """Ext field of a greeting: the token of the node that is greeted, in hexadecimal digits."""
