@@ -34,7 +34,9 @@ class Turn:
         """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
         self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By address."""
-        self._end_s = -REST_S
+        self._end_s = self._rest_end_s = -REST_S
+        self._is_running = False
+        """Whether a handler went on in this turn of the loop."""
 
     def is_over(self) -> bool:
         """Whether the slice is used up, by whatever handler."""
@@ -42,36 +44,51 @@ class Turn:
 
     async def next(self) -> None:
         """Return when the caller may go on: at once within a slice that no other waits for."""
+        loop = asyncio.get_running_loop()
         if not self._waiting:
             now_s = self._monotonic_s()
-            if now_s < self._end_s:
+            is_rested = not self._is_running and now_s >= self._rest_end_s
+            if is_rested or now_s < self._end_s:
+                if now_s >= self._end_s:
+                    self._end_s = now_s + SLICE_S
+                self._run(loop)
                 return
-            if now_s >= self._end_s + REST_S:
-                self._end_s = now_s + SLICE_S
-                return
-            rest_s = self._end_s + REST_S - now_s
-            asyncio.get_running_loop().call_later(rest_s, self._begin)
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            loop.call_later(max(self._rest_end_s - now_s, REST_S), self._begin)
+        granted: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(_host(), deque()).append(granted)
         await granted
 
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that a handler goes on. However long it takes, the rest begins behind it."""
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._ran)
+
+    def _ran(self) -> None:
+        self._is_running = False
+        self._rest_end_s = max(self._end_s, self._monotonic_s()) + REST_S
+
     def _begin(self) -> None:
-        """Begin a slice."""
+        """Begin a slice, in which one handler goes on in any case."""
         self._end_s = self._monotonic_s() + SLICE_S
         self._grant()
 
-    def _grant(self) -> None:
-        """Let one handler go on, in each turn of the loop."""
-        loop = asyncio.get_running_loop()
+    def _go_on(self) -> None:
+        """Let one more handler go on, in this slice or the next."""
         if self.is_over():
-            loop.call_later(REST_S, self._begin)
-            return
+            asyncio.get_running_loop().call_later(REST_S, self._begin)
+        else:
+            self._grant()
+
+    def _grant(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._run(loop)
         for granted in self._in_turn():
             if not granted.done():
                 granted.set_result(None)
                 break
         if self._waiting:
-            loop.call_soon(self._grant)
+            loop.call_soon(self._go_on)
 
     def _in_turn(self) -> "Iterator[asyncio.Future[None]]":
         """Yield those who wait, and take them out."""

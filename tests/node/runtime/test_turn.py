@@ -57,8 +57,10 @@ async def test_addresses_share_the_slices_and_each_has_one_long_walk_at_a_time()
         before = len(order) + len(waited)
         await asyncio.sleep(0)
         ran = max(ran, len(order) + len(waited) - before)
-    assert ran == 1, "one step of all in a turn of the loop, as each uses a whole slice"
-    assert order == ["a1", "b1", "a1", "b1", "a1", "b1", "a2", "a2", "a2"]
+    # A step uses a whole slice: one that waited, and one that came before it ran.
+    assert ran <= 2
+    assert [one for one in order if one != "b1"] == ["a1"] * 3 + ["a2"] * 3
+    assert order[-2:] == ["a2", "a2"], "the other address did not wait for both"
     assert waited == ["c1", "d1", "c2", "c3"]
 
 
