@@ -161,13 +161,14 @@ class Groups:
         group = self._context.state.groups.get(request.group, {})
         response = FetchOffsetsResponse()
         if request.queues:
-            for queue in request.queues:
+            async for queue in self._context.turn.over(request.queues):
                 offset = group.get(queue.topic, {}).get(queue.queue_id, _NO_OFFSET)
                 response.offsets.append(
                     GroupOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
                 )
         else:
-            for topic, queue_id, offset in _rows(group):
+            rows = [*_rows(group)]
+            async for topic, queue_id, offset in self._context.turn.over(rows):
                 response.offsets.append(GroupOffset(topic=topic, queue_id=queue_id, offset=offset))
         return response
 

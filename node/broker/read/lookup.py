@@ -210,6 +210,7 @@ class _Trace:
             for message in _messages(result.data):
                 if is_copy(message):
                     yield message
+                await self._walk.step()
             self._left_count -= result.record_count
             offset = result.next_offset
             await self._walk.step()
