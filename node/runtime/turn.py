@@ -104,7 +104,10 @@ class Turn:
         """Return a walk of the running call, which takes a step where `is_over`. Its caller pays
         for the bytes until it ends. Walks must not be nested. Raises BusyError."""
         async with AsyncExitStack() as held:
-            yield Walk(self, held, caller(), size_bytes)
+            walk = Walk(self, held, caller(), size_bytes)
+            if self.lock(_host()).locked():
+                await walk.wait()  # What it would put together meanwhile is not in memory.
+            yield walk
 
     async def over(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield items, and yield to the loop between slices. What is walked must not change
@@ -138,10 +141,14 @@ class Walk:
     async def step(self) -> None:
         """Return when the walk may go on."""
         if self._turn.is_over():
-            if self._lock is None:
-                self._lock = self._turn.lock(_host())
-                await self._held.enter_async_context(self._lock)
-            await self._turn.next()
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Return in the turn of the address, when its other walks that take long have ended."""
+        if self._lock is None:
+            self._lock = self._turn.lock(_host())
+            await self._held.enter_async_context(self._lock)
+        await self._turn.next()
 
     def hold(self, size_bytes: int) -> None:
         """Have the caller pay for what the walk has put together. Raises BusyError."""
