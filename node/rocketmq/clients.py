@@ -8,7 +8,7 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import islice
 from typing import Final
 
@@ -202,12 +202,14 @@ class GatewayClients:
         client.question_size_bytes += size_bytes
         self.question_size_bytes += size_bytes
 
-    def producer_topics(self, existing: Iterable[str]) -> dict[str, str]:
-        """Return the topics of all producers that can be asked something, of those that exist, and
-        the address of one of its producers for each."""
-        named = self._by_topic.keys() & existing
-        found = ((topic, next(self.producers_of(topic), None)) for topic in named)
-        return {topic: client.host for topic, client in found if client is not None}
+    def producer_topics(self, existing: Set[str]) -> list[set[str]]:
+        """Return, for each address, the topics of its producers that can be asked something, of
+        those that exist."""
+        found = []
+        for clients in self._by_host.values():
+            asked = (client.topics for client in clients.values() if client.commands is not None)
+            found.append(set[str]().union(*(existing & topics for topics in asked)))
+        return found
 
     @property
     def stream_count(self) -> int:

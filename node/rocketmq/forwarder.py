@@ -50,6 +50,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
 )
+_OWN_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+"""Else gRPC gives two channels to one address the same connection."""
 _NOTHING_HAPPENED: Final = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of a node's gRPC before any handler saw the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
@@ -74,7 +76,8 @@ class ForwardedCall(NamedTuple):
 
 
 class Forwarder:
-    """Forwards calls over one connection to each node. One per gateway."""
+    """Forwards calls over one connection to each node, and has another one for what this node asks
+    itself: a connection has a limit of calls. One per gateway."""
 
     def __init__(
         self,
@@ -86,7 +89,8 @@ class Forwarder:
         self._cluster = cluster
         self._token_of = token_of
         self._credentials = credentials
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
+        """By address, and whether it is for this node's own calls."""
         self._under_way: Counter[tuple[str, str]] = Counter()
         """Calls without an answer, by node, and host of the client."""
         self.forwarded_total = 0
@@ -202,7 +206,7 @@ class Forwarder:
         self, address: str, request: CheckTransactionsRequest
     ) -> AsyncIterator[TransactionCheck]:
         """Yield the questions to producers of the leader at an address. Raises CallRefusedError."""
-        method = self._channel(address).unary_stream(
+        method = self._channel(address, is_own=True).unary_stream(
             _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,
             response_deserializer=TransactionCheck.FromString,
@@ -218,7 +222,7 @@ class Forwarder:
 
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""
-        method = self._channel(address).unary_unary(
+        method = self._channel(address, is_own=True).unary_unary(
             _ROUTE,
             request_serializer=RouteRequest.SerializeToString,
             response_deserializer=RouteResponse.FromString,
@@ -230,14 +234,15 @@ class Forwarder:
             return None
         return found
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
+    def _channel(self, address: str, *, is_own: bool = False) -> grpc.aio.Channel:
+        channel = self._channels.get((address, is_own))
         if channel is None:
+            options = _OWN_OPTIONS if is_own else _OPTIONS
             if self._credentials is None:
-                channel = grpc.aio.insecure_channel(address, _OPTIONS)
+                channel = grpc.aio.insecure_channel(address, options)
             else:
-                channel = grpc.aio.secure_channel(address, self._credentials, _OPTIONS)
-            self._channels[address] = channel
+                channel = grpc.aio.secure_channel(address, self._credentials, options)
+            self._channels[address, is_own] = channel
         return channel
 
     async def stop(self) -> None:
