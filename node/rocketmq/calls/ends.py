@@ -7,7 +7,7 @@ each node that their routes name, and some keep one to their access point alone 
 """
 
 import asyncio
-from itertools import chain, zip_longest
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import structlog
@@ -144,19 +144,19 @@ class EndCalls:
 
     def _wanted(self) -> dict[tuple[str, str], Leader]:
         """Return the groups and topics to ask about, and who leads: of each address in turn."""
-        hosts = self._clients.producer_topics(set(self._cluster.topic_names()))
+        existing = set(self._cluster.topic_names())
+        topics = dict.fromkeys(islice(self._clients.producer_topics(existing), TOPIC_COUNT_MAX))
         groups: dict[str, list[str]] = {}
-        for group, topic in self._cluster.groups_of(set().union(*hosts)):
+        for group, topic in self._cluster.groups_of(topics):
             groups.setdefault(topic, []).append(group)
         leaders = {group: self._cluster.leader_of(group) for group in {*chain(*groups.values())}}
-        wanted: dict[tuple[str, str], Leader] = {}
-        for topic in chain.from_iterable(zip_longest(*map(sorted, hosts), fillvalue="")):
-            for group in groups.get(topic, ()):
-                if (leader := leaders[group]) is not None:
-                    wanted[group, topic] = leader
-                    if len(wanted) == TOPIC_COUNT_MAX:
-                        return wanted
-        return wanted
+        wanted = (
+            ((group, topic), leader)
+            for topic in topics
+            for group in groups.get(topic, ())
+            if (leader := leaders[group]) is not None
+        )
+        return dict(islice(wanted, TOPIC_COUNT_MAX))
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._checks.pop(key).task.cancel()
