@@ -17,6 +17,7 @@ import grpc
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import Kind, caller
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.services.server import STREAM_COUNT_MAX
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
@@ -164,9 +165,11 @@ class Forwarder:
     @contextmanager
     def _room(self, call: ForwardedCall, address: str) -> Iterator[None]:
         """Hold one of the calls that a node takes of this one. Raises CallRefusedError."""
-        key = (address, call.host)
-        if self._under_way[key] >= CALLS_OF_HOST_MAX:
-            text = f"{CALLS_OF_HOST_MAX} calls of one address wait for {address}, the limit"
+        key, limit, account = (address, call.host), CALLS_OF_HOST_MAX, caller()
+        if account is not None:  # The other node takes as many calls of a connection as this one.
+            limit = max(1, min(limit, account.limits[Kind.CALLS][0] // 3))
+        if self._under_way[key] >= limit:
+            text = f"{limit} calls of one address wait for {address}, the limit"
             raise CallRefusedError(Code.TOO_MANY_REQUESTS, f"{text}; try again")
         self._under_way[key] += 1
         try:

@@ -17,7 +17,8 @@ from node.rocketmq.calls import ends
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import HERE, Leader
 from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
-from node.runtime.accounts import Accounts, Kind, on_behalf_of
+from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import Accounts, Kind, limits_of, on_behalf_of
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
 from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest
@@ -233,6 +234,16 @@ async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
         pair.leader.node.driver.release()
         assert [(await send).status.code for send in sends] == [Code.OK] * 2
         assert not pair.follower.rocketmq.forwarder._under_way
+
+
+def test_calls_of_one_address_leave_room_at_a_leader_that_takes_few() -> None:
+    unused: Any = None
+    one, call = forwarder.Forwarder(unused, None, unused), forwarder.ForwardedCall
+    sent = call("SendMessage", b"x", (), 0, 0, "10.0.0.9:77")
+    with on_behalf_of(Accounts(limits_of(48)).open("10.0.0.9")):
+        with one._room(sent, "leader"), one._room(sent, "leader"):
+            with pytest.raises(CallRefusedError, match="2 calls of one"), one._room(sent, "leader"):
+                pass
 
 
 async def test_what_a_node_asks_takes_no_call_of_the_clients_it_forwards() -> None:
