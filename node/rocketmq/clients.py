@@ -7,8 +7,8 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Set
 from itertools import islice
 from typing import Final
 
@@ -67,6 +67,8 @@ class GatewayClients:
         """The same by the address that pays. Invariant: no inner table is empty."""
         self._by_topic: dict[str, dict[GatewayClient, None]] = {}
         """Those that send to a topic. Invariant: no inner table is empty."""
+        self._topics_of_host: dict[str, dict[str, int]] = {}
+        """By address, how many of its clients send to each topic: no zeros, no empty tables."""
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
@@ -106,12 +108,18 @@ class GatewayClients:
             client.charge.resize(_size_bytes(client.client_id, topics))
         self._forget_topics(client)
         client.topics = topics
+        counts = self._topics_of_host.setdefault(client.host, {}) if topics else {}
         for topic in topics:
             self._by_topic.setdefault(topic, {})[client] = None
+            counts[topic] = counts.get(topic, 0) + 1
 
     def _forget_topics(self, client: GatewayClient) -> None:
         for topic in client.topics:
             remove_from(self._by_topic, topic, client)
+            counts = self._topics_of_host[client.host]
+            counts[topic] -= 1
+            if not counts[topic]:
+                remove_from(self._topics_of_host, client.host, topic)
         client.topics = frozenset()
 
     def left(self, client_id: str) -> None:
@@ -202,12 +210,20 @@ class GatewayClients:
         client.question_size_bytes += size_bytes
         self.question_size_bytes += size_bytes
 
-    def producer_topics(self, existing: Iterable[str]) -> dict[str, str]:
-        """Return the topics of all producers that can be asked something, of those that exist, and
-        the address of one of its producers for each."""
-        named = self._by_topic.keys() & existing
-        found = ((topic, next(self.producers_of(topic), None)) for topic in named)
-        return {topic: client.host for topic, client in found if client is not None}
+    def producer_topics(self, existing: Set[str]) -> Iterator[str]:
+        """Yield the topics of all producers that can be asked something, of those that exist, once:
+        one that each address names in turn."""
+        seen = set[str]()
+        rows = deque(filter(existing.__contains__, row) for row in self._topics_of_host.values())
+        while rows:
+            row = rows.popleft()
+            topic = next(row, None)
+            if topic is None:
+                continue
+            rows.append(row)
+            if topic not in seen and next(self.producers_of(topic), None) is not None:
+                yield topic
+            seen.add(topic)
 
     @property
     def stream_count(self) -> int:
