@@ -4,7 +4,9 @@ Owns the slice that all handlers of a node share: together they keep the loop fo
 step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
 wait for the next slice get it one after another, the addresses of their callers in turn. Of the
 walks of one address that need more than a slice, one runs at a time: what each has put together is
-in memory meanwhile. Callers pay for the rows of their walks. Must not know what is walked.
+in memory meanwhile. Callers pay for the rows of their walks. What no call waits for, such as the
+rows that ended connections leave, is done in slices too, as the node's own work. Must not know what
+is walked.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
+from contextvars import Context
 from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -32,6 +35,9 @@ class Turn:
         """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
         self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By address."""
+        self._left: OrderedDict[str, deque[Iterator[None]]] = OrderedDict()
+        """Work that no call waits for, by the address that left it, the next one first. Invariant:
+        no inner queue is empty."""
         self._end_s = 0.0
 
     def is_over(self) -> bool:
@@ -42,12 +48,42 @@ class Turn:
         """Return when the caller may go on: at once within a slice that no other waits for."""
         if not self._waiting and not self.is_over():
             return
-        loop, host = asyncio.get_running_loop(), _host()
+        await self._wait(_host())
+
+    def _wait(self, host: str) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._grant)
-        granted = loop.create_future()
+        granted: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(host, deque()).append(granted)
-        await granted
+        return granted
+
+    def later(self, host: str, steps: Iterator[None]) -> None:
+        """Take steps in slices, as work of the node: one at a time of each address that left some,
+        so that what one left delays no other for long. `host` is empty for the node itself."""
+        if not self._left:
+            self._take_later()
+        self._left.setdefault(host, deque()).append(steps)
+
+    def _take_later(self) -> None:
+        # No caller pays for what the steps do.
+        self._wait("").add_done_callback(self._take_steps, context=Context())
+
+    def _take_steps(self, _granted: "asyncio.Future[None]") -> None:
+        """Take steps until the slice is over. An error ends its own work, and is the loop's."""
+        try:
+            while self._left:
+                host, of_host = next(iter(self._left.items()))
+                self._left.move_to_end(host)
+                if next(of_host[0], True):
+                    of_host.popleft()
+                if not of_host:
+                    del self._left[host]
+                if self.is_over():
+                    break
+        finally:
+            if self._left:
+                self._take_later()
 
     def _grant(self) -> None:
         """Let one handler go on, in each turn of the loop."""

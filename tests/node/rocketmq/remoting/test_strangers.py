@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ import pytest
 
 from node.config.limits import Limits
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX
+from node.rocketmq.remoting.reserved_ids import RESERVED_S
 from node.runtime.accounts import MIB, Kind, Limit
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, ListGroupsRequest
 from store.record.message import parse_message_id
@@ -168,6 +170,9 @@ async def test_strangers_cost_the_checked_nothing_and_leave_nothing(
         assert accounts.refused.total(), "no limit was met"
         accounts.settle()
         gateway.remoting.transactions.forget_absent()
+        reserved = gateway.remoting.groups.clients._reserved
+        reserved._monotonic_s = lambda: time.monotonic() + RESERVED_S
+        reserved.expire()
         gateway.node.clock.now_ms += Limits().session_ms
         await gateway.node.broker.groups.list_groups(ListGroupsRequest())  # Drops silent members.
         held = {kind.name: accounts.held(kind) for kind in Kind if kind not in DURABLE}
