@@ -2,9 +2,9 @@
 
 Owns the table and its bounds. A consumer sends its heartbeats to every address of its route, so
 each node knows all members of a group; a client belongs to the connection that its last heartbeat
-came on, and leaves with it. Rows of connections that ended are removed in slices, and shown to
-nobody meanwhile. The node tells members of a group when it changes, and then each of
-them shares out its queues again.
+came on, and leaves with it. Rows of connections that ended are removed in slices, and no call shows
+them meanwhile. The node tells members of a group when it changes, and then each of them shares out
+its queues again.
 """
 
 import logging

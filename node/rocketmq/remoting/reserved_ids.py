@@ -1,8 +1,8 @@
 """Client ids whose connection broke: for a while they are those of the address that they had.
 
-Owns the rows and their bounds. Else whoever waits for the break takes the place of a client, which
-could not come back then. Must not know connections. An address that has too many loses its own
-oldest ones first: a stranger cannot fill the table.
+Owns the rows and their bounds. Else a stranger that waits for the break takes the place of a
+client, which cannot come back then. An address that has too many loses its own oldest ones first: a
+stranger cannot fill the table. Must not know connections.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class ReservedIds:
         if len(own) > OF_ADDRESS_MAX:
             self.forget(next(iter(own)))
         elif len(self._rows) > COUNT_MAX:
-            largest = max(self._of_address, key=lambda one: len(self._of_address[one]))
+            largest = max(self._of_address, key=lambda host: len(self._of_address[host]))
             self.forget(next(iter(self._of_address[largest])))
 
     def forget(self, row: _Row) -> None:

@@ -95,7 +95,7 @@ async def test_a_connection_that_ends_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("what", ["members", "producers and their checks", "locks"])
-async def test_rows_of_connections_that_end_go_in_slices_and_are_shown_to_nobody(
+async def test_rows_of_connections_that_end_go_in_slices_and_are_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     kind, hold = HOLDS[what]
