@@ -21,10 +21,11 @@ from quorumlog.pb.rocketmq_pb2 import Code
 
 _EXPIRED_COUNT: Final = 512
 SILENT_S_MAX: Final = 120.0
-"""Time after which a silent client without a stream is forgotten."""
+"""Time after which a silent client without a stream is forgotten; until then its id is that of its
+address."""
 ALIVE_S: Final = 35.0
-"""Time after its last call for which a client without a stream counts as alive: three heartbeats,
-and some."""
+"""Time after its last call for which messages of a client without a stream are renewed: three
+heartbeats, and some."""
 COMMAND_COUNT_MAX: Final = 64
 """Commands that wait for one client. More are dropped: their caller repeats them."""
 QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
@@ -76,18 +77,21 @@ class GatewayClients:
         return len(self._clients)
 
     def check_own(self, client_id: str) -> None:
-        """Raise CallRefusedError if a client of another address is alive under this id: a stranger
-        must not end it, or take its place."""
+        """Raise CallRefusedError if this id is that of a client of another address, which did not
+        announce its end and was not silent for long: a stranger must not end it, or take its place
+        while its connection is broken."""
         client = self._clients.get(client_id)
-        if client is not None and not pays_for(client.charge) and self.is_alive(client_id):
-            text = "a live client of another address has this id; give each client its own"
+        if client is None or pays_for(client.charge, caller()):
+            return
+        if client.commands is not None or time.monotonic() - client.last_seen_s < SILENT_S_MAX:
+            text = "a client of another address has this id; give each client its own"
             raise CallRefusedError(Code.FORBIDDEN, text)
 
     def seen(self, client_id: str) -> GatewayClient:
         """Note that a client called; return it. Raises BusyError, and as `check_own`."""
         self.check_own(client_id)
         client = self._clients.get(client_id)
-        if client is not None and not pays_for(client.charge):
+        if client is not None and not pays_for(client.charge, caller()):
             self.left(client_id)  # It is silent, and its id goes to the caller.
             client = None
         if client is None:
@@ -230,11 +234,12 @@ class GatewayClients:
         """Count of clients with a stream."""
         return sum(client.commands is not None for client in self._clients.values())
 
-    def expire(self) -> None:
-        """Forget clients that were silent for too long, some at a time."""
+    def expire(self) -> Iterator[None]:
+        """Forget clients that were silent for too long, some at a time, in steps."""
         now_s = time.monotonic()
         for _ in range(min(len(self._clients), _EXPIRED_COUNT)):
             self._forget_silent(now_s)
+            yield
 
     def _forget_silent(self, now_s: float) -> None:
         """Look at two clients for each that calls."""
@@ -245,9 +250,8 @@ class GatewayClients:
                 self.left(client_id)
 
 
-def pays_for(charge: Charge | None) -> bool:
-    """Whether the address of the caller pays for something; the node itself may end anything."""
-    account = caller()
+def pays_for(charge: Charge | None, account: Account | None) -> bool:
+    """Whether the address of a caller pays for something; the node itself may end anything."""
     if charge is None or account is None:
         return True
     return charge.account.address.what == account.address.what

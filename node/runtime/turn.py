@@ -4,7 +4,9 @@ Owns the slice that all handlers of a node share: together they keep the loop fo
 step of a walk, then everything else (links, timers, appends) has it for REST_S at least. Handlers
 that wait for the next slice get it one after another, the addresses of their callers in turn. Of
 the walks of one address that need more than a slice, one runs at a time: what each has put together
-is in memory meanwhile. Callers pay for what their walks hold. Must not know what is walked.
+is in memory meanwhile. Callers pay for what their walks hold. What no call waits for, such as the
+rows that ended connections leave, is done in slices too, as the node's own work. Must not know what
+is walked.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import Context
 from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -34,6 +37,9 @@ class Turn:
         """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
         self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By address."""
+        self._left: OrderedDict[str, deque[Iterator[None]]] = OrderedDict()
+        """Work that no call waits for, by the address that left it, the next one first. Invariant:
+        no inner queue is empty."""
         self._end_s = self._rest_end_s = -REST_S
         self._is_running = False
         """Whether a handler went on in this turn of the loop."""
@@ -53,10 +59,44 @@ class Turn:
                     self._end_s = now_s + SLICE_S
                 self._run(loop)
                 return
-            loop.call_later(max(self._rest_end_s - now_s, REST_S), self._begin)
+        await self._wait(loop, _host())
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, host: str) -> "asyncio.Future[None]":
+        """Return the future of a turn."""
+        if not self._waiting:
+            rest_s = self._rest_end_s - self._monotonic_s()
+            loop.call_later(REST_S if self._is_running else max(rest_s, 0), self._begin)
         granted: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(_host(), deque()).append(granted)
-        await granted
+        self._waiting.setdefault(host, deque()).append(granted)
+        return granted
+
+    def later(self, host: str, steps: Iterator[None]) -> None:
+        """Take steps in slices, as work of the node: one at a time of each address that left some,
+        so that what one left delays no other for long. `host` is empty for the node itself."""
+        if not self._left:
+            self._take_later()
+        self._left.setdefault(host, deque()).append(steps)
+
+    def _take_later(self) -> None:
+        # No caller pays for what the steps do.
+        wait = self._wait(asyncio.get_running_loop(), "")
+        wait.add_done_callback(self._take_steps, context=Context())
+
+    def _take_steps(self, _granted: "asyncio.Future[None]") -> None:
+        """Take steps until the slice is over. An error ends its own work, and is the loop's."""
+        try:
+            while self._left:
+                host, of_host = next(iter(self._left.items()))
+                self._left.move_to_end(host)
+                if next(of_host[0], True):
+                    of_host.popleft()
+                if not of_host:
+                    del self._left[host]
+                if self.is_over():
+                    break
+        finally:
+            if self._left:
+                self._take_later()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note that a handler goes on. However long it takes, the rest begins behind it."""

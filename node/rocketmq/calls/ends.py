@@ -129,7 +129,7 @@ class EndCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._clients.expire()
+        self._broker.context.turn.later("", self._clients.expire())
         if len(self._clients):
             self.watch()
         wanted = self._wanted()

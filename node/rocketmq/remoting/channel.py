@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from node.framed.frames import (
@@ -32,6 +33,8 @@ from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN, WITHDRAWAL, W
 CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
+_FAILED_COUNT: Final = 64
+"""Commands that fail in one turn of the loop: some ms."""
 _SENT: Final = FramedLimits()
 """What the other node takes, but for the growth of what is forwarded."""
 _TAKEN: Final = FramedLimits(frame_size_bytes_max=16 << 20, header_size_bytes_max=(16 << 20) - 1)
@@ -165,9 +168,15 @@ class RemotingChannel(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._transport = None
-        for opaque in list(self._waiting):
-            self._fail(opaque, why)
+        self._fail_some(why)
         self._on_end(self)
+
+    def _fail_some(self, why: str) -> None:
+        """Fail some commands in each turn of the loop: their calls go on in the next one."""
+        for opaque in list(islice(self._waiting, _FAILED_COUNT)):
+            self._fail(opaque, why)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._fail_some, why)
 
     # --- asyncio.BufferedProtocol ---
 

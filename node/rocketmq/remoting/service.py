@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -248,10 +249,13 @@ class Remoting:
         raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     def _on_closed(self, connection: RemotingConnection) -> None:
-        account, clients = connection.connection.account, self.groups.clients
-        clients.on_closed(connection)
-        self.locks.on_closed(account, clients.is_consumer)
-        self.transactions.on_closed(account)
+        account = connection.connection.account
+        steps = chain(
+            self.groups.clients.on_closed(connection),
+            self.locks.on_closed(account),
+            self.transactions.on_closed(account),
+        )
+        self._shared.context.turn.later(account.address.what, steps)
 
     async def _look(self) -> None:
         """Take silent clients out and samples of counters, at intervals, and look for a name that

@@ -6,6 +6,7 @@ asks those that are connected to it.
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import structlog
@@ -93,21 +94,22 @@ class TransactionCalls(Calls):
     def _watch_again(self, group: str) -> None:
         """Have a producer that is here pay from now on."""
         known = self._shared.clients.producers.get(group)
-        if known is not None:
-            self.watch(group, next(iter(known.members.values())).account)
+        member = None if known is None else next(known.connected(), None)
+        if member is not None:
+            self.watch(group, member.account)
 
     def _drop(self, group: str) -> None:
         check = self._checks.pop(group)
         check.charge.release()
         check.task.cancel()
 
-    def on_closed(self, account: Account) -> None:
-        """Let other producers pay for the groups that one asked about; it has gone."""
-        for group in [
-            one for one, check in self._checks.items() if check.charge.account is account
-        ]:
-            self._drop(group)
-            self._watch_again(group)
+    def on_closed(self, account: Account) -> Iterator[None]:
+        """Let other producers pay for the groups that one asked about, in steps; it has gone."""
+        for group, check in list(self._checks.items()):
+            if check.charge.account is account and self._checks.get(group) is check:
+                self._drop(group)
+                self._watch_again(group)
+                yield
 
     def forget_absent(self) -> None:
         """Ask no more for groups without a producer at this node."""
@@ -137,10 +139,9 @@ class TransactionCalls(Calls):
 
     def _ask(self, group: str, check: transaction_pb2.TransactionCheck) -> bool:
         """Ask one producer of a group; return whether there is one."""
-        known = self._shared.clients.producers.get(group)
-        if known is None:
+        members = [*self._shared.clients.members((False, group)).values()]
+        if not members:
             return False
-        members = list(known.members.values())
         self._turn += 1
         member = members[self._turn % len(members)]
         message = decode_message(check.records)
