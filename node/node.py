@@ -346,6 +346,7 @@ class Node:
             identity,
             self.limits,
             receipts=replication.receipts,
+            turn=self.calls.turn,
         )
         self.broker.context.on_damage = self.on_met
         self.scrub = Scrub(
@@ -457,6 +458,7 @@ class Node:
             self.replication.link.is_connected,
             self._node_proof(),
             self.rocketmq.clients,
+            self.rocketmq.forwarder.questions,
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,

@@ -6,6 +6,7 @@ Owns the reads; must not know appends, threads or recovery. The engine says what
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from store import format as fmt
 from store.derived.keys.index_lookup import IndexStep
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
@@ -21,7 +22,13 @@ from store.files.mapped_file import View
 from store.ledger.ledger import Ledger
 from store.log.commit_log import CommitLog
 from store.record.check import store_timestamp
-from store.record.message import Message, decode_message
+from store.record.message import (
+    Message,
+    decode_message,
+    decode_properties,
+    index_keys,
+    record_layout,
+)
 
 _RECORD_SIZE_BYTES_FIRST: Final = 4096  # Read at once when the size of a record is not known.
 _BEGINS_MAX: Final = 65_536
@@ -231,12 +238,34 @@ class Reads:
         ):
             if position < max(self.log.min_position, self.origin(topic)):
                 return
-            message = self.message_at(position) if is_candidate else None
+            message = None
+            if is_candidate and self._may_carry(position, topic, key):
+                message = self.message_at(position)
             if message is not None:
                 in_time = lo_unix_ms <= message.store_unix_ms < hi_unix_ms
                 if message.topic != topic or key not in message.keys or not in_time:
                     message = None
             yield KeyStep(position, message)
+
+    def _may_carry(self, position: int, topic: str, key: str) -> bool:
+        """Return whether a record may carry a key. Reads no body: the hash of a key can be that of
+        large records with other keys. What was not checked yet may."""
+        size_at, hi = position + fmt.INT32.size, self._visible_position()
+        if not self.log.min_position <= position < size_at <= hi:
+            return True
+        with self.log.view(position, fmt.INT32.size) as view:
+            (size_bytes,) = fmt.INT32.unpack(view)
+        end = position + size_bytes
+        if not size_at <= end <= hi or not self.log.checked.covers(position, end):
+            return True
+        try:
+            with self.log.view(position, size_bytes) as view:
+                layout = record_layout(view, 0)
+                of_topic = bytes(view[layout.topic_at : layout.topic_hi])
+                properties = decode_properties(bytes(view[layout.properties_at :]))
+        except RecordFormatError:
+            return True  # `message_at` finds out what is there.
+        return of_topic == topic.encode() and key in index_keys(properties)
 
     def _index_steps(
         self, topic: str, key: str, lo_unix_ms: int, hi_unix_ms: int, hi_position: int

@@ -31,7 +31,7 @@ ENDING_COUNT: Final = 4
 DURABLE: Final = frozenset(
     {
         *(Kind.TRANSACTIONS, Kind.DELIVERIES, Kind.NAMES),
-        *(Kind.OFFSETS, Kind.PRODUCERS, Kind.DELAYED),
+        *(Kind.OFFSETS, Kind.PRODUCERS, Kind.DELAYED, Kind.KEYS, Kind.VALUES),
     }
 )
 """What stays when its caller has gone."""

@@ -37,6 +37,7 @@ from node.config.limits import Limits
 from node.errors.common import BadRequestError
 from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
+from node.runtime.turn import Turn
 from node.state.machine import StateMachine
 from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
@@ -79,12 +80,15 @@ class Broker:
         receipts: ReceiptRules,
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = unix_ms,
+        turn: Turn | None = None,
     ) -> None:
         """Register as a listener of the driver.
 
         `clock_ms` is for sessions of group members and for looks at what callers made; `unix_ms`
-        for times that go into the state."""
-        context = Context(driver, store, machine, identity, limits, receipts, clock_ms)
+        for times that go into the state. `turn` is that of all calls of the node."""
+        context = Context(
+            driver, store, machine, identity, limits, receipts, clock_ms, turn or Turn()
+        )
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
         self._clock_ms = clock_ms
@@ -198,6 +202,7 @@ class Broker:
         if len(request.topics) > limits.topic_count_max:
             expected = f"at most {limits.topic_count_max} of them"
             raise BadRequestError("topics", expected, str(len(request.topics)))
+        topics = list(dict.fromkeys(request.topics))
         nodes = sorted({*context.identity.addresses, *context.state.members})
         response = RouteResponse(
             cluster_id=context.identity.cluster_id,
@@ -208,11 +213,11 @@ class Broker:
             batch_size_bytes_max=self.produce.batch_size_bytes_max,
             body_size_bytes_max=context.store.config.body_size_bytes_max,
             group=context.identity.group,
-            groups=self.other_groups(request.topics),
+            groups=self.other_groups(topics),
             framed_address=self.framed_address,
             remoting_addresses=self.remoting_addresses,
         )
-        for name in request.topics:
+        async for name in context.turn.over(topics):
             topic = context.state.topic(name)
             if topic is not None:
                 response.topics.append(

@@ -125,8 +125,9 @@ class Limits:
     transaction_age_ms_max: int = 86_400_000
     """Age at which a transaction is given up even if its producer could still be asked: one day, a
     third of the usual retention, so that its messages are not deleted before its end is known."""
-    transaction_producer_count_max: int = 4_096
-    """Producers that wait for questions. Above it `node.busy`."""
+    transaction_producer_count_max: int = 8_192
+    """Producers that wait for questions. Above it `node.busy`. Each node has 1,000 at most for its
+    clients of RocketMQ, so those of seven nodes leave room to others."""
     transaction_question_count_max: int = 64
     """Questions that one producer has not taken yet; the node asks others of its group meanwhile.
     """

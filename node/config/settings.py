@@ -320,7 +320,8 @@ class Settings(BaseModel):
     )
     rpc_count_max: int = _setting(
         16_384,
-        "Maximum number of calls served at once; above it RESOURCE_EXHAUSTED.",
+        "Maximum number of calls served at once, half of them over gRPC; above it "
+        "RESOURCE_EXHAUSTED.",
         ge=16,
         le=1_000_000,
     )

@@ -312,10 +312,13 @@ class CallConversation:
                 self._answer(number, opaque, response, records)
 
     async def _answer_of(self, method: FramedMethod, request: Message) -> Answer:
-        """Carry a call out, once the client takes its answers: many at once cost much, and most
-        of them would be dropped."""
-        if not self._connection.is_taken:
+        """Carry a call out in its turn, once the client takes its answers: many at once cost much,
+        and most of them would be dropped."""
+        turn = self._shared.served.turn
+        await turn.next()
+        while not self._connection.is_taken:
             await self._connection.writable()
+            await turn.next()
         return await method.call(request)
 
     async def _tail(self, opaque: int, request: TailRequest, timeout_ms: int) -> None:

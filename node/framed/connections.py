@@ -8,7 +8,10 @@ closed by the node is counted by reason, and logged at intervals.
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from operator import length_hint
 from typing import Any, Final
 
 from node.framed.connection import SMALL_SIZE_BYTES, Conversations, FramedConnection
@@ -21,6 +24,8 @@ from node.services.bounds.look_timer import LookTimer
 
 _CANCEL_COUNT: Final = 64
 """Calls cancelled in one turn of the loop: some ms."""
+_CLOSED_COUNT: Final = 256
+"""Connections that are looked at, and perhaps closed, in one turn of the loop: some ms."""
 _LOOK_MS: Final = 1_000
 _IDLE_LOOKS: Final = 20
 """Looks at idle connections within the time that one may be idle."""
@@ -229,25 +234,45 @@ class FramedConnections:
         """Close connections on which something takes too long."""
         limits, now_s = self.limits, self._timer.now_s()
         self.accounts.settle()
-        for connection in list(self._half):
-            late_ms = (now_s - connection.half_since_s) * 1000
-            if late_ms >= limits.frame_ms_max and not connection.is_held():
-                self.refuse(connection, Reason.FRAME_SLOW, f"half a frame for {late_ms:.0f} ms")
-        for connection in self._older(limits.waiting_ms_max):
-            detail = f"{connection.write_buffer_size_bytes} bytes of answers were not taken"
-            self.refuse(connection, Reason.NOT_TAKEN, detail)
+        self._each(self._half, partial(self._look_at_half, now_s))
+        self._each(self._older(limits.waiting_ms_max), self._refuse_not_taken)
         for connection in self._not_taken:
             connection.account.set_size(Kind.ANSWERS, connection.write_buffer_size_bytes)
         if (now_s - self._idle_looked_s) * 1000 >= limits.idle_ms_max / _IDLE_LOOKS:
             self._idle_looked_s = now_s
-            self._look_for_idle(now_s)
+            self._each(self._connections, partial(self._look_for_idle, now_s))
 
-    def _look_for_idle(self, now_s: float) -> None:
-        for connection in list(self._connections):
-            if connection.had_frame or connection.call_count:
-                connection.had_frame, connection.idle_since_s = False, now_s
-            elif (now_s - connection.idle_since_s) * 1000 >= self.limits.idle_ms_max:
-                self.refuse(connection, Reason.IDLE, "no call")
+    def _each(
+        self, some: Iterable[FramedConnection], look: Callable[[FramedConnection], None]
+    ) -> None:
+        self._look_at_some(look, iter(list(some)))
+
+    def _look_at_some(
+        self, look: Callable[[FramedConnection], None], rest: Iterator[FramedConnection]
+    ) -> None:
+        """Look at some connections in each turn of the loop: the time of many may be over in one
+        moment."""
+        for connection in islice(rest, _CLOSED_COUNT):
+            look(connection)
+        if length_hint(rest):
+            self._loop.call_soon(self._look_at_some, look, rest)
+
+    def _look_at_half(self, now_s: float, connection: FramedConnection) -> None:
+        late_ms = (now_s - connection.half_since_s) * 1000
+        is_late = late_ms >= self.limits.frame_ms_max and not connection.is_held()
+        if is_late and connection in self._half:
+            self.refuse(connection, Reason.FRAME_SLOW, f"half a frame for {late_ms:.0f} ms")
+
+    def _refuse_not_taken(self, connection: FramedConnection) -> None:
+        if connection in self._not_taken:
+            detail = f"{connection.write_buffer_size_bytes} bytes of answers were not taken"
+            self.refuse(connection, Reason.NOT_TAKEN, detail)
+
+    def _look_for_idle(self, now_s: float, connection: FramedConnection) -> None:
+        if connection.had_frame or connection.call_count:
+            connection.had_frame, connection.idle_since_s = False, now_s
+        elif (now_s - connection.idle_since_s) * 1000 >= self.limits.idle_ms_max:
+            self.refuse(connection, Reason.IDLE, "no call")
 
     def _look_again(self) -> bool:
         self.look()

@@ -5,6 +5,7 @@ in this process answers reads without waiting; a change is confirmed before it i
 """
 
 import json
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,9 +18,11 @@ from node.errors.nameserver import (
     ValueNotFoundError,
 )
 from node.nameserver.directory.directory import (
+    PAIR_SIZE_BYTES_MAX,
     Command,
     Directory,
     delete_pair_command,
+    pair_size_bytes,
     put_pair_command,
 )
 from node.nameserver.directory.fields import Result
@@ -27,7 +30,9 @@ from node.nameserver.directory.groups import Group, RegisteredBroker
 from node.nameserver.directory.routes import KnownGroupRoute, groups, route
 from node.nameserver.group_routes import other_groups, version_of
 from node.nameserver.service import NameServerService
+from node.runtime.accounts import Kind
 from node.runtime.clock import unix_ms
+from node.runtime.shares import Shares
 from quorumlog.pb import nameserver_pb2 as pb
 
 _UNCONFIRMED: Final = frozenset({"heartbeat", "unregister"})
@@ -38,6 +43,7 @@ class NameServerCalls:
 
     def __init__(self, service: NameServerService) -> None:
         self._service: Final = service
+        self._values: Final = Shares(Kind.VALUES, self._held_bytes, _monotonic_ms)
 
     async def name_server_status(
         self, _request: pb.NameServerStatusRequest
@@ -113,12 +119,21 @@ class NameServerCalls:
         return pb.GetValuesResponse(values={key: values[key]})
 
     async def put_value(self, request: pb.PutValueRequest) -> pb.PutValueResponse:
-        """Set a value. Raises ValueChangedError, DirectoryRefusedError."""
-        command = put_pair_command(request.namespace, request.key, request.value)
+        """Set a value. Raises ValueChangedError, DirectoryRefusedError, and BusyError beyond what
+        one address may put: counted here, since replicas know no callers."""
+        pair = request.namespace, request.key, request.value
+        command = put_pair_command(*pair)
+        if (size_bytes := pair_size_bytes(*pair)) <= PAIR_SIZE_BYTES_MAX:  # Else it is refused.
+            self._values.check(json.dumps(pair[:2]), size_bytes)
         if request.HasField("expected"):
             command["expected"] = request.expected
         await self._change(command, request.namespace, request.key)
         return pb.PutValueResponse()
+
+    def _held_bytes(self, name: str) -> int:
+        namespace, key = json.loads(name)
+        values = self._service.server.look(lambda directory: directory.pairs.get(namespace, {}))
+        return pair_size_bytes(namespace, key, values[key]) if key in values else 0
 
     async def delete_value(self, request: pb.DeleteValueRequest) -> pb.DeleteValueResponse:
         """Remove a value. Raises ValueNotFoundError."""
@@ -177,6 +192,10 @@ class NameServerCalls:
         if result.reason == "unknown_key":
             raise ValueNotFoundError(namespace, key)
         raise DirectoryRefusedError(result.reason, result.detail)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _share(share: KnownGroupRoute) -> pb.TopicShare:

@@ -92,6 +92,8 @@ class Registration:
         self._next_register_s = self._next_beat_s = 0.0
         self._refused: _Told | None = None
         self._refused_until_s = 0.0
+        self._refusal = ""
+        """Why the directory refused the last registration; empty: it did not."""
         self.leader = ""
         """The replica that could commit at the last look; empty: none."""
         self._well_s = monotonic_s()
@@ -109,7 +111,7 @@ class Registration:
         while True:
             try:
                 await self.look()
-                self._note("")
+                self._note(self._refusal)
             except (NodeError, StoreError, RegistrationRefusedError) as error:
                 self._note(str(error))
             self._changed.clear()
@@ -170,10 +172,17 @@ class Registration:
         if not result.is_accepted:
             self._refused = _Told.of(report)
             self._refused_until_s = self._monotonic_s() + REFUSED_PAUSE_MS / 1000
-            raise RegistrationRefusedError("registration", result)
+            what = "registration"
+            if result.reason == "state_full":
+                what = (
+                    "newest topics left out, which have no route at the name server: registration"
+                )
+            error = RegistrationRefusedError(what, result)
+            self._refusal = str(error)  # Heartbeats are accepted meanwhile.
+            raise error
         if with_topics:
             self._topics_told = report.topics_version
-        self._last_report, self._refused = _Told.of(report), None
+        self._last_report, self._refused, self._refusal = _Told.of(report), None, ""
         now_s = self._monotonic_s()
         self._next_register_s = now_s + REGISTER_PERIOD_MS / 1000
         self._next_beat_s = now_s + self._broker.heartbeat_period_ms / 1000

@@ -7,8 +7,8 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Final
 
@@ -22,10 +22,11 @@ from quorumlog.pb.rocketmq_pb2 import Code
 
 _EXPIRED_COUNT: Final = 512
 SILENT_S_MAX: Final = 120.0
-"""Time after which a silent client without a stream is forgotten."""
+"""Time after which a silent client without a stream is forgotten; until then its id is that of its
+address."""
 ALIVE_S: Final = 35.0
-"""Time after its last call for which a client without a stream counts as alive: three heartbeats,
-and some."""
+"""Time after its last call for which messages of a client without a stream are renewed: three
+heartbeats, and some."""
 COMMAND_COUNT_MAX: Final = 64
 """Commands that wait for one client. More are dropped: their caller repeats them."""
 QUESTION_SIZE_BYTES_MAX: Final = 64 << 20
@@ -83,6 +84,8 @@ class GatewayClients:
         """The consumers of a group. Invariant: no inner table is empty."""
         self.changed: set[str] = set()
         """See `Gateway.changed`."""
+        self._topics_of_host: dict[str, dict[str, int]] = {}
+        """By address, how many of its clients send to each topic: no zeros, no empty tables."""
         self.question_size_bytes = 0
         """Size of the questions that wait for clients, or are on their way out."""
 
@@ -90,18 +93,21 @@ class GatewayClients:
         return len(self._clients)
 
     def check_own(self, client_id: str) -> None:
-        """Raise CallRefusedError if a client of another address is alive under this id: a stranger
-        must not end it, or take its place."""
+        """Raise CallRefusedError if this id is that of a client of another address, which did not
+        announce its end and was not silent for long: a stranger must not end it, or take its place
+        while its connection is broken."""
         client = self._clients.get(client_id)
-        if client is not None and not pays_for(client.charge) and self.is_alive(client_id):
-            text = "a live client of another address has this id; give each client its own"
+        if client is None or pays_for(client.charge, caller()):
+            return
+        if client.commands is not None or time.monotonic() - client.last_seen_s < SILENT_S_MAX:
+            text = "a client of another address has this id; give each client its own"
             raise CallRefusedError(Code.FORBIDDEN, text)
 
     def seen(self, client_id: str) -> GatewayClient:
         """Note that a client called; return it. Raises BusyError, and as `check_own`."""
         self.check_own(client_id)
         client = self._clients.get(client_id)
-        if client is not None and not pays_for(client.charge):
+        if client is not None and not pays_for(client.charge, caller()):
             self.left(client_id)  # It is silent, and its id goes to the caller.
             client = None
         if client is None:
@@ -122,8 +128,10 @@ class GatewayClients:
             client.charge.resize(_size_bytes(client.client_id, topics))
         self._forget_topics(client)
         client.topics = topics
+        counts = self._topics_of_host.setdefault(client.host, {}) if topics else {}
         for topic in topics:
             self._by_topic.setdefault(topic, {})[client] = None
+            counts[topic] = counts.get(topic, 0) + 1
 
     def consumes(self, client: GatewayClient, group: str, filters: dict[str, str]) -> None:
         """Note the group of a consumer and what it reads. Raises BusyError."""
@@ -161,6 +169,10 @@ class GatewayClients:
     def _forget_topics(self, client: GatewayClient) -> None:
         for topic in client.topics:
             remove_from(self._by_topic, topic, client)
+            counts = self._topics_of_host[client.host]
+            counts[topic] -= 1
+            if not counts[topic]:
+                remove_from(self._topics_of_host, client.host, topic)
         client.topics = frozenset()
 
     def left(self, client_id: str) -> None:
@@ -252,23 +264,32 @@ class GatewayClients:
         client.question_size_bytes += size_bytes
         self.question_size_bytes += size_bytes
 
-    def producer_topics(self, existing: Iterable[str]) -> dict[str, str]:
-        """Return the topics of all producers that can be asked something, of those that exist, and
-        the address of one of its producers for each."""
-        named = self._by_topic.keys() & existing
-        found = ((topic, next(self.producers_of(topic), None)) for topic in named)
-        return {topic: client.host for topic, client in found if client is not None}
+    def producer_topics(self, existing: Set[str]) -> Iterator[str]:
+        """Yield the topics of all producers that can be asked something, of those that exist, once:
+        one that each address names in turn."""
+        seen = set[str]()
+        rows = deque(filter(existing.__contains__, row) for row in self._topics_of_host.values())
+        while rows:
+            row = rows.popleft()
+            topic = next(row, None)
+            if topic is None:
+                continue
+            rows.append(row)
+            if topic not in seen and next(self.producers_of(topic), None) is not None:
+                yield topic
+            seen.add(topic)
 
     @property
     def stream_count(self) -> int:
         """Count of clients with a stream."""
         return sum(client.commands is not None for client in self._clients.values())
 
-    def expire(self) -> None:
-        """Forget clients that were silent for too long, some at a time."""
+    def expire(self) -> Iterator[None]:
+        """Forget clients that were silent for too long, some at a time, in steps."""
         now_s = time.monotonic()
         for _ in range(min(len(self._clients), _EXPIRED_COUNT)):
             self._forget_silent(now_s)
+            yield
 
     def _forget_silent(self, now_s: float) -> None:
         """Look at two clients for each that calls."""
@@ -279,9 +300,8 @@ class GatewayClients:
                 self.left(client_id)
 
 
-def pays_for(charge: Charge | None) -> bool:
-    """Whether the address of the caller pays for something; the node itself may end anything."""
-    account = caller()
+def pays_for(charge: Charge | None, account: Account | None) -> bool:
+    """Whether the address of a caller pays for something; the node itself may end anything."""
     if charge is None or account is None:
         return True
     return charge.account.address.what == account.address.what

@@ -17,6 +17,7 @@ import grpc
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import Kind, caller
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.services.server import STREAM_COUNT_MAX
 from quorumlog.pb.log_pb2 import RouteRequest, RouteResponse
@@ -50,6 +51,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 16 << 20),
 )
+_OWN_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+"""Else gRPC gives two channels to one address the same connection."""
 _NOTHING_HAPPENED: Final = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of a node's gRPC before any handler saw the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
@@ -74,7 +77,8 @@ class ForwardedCall(NamedTuple):
 
 
 class Forwarder:
-    """Forwards calls over one connection to each node. One per gateway."""
+    """Forwards calls over one connection to each node, and has another one for what this node asks
+    itself: a connection has a limit of calls. One per gateway."""
 
     def __init__(
         self,
@@ -86,7 +90,8 @@ class Forwarder:
         self._cluster = cluster
         self._token_of = token_of
         self._credentials = credentials
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
+        """By address, and whether it is for this node's own calls."""
         self._under_way: Counter[tuple[str, str]] = Counter()
         """Calls without an answer, by node, and host of the client."""
         self.forwarded_total = 0
@@ -160,9 +165,11 @@ class Forwarder:
     @contextmanager
     def _room(self, call: ForwardedCall, address: str) -> Iterator[None]:
         """Hold one of the calls that a node takes of this one. Raises CallRefusedError."""
-        key = (address, call.host)
-        if self._under_way[key] >= CALLS_OF_HOST_MAX:
-            text = f"{CALLS_OF_HOST_MAX} calls of one address wait for {address}, the limit"
+        key, limit, account = (address, call.host), CALLS_OF_HOST_MAX, caller()
+        if account is not None:  # The other node takes as many calls of a connection as this one.
+            limit = max(1, min(limit, account.limits[Kind.CALLS][0] // 3))
+        if self._under_way[key] >= limit:
+            text = f"{limit} calls of one address wait for {address}, the limit"
             raise CallRefusedError(Code.TOO_MANY_REQUESTS, f"{text}; try again")
         self._under_way[key] += 1
         try:
@@ -202,7 +209,7 @@ class Forwarder:
         self, address: str, request: CheckTransactionsRequest
     ) -> AsyncIterator[TransactionCheck]:
         """Yield the questions to producers of the leader at an address. Raises CallRefusedError."""
-        method = self._channel(address).unary_stream(
+        method = self._channel(address, is_own=True).unary_stream(
             _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,
             response_deserializer=TransactionCheck.FromString,
@@ -218,7 +225,7 @@ class Forwarder:
 
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""
-        method = self._channel(address).unary_unary(
+        method = self._channel(address, is_own=True).unary_unary(
             _ROUTE,
             request_serializer=RouteRequest.SerializeToString,
             response_deserializer=RouteResponse.FromString,
@@ -230,14 +237,15 @@ class Forwarder:
             return None
         return found
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
+    def _channel(self, address: str, *, is_own: bool = False) -> grpc.aio.Channel:
+        channel = self._channels.get((address, is_own))
         if channel is None:
+            options = _OWN_OPTIONS if is_own else _OPTIONS
             if self._credentials is None:
-                channel = grpc.aio.insecure_channel(address, _OPTIONS)
+                channel = grpc.aio.insecure_channel(address, options)
             else:
-                channel = grpc.aio.secure_channel(address, self._credentials, _OPTIONS)
-            self._channels[address] = channel
+                channel = grpc.aio.secure_channel(address, self._credentials, options)
+            self._channels[address, is_own] = channel
         return channel
 
     async def stop(self) -> None:

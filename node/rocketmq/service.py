@@ -93,7 +93,7 @@ class RocketMq:
         self.clients: Final = GatewayClients()
         self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
         self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of)
-        self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible)
+        self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible, context.turn)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
         limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")

@@ -74,6 +74,10 @@ class Kind(IntEnum):
     HALF_STREAMS = 15
     """Messages of gRPC streams of which a part arrived; bytes: estimated, over a limit too until
     the streams are ended."""
+    KEYS = 16
+    """Keys of the configuration that clients of RocketMQ keep. Durable."""
+    VALUES = 17
+    """Bytes of values in the name server's directory, by their number. Durable."""
 
 
 _KINDS: Final = len(Kind)
@@ -120,6 +124,9 @@ LIMITS: Final[Mapping[Kind, Limit]] = MappingProxyType(
         Kind.PRODUCERS: Limit("names of producers", 10_000, address_part=10),
         Kind.DELAYED: Limit("delayed messages", 2_000_000),
         Kind.HALF_STREAMS: Limit("half messages of streams", ANY, 256 * MIB, connection_part=2),
+        Kind.KEYS: Limit("keys of the configuration", 10_000, address_part=8),
+        # Each replica of the directory, which has 256 KiB, takes 32 KiB of one address.
+        Kind.VALUES: Limit("bytes of values of the name server", 1 * MIB, address_part=32),
     }
 )
 """The limits of a node. Where an operator may set one, `limits_of` takes it."""

@@ -24,10 +24,10 @@ class Shares:
         kind: Kind,
         held: Callable[[str], int],
         clock_ms: Callable[[], int],
-        count_max: int = 1,
+        count_max: int | None = None,
     ) -> None:
-        """`held` returns how many things of a name are still there; an address may make
-        `count_max` of one name."""
+        """`held` returns how many things of a name are still there. None: each check names how many
+        there are of a name then; else checks add up, to `count_max` of one name at most."""
         self._kind, self._held, self._clock_ms = kind, held, clock_ms
         self._count_max: Final = count_max
         self._made: dict[str, _Made] = {}
@@ -41,20 +41,25 @@ class Shares:
             return
         address, kind, limit = account.address, self._kind, self._count_max
         made, now_ms = self._made.get(address.what) or _Made(address), self._clock_ms()
-        if limit == 1 and made.of(name):
+
+        def more() -> int:
+            return count if limit is not None else max(0, count - made.of(name))
+
+        if not more():
             return
-        if made.of(name) + count > limit or address.room(kind) < count:
+        is_over = limit is not None and made.of(name) + count > limit
+        if is_over or address.room(kind) < more():
             made.look(kind, self._held, now_ms)
-        if address.room(kind) < count:
+        if address.room(kind) < more():
             for one in self._made.values():
                 one.look(kind, self._held, now_ms)
             self._made = {host: one for host, one in self._made.items() if one.rows}
-        if made.of(name) + count > limit:
+        if limit is not None and made.of(name) + count > limit:
             raise account.accounts.refusal(
                 kind, f"{address.what} under one name", made.of(name), limit
             )
-        address.take(kind, count)
-        made.rows[name] = made.of(name) + count, now_ms
+        address.take(kind, taken := more())
+        made.rows[name] = made.of(name) + taken, now_ms
         self._made[address.what] = made
 
     def clear(self) -> None:

@@ -1,25 +1,30 @@
-"""The turn of a handler on the event loop: how long walks of what callers sent may hold it.
+"""The turn of a handler on the event loop: how long calls and walks may hold it.
 
 Owns the slice that all handlers of a node share: together they keep the loop for SLICE_S and one
-step of a walk, then everything else that waits (links, timers, appends) comes first. Handlers that
-wait for the next slice get it one after another, the addresses of their callers in turn. Of the
-walks of one address that need more than a slice, one runs at a time: what each has put together is
-in memory meanwhile. Callers pay for the rows of their walks. Must not know what is walked.
+step of a walk, then everything else (links, timers, appends) has it for REST_S at least. Handlers
+that wait for the next slice get it one after another, the addresses of their callers in turn. Of
+the walks of one address that need more than a slice, one runs at a time: what each has put together
+is in memory meanwhile. Callers pay for what their walks hold. What no call waits for, such as the
+rows that ended connections leave, is done in slices too, as the node's own work. Must not know what
+is walked.
 """
 
 import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import Context
 from operator import length_hint
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from node.runtime.accounts import ROW_SIZE_BYTES, Kind, caller
+from node.runtime.accounts import ROW_SIZE_BYTES, Account, Charge, Kind, caller
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.002
 """Far below the heartbeat of a leader, and far above the cost of one turn of the loop."""
+REST_S: Final = 0.002
+"""Half of the loop's time is for what takes no turn, however many handlers wait."""
 _T = TypeVar("_T")
 
 
@@ -32,7 +37,12 @@ class Turn:
         """By address, the one whose turn is next first. Invariant: no inner queue is empty."""
         self._walks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By address."""
-        self._end_s = 0.0
+        self._left: OrderedDict[str, deque[Iterator[None]]] = OrderedDict()
+        """Work that no call waits for, by the address that left it, the next one first. Invariant:
+        no inner queue is empty."""
+        self._end_s = self._rest_end_s = -REST_S
+        self._is_running = False
+        """Whether a handler went on in this turn of the loop."""
 
     def is_over(self) -> bool:
         """Whether the slice is used up, by whatever handler."""
@@ -40,25 +50,85 @@ class Turn:
 
     async def next(self) -> None:
         """Return when the caller may go on: at once within a slice that no other waits for."""
-        if not self._waiting and not self.is_over():
-            return
-        loop, host = asyncio.get_running_loop(), _host()
+        loop = asyncio.get_running_loop()
         if not self._waiting:
-            loop.call_soon(self._grant)
-        granted = loop.create_future()
+            now_s = self._monotonic_s()
+            is_rested = not self._is_running and now_s >= self._rest_end_s
+            if is_rested or now_s < self._end_s:
+                if now_s >= self._end_s:
+                    self._end_s = now_s + SLICE_S
+                self._run(loop)
+                return
+        await self._wait(loop, _host())
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, host: str) -> "asyncio.Future[None]":
+        """Return the future of a turn."""
+        if not self._waiting:
+            rest_s = self._rest_end_s - self._monotonic_s()
+            loop.call_later(REST_S if self._is_running else max(rest_s, 0), self._begin)
+        granted: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(host, deque()).append(granted)
-        await granted
+        return granted
+
+    def later(self, host: str, steps: Iterator[None]) -> None:
+        """Take steps in slices, as work of the node: one at a time of each address that left some,
+        so that what one left delays no other for long. `host` is empty for the node itself."""
+        if not self._left:
+            self._take_later()
+        self._left.setdefault(host, deque()).append(steps)
+
+    def _take_later(self) -> None:
+        # No caller pays for what the steps do.
+        wait = self._wait(asyncio.get_running_loop(), "")
+        wait.add_done_callback(self._take_steps, context=Context())
+
+    def _take_steps(self, _granted: "asyncio.Future[None]") -> None:
+        """Take steps until the slice is over. An error ends its own work, and is the loop's."""
+        try:
+            while self._left:
+                host, of_host = next(iter(self._left.items()))
+                self._left.move_to_end(host)
+                if next(of_host[0], True):
+                    of_host.popleft()
+                if not of_host:
+                    del self._left[host]
+                if self.is_over():
+                    break
+        finally:
+            if self._left:
+                self._take_later()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that a handler goes on. However long it takes, the rest begins behind it."""
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._ran)
+
+    def _ran(self) -> None:
+        self._is_running = False
+        self._rest_end_s = max(self._end_s, self._monotonic_s()) + REST_S
+
+    def _begin(self) -> None:
+        """Begin a slice, in which one handler goes on in any case."""
+        self._end_s = self._monotonic_s() + SLICE_S
+        self._grant()
+
+    def _go_on(self) -> None:
+        """Let one more handler go on, in this slice or the next."""
+        if self.is_over():
+            asyncio.get_running_loop().call_later(REST_S, self._begin)
+        else:
+            self._grant()
 
     def _grant(self) -> None:
-        """Let one handler go on, in each turn of the loop."""
-        if self.is_over():
-            self._end_s = self._monotonic_s() + SLICE_S
+        loop = asyncio.get_running_loop()
+        self._run(loop)
         for granted in self._in_turn():
             if not granted.done():
                 granted.set_result(None)
                 break
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._grant)
+            loop.call_soon(self._go_on)
 
     def _in_turn(self) -> "Iterator[asyncio.Future[None]]":
         """Yield those who wait, and take them out."""
@@ -69,24 +139,61 @@ class Turn:
                 self._waiting[host] = of_host
             yield granted
 
+    @asynccontextmanager
+    async def walk(self, size_bytes: int = 0) -> "AsyncIterator[Walk]":
+        """Return a walk of the running call, which takes a step where `is_over`. Its caller pays
+        for the bytes until it ends. Walks must not be nested. Raises BusyError."""
+        async with AsyncExitStack() as held:
+            walk = Walk(self, held, caller(), size_bytes)
+            if self.lock(_host()).locked():
+                await walk.wait()  # What it would put together meanwhile is not in memory.
+            yield walk
+
     async def over(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Yield items, and yield to the loop between slices. What is walked must not change
         meanwhile: hand over a list of a table that others change. Walks must not be nested.
 
         The caller pays for those that were made, until the walk ends. Raises BusyError."""
-        account = caller()
-        async with AsyncExitStack() as held:
-            if account is not None:
-                charge = account.charge(Kind.DOCUMENTS, ROW_SIZE_BYTES * length_hint(items), 0)
-                held.callback(charge.release)
-            walk: asyncio.Lock | None = None
+        async with self.walk(ROW_SIZE_BYTES * length_hint(items)) as walk:
             for item in items:
                 if self.is_over():
-                    if walk is None:
-                        walk = self._walks.setdefault(_host(), asyncio.Lock())
-                        await held.enter_async_context(walk)
-                    await self.next()
+                    await walk.step()
                 yield item
+
+    def lock(self, host: str) -> asyncio.Lock:
+        """Return the lock of an address that walks more than a slice."""
+        return self._walks.setdefault(host, asyncio.Lock())
+
+
+class Walk:
+    """One walk. Made by `Turn.walk`."""
+
+    def __init__(
+        self, turn: Turn, held: AsyncExitStack, account: Account | None, size_bytes: int
+    ) -> None:
+        self._turn, self._held = turn, held
+        self._lock: asyncio.Lock | None = None
+        self._charge: Charge | None = None
+        if account is not None:
+            self._charge = account.charge(Kind.DOCUMENTS, size_bytes, 0)
+            held.callback(self._charge.release)
+
+    async def step(self) -> None:
+        """Return when the walk may go on."""
+        if self._turn.is_over():
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Return in the turn of the address, when its other walks that take long have ended."""
+        if self._lock is None:
+            self._lock = self._turn.lock(_host())
+            await self._held.enter_async_context(self._lock)
+        await self._turn.next()
+
+    def hold(self, size_bytes: int) -> None:
+        """Have the caller pay for what the walk has put together. Raises BusyError."""
+        if self._charge is not None:
+            self._charge.resize(size_bytes)
 
 
 def _host() -> str:

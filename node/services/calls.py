@@ -22,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from node.errors.common import BadRequestError
 from node.errors.translation import ERROR_TRAILER, describe, to_pb
 from node.runtime.message_bounds import bounded_message
+from node.runtime.turn import Turn
 from store.errors import CorruptionError, DerivedFileError, SyncFailedError
 
 DETAILS_LENGTH_MAX: Final = 1_024
@@ -33,6 +34,7 @@ BothStreams = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 Method = Unary | ServerStream | BothStreams
 Fatal = Callable[[BaseException], None]
 
+_APPEND: Final = "LogService/Append"
 _log = structlog.get_logger(component="calls")
 
 
@@ -64,10 +66,13 @@ class ServedCalls:
         self,
         on_fatal: Fatal,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
+        turn: Turn | None = None,
     ) -> None:
         """Make handlers with these hooks. `on_fatal` gets an error after which the process must
         end; it normally never returns. `on_damage` gets the error of a read that met damage."""
         self.counters: Final = CallCounters()
+        self.turn: Final = turn or Turn()
+        """Taken by each call but an append: however many come at once, others have the loop."""
         self._on_damage = on_damage
         self._on_fatal = on_fatal
 
@@ -99,10 +104,13 @@ class ServedCalls:
 
     def _unary(self, name: str, parse: "_Parser", function: Unary) -> Any:
         begun, ended = self.counters.begun, self.counters.ended
+        turn = None if name == _APPEND else self.turn
 
         async def call(data: bytes, context: ServicerContext) -> object:
             begun[name] += 1
             try:
+                if turn is not None:
+                    await turn.next()
                 return await function(parse(data))
             except Exception as error:  # noqa: BLE001 - the client gets every error.
                 await self._abort(name, error, context)
@@ -119,6 +127,7 @@ class ServedCalls:
         async def call(given: Any, context: ServicerContext) -> AsyncIterator[object]:
             self.counters.begun[name] += 1
             try:
+                await self.turn.next()
                 async for response in function(parse(given)):
                     yield response
             except Exception as error:  # noqa: BLE001 - the client gets every error.

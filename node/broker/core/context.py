@@ -77,6 +77,7 @@ class Context:
         limits: Limits,
         receipts: ReceiptRules,
         clock_ms: Callable[[], int],
+        turn: Turn,
     ) -> None:
         self.receipts: Final = receipts
         self.driver: Final = driver
@@ -86,7 +87,7 @@ class Context:
         self.limits: Final = limits
         self.moves: Final = OffsetMoves()
         """Offsets that commands under way will change; every way into the log notes them."""
-        self.turn: Final = Turn()
+        self.turn: Final = turn
         """Shares the event loop out among the calls that walk much."""
         self.clock_ms: Final = clock_ms
         self.makers: Final = Makers(lambda: self.state, limits, clock_ms)

@@ -77,4 +77,5 @@ class Freshness:
             await within(begin(), timeout_ms, lambda: ReadTimeoutError(what, timeout_ms))
         finally:
             self._parked.reads.give_back(host)
+        await self._context.turn.next()  # One answer confirms all reads that wait.
         self._context.check_running()

@@ -1,12 +1,13 @@
 """Who made the durable things of the replicated state, and how many one address may make.
 
-Owns the shares of clients without administration: topics, groups, offsets, names of producers and
-delayed messages. They are checked here at the leader, before a command enters the log, and never
-where it is applied: replicas know no callers. Soft state: after a change of leader the shares start
-empty. The node's own work and administration are not limited by a share.
+Owns the shares of clients without administration: topics, groups, offsets, names of producers, keys
+of the configuration and delayed messages. They are checked here at the leader, before a command
+enters the log, and never where it is applied: replicas know no callers. Soft state: after a change
+of leader the shares start empty. The node's own work and administration are not limited by a share.
 """
 
 import heapq
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from node.runtime.accounts import Account, Address, Kind, caller
 from node.runtime.shares import Shares
 from node.state.state import State
 from node.state.tables.incarnations import IncarnationsTable
+from node.state.tables.key_values import KeyValuesTable
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.record.topic_names import dead_letter_topic, is_of_group, retry_topic
@@ -36,6 +38,7 @@ class Makers:
         part = max(1, limits.group_offset_count_max // 2)
         self._offsets: Final = Shares(Kind.OFFSETS, self._held_offsets, clock_ms, part)
         self._producers: Final = Shares(Kind.PRODUCERS, self._held_producers, clock_ms)
+        self._keys: Final = Shares(Kind.KEYS, self._held_keys, clock_ms)
         self._delayed: dict[tuple[int, str], tuple[Address, int]] = {}
         """Messages by the time until which they count and the address that made them."""
         self._delayed_heap: list[tuple[int, str]] = []
@@ -47,7 +50,7 @@ class Makers:
 
     def end(self) -> None:
         """See `LeaderWork.end`: forget who made what."""
-        for shares in (self._names, self._offsets, self._producers):
+        for shares in (self._names, self._offsets, self._producers, self._keys):
             shares.clear()
         self._release_delayed(math.inf)
 
@@ -70,6 +73,8 @@ class Makers:
                 self.check_topic(command.put_topic.topic)
             case "recreate_topic":
                 self.check_topic(command.recreate_topic.topic)
+            case "put_key_value":
+                self._check_key(command.put_key_value)
             case _:
                 pass
 
@@ -96,6 +101,10 @@ class Makers:
     def _check_group(self, name: str) -> None:
         if name not in self._state().groups:
             self._names.check(retry_topic(name))
+
+    def _check_key(self, put: Command.PutKeyValue) -> None:
+        if put.HasField("value") and not self._key_values().has(put.namespace, put.key):
+            self._keys.check(json.dumps((put.namespace, put.key)))
 
     # --- Delayed messages: they go when their time is over ---
 
@@ -147,6 +156,12 @@ class Makers:
 
     def _held_producers(self, name: str) -> int:
         return name in self._state().table(IncarnationsTable).numbers
+
+    def _held_keys(self, name: str) -> int:
+        return self._key_values().has(*json.loads(name))
+
+    def _key_values(self) -> KeyValuesTable:
+        return self._state().table(KeyValuesTable)
 
 
 def _group_of(topic: str) -> str:

@@ -6,7 +6,6 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -16,7 +15,6 @@ from node.broker.core.freshness import Freshness
 from node.broker.groups.division import queues_of_member
 from node.broker.groups.members import MemberKind, Members, Shares
 from node.broker.groups.settings import check_member
-from node.config.limits import LARGE_RECORD_SIZE_BYTES
 from node.errors.common import (
     BadRequestError,
     GroupNotEmptyError,
@@ -24,6 +22,7 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
+from node.runtime.accounts import ROW_SIZE_BYTES
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -52,7 +51,6 @@ from quorumlog.pb.state_pb2 import Command
 from store.record.check import store_timestamp
 from store.record.topic_names import retry_topic
 
-_AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 _NO_OFFSET: Final = -1
 _STRATEGY_LENGTH_MAX: Final = 64
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -195,13 +193,14 @@ class Groups:
         group = self._context.state.groups.get(request.group, {})
         response = FetchOffsetsResponse()
         if request.queues:
-            for queue in request.queues:
+            async for queue in self._context.turn.over(request.queues):
                 offset = group.get(queue.topic, {}).get(queue.queue_id, _NO_OFFSET)
                 response.offsets.append(
                     GroupOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
                 )
         else:
-            for topic, queue_id, offset in _rows(group):
+            rows = [*_rows(group)]
+            async for topic, queue_id, offset in self._context.turn.over(rows):
                 response.offsets.append(GroupOffset(topic=topic, queue_id=queue_id, offset=offset))
         return response
 
@@ -213,10 +212,15 @@ class Groups:
         now_ms = self._clock_ms()
         names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
         response = ListGroupsResponse()
-        async for name in self._context.turn.over(names):
-            queues = await self._queues(name)
-            clients = self._members.clients_of(name, now_ms)
-            response.groups.append(_info(name, queues, clients))
+        async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
+            for name in names:
+                queues = []
+                for row in [*_rows(self._context.state.groups.get(name, {}))]:
+                    await walk.step()
+                    queues.append(self._queue(*row))
+                clients = self._members.clients_of(name, now_ms)
+                response.groups.append(_info(name, queues, clients))
+                await walk.step()
         return response
 
     async def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
@@ -231,7 +235,7 @@ class Groups:
         async for row in self._context.turn.over(rows):
             queue = self._queue(*row)
             queue.client_id = readers.get((queue.topic, queue.queue_id), "")
-            queue.last_consumed_unix_ms = await self._stored_at(queue)
+            queue.last_consumed_unix_ms = self._stored_at(queue)
             queues.append(queue)
         return DescribeGroupResponse(
             info=_info(request.group, queues, clients),
@@ -261,29 +265,18 @@ class Groups:
             raise GroupNotEmptyError(group, len(clients))
         self._members.check_settled(group, now_ms)
 
-    async def _queues(self, group: str) -> list[GroupQueue]:
-        """Return every queue with a stored offset."""
-        found = []
-        for number, row in enumerate(list(_rows(self._context.state.groups.get(group, {})))):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            found.append(self._queue(*row))
-        return found
-
     def _queue(self, topic: str, queue_id: int, offset: int) -> GroupQueue:
         lo, hi = self._context.store.queue_range(topic, queue_id)
         return GroupQueue(
             topic=topic, queue_id=queue_id, offset=offset, min_offset=lo, max_offset=hi
         )
 
-    async def _stored_at(self, queue: GroupQueue) -> int:
+    def _stored_at(self, queue: GroupQueue) -> int:
         """Return when the last consumed message was stored; 0 if it is not there."""
         at = queue.offset - 1
         if not queue.min_offset <= at < queue.max_offset:
             return 0
         found = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
-        if len(found.data) > LARGE_RECORD_SIZE_BYTES:
-            await asyncio.sleep(0)
         return store_timestamp(found.data) if found.record_count else 0
 
 

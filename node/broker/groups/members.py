@@ -391,9 +391,15 @@ class Members:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
     def _sweep(self) -> None:
-        """Forget the members whose session is over."""
         self._timer = None
-        if self.groups(self._context.clock_ms()):
+        self._context.turn.later("", self._forget_silent())
+
+    def _forget_silent(self) -> Iterator[None]:
+        """Forget the members whose session is over, in steps."""
+        for name in list(self._groups):
+            self._group(name, self._context.clock_ms())
+            yield
+        if self._groups:
             self._sweep_later()
 
     def _next_generation(self) -> int:

@@ -5,7 +5,6 @@ handed out too often go to the dead letters. The calls are `receives` and `settl
 flight is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -55,9 +54,7 @@ class Pop:
 
     async def _note_all(self, term: UnderWay) -> None:
         windows = self.shared.table.windows
-        for number, (key, window) in enumerate(list(windows.items())):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for key, window in self._context.turn.over(list(windows.items())):
             if self.shared.under_way is not term:
                 return
             self.shared.deadlines.note(key, window.earliest_unix_ms)

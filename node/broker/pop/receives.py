@@ -133,11 +133,6 @@ class Receives:
         context.check_name("group", request.group)
         context.check_leads()
         tags = request.tags
-        if len(tags) > limits.pull_tag_count_max:
-            expected = f"at most {limits.pull_tag_count_max} of them"
-            raise BadRequestError("tags", expected, str(len(tags)))
-        if "" in tags:
-            raise BadRequestError("tags", "names", "an empty one")
         if tags and request.sql:
             raise BadRequestError("sql", "tags or an expression", "both")
         if request.queue_id < ANY_QUEUE:
@@ -156,7 +151,7 @@ class Receives:
             min(request.max_count or limits.pop_receive_count_max, limits.pop_receive_count_max),
             request.invisible_ms or limits.pop_invisible_ms_default,
             request.is_fifo or is_orderly,
-            _filter_of(request),
+            _filter_of(request, limits.pull_tag_count_max),
             request.attempt_id,
             request.start == ReceiveRequest.START_END,
             # A consumer of an orderly group handles an answer in its order.
@@ -495,10 +490,10 @@ class Receives:
         return response
 
 
-def _filter_of(request: ReceiveRequest) -> TagFilter | SqlFilter | None:
+def _filter_of(request: ReceiveRequest, tag_count_max: int) -> TagFilter | SqlFilter | None:
     if request.sql:
         return SqlFilter(request.sql)
-    return TagFilter(request.tags) if request.tags else None
+    return TagFilter(request.tags, tag_count_max) if request.tags else None
 
 
 def _add_queue(take: PopTake, choice: Choice) -> None:

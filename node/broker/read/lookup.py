@@ -7,7 +7,6 @@ a unique key the index finds copies at once; without one the queue is read from 
 the message was stored, up to a limit.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
@@ -15,6 +14,7 @@ from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
+from node.runtime.turn import Walk
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
@@ -79,8 +79,9 @@ class Lookup:
         message = queued_by_id(self._context, request.message_id)
         is_held = message.topic == fmt.HALF_TOPIC or message.topic in _HELD_TOPICS
         record = b"" if is_held else visible(self._context, message).record
-        trace = _Trace(self._context, message)
-        await trace.follow()
+        async with self._context.turn.walk() as walk:
+            trace = _Trace(self._context, message, walk)
+            await trace.follow()
         events = sorted(trace.events, key=lambda event: event.unix_ms or 1 << 62)
         return TraceMessageResponse(events=events, is_complete=trace.is_complete, record=record)
 
@@ -88,8 +89,8 @@ class Lookup:
 class _Trace:
     """The search for the copies and fates of one message."""
 
-    def __init__(self, context: Context, message: Message) -> None:
-        self._context = context
+    def __init__(self, context: Context, message: Message, walk: Walk) -> None:
+        self._context, self._walk = context, walk
         self._message = message
         self._left_count = context.limits.trace_scan_count_max
         self._seen: set[int] = set()
@@ -159,7 +160,7 @@ class _Trace:
             return copy.properties.get(_ORIGIN) == message_id
 
         for name, offsets in sorted(self._context.state.groups.items()):
-            await asyncio.sleep(0)
+            await self._walk.step()
             if offsets.get(message.topic, {}).get(message.queue_id, 0) > message.queue_offset:
                 self.events.append(
                     TraceEvent(
@@ -194,7 +195,7 @@ class _Trace:
                 found = step.message
                 if found is not None and found.queue_id == queue_id and is_copy(found):
                     yield found
-                await asyncio.sleep(0)
+                await self._walk.step()
             return
         offset = store.offset_by_time(topic, queue_id, origin.store_unix_ms)
         while True:
@@ -209,9 +210,10 @@ class _Trace:
             for message in _messages(result.data):
                 if is_copy(message):
                     yield message
+                await self._walk.step()
             self._left_count -= result.record_count
             offset = result.next_offset
-            await asyncio.sleep(0)
+            await self._walk.step()
 
     def _at_id(self, message_id: str) -> Message | None:
         try:

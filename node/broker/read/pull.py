@@ -137,11 +137,6 @@ class Pulls:
         if request.offset < 0:
             raise BadRequestError("offset", "0 or more", str(request.offset))
         tags = request.tags
-        if len(tags) > limits.pull_tag_count_max:
-            expected = f"at most {limits.pull_tag_count_max} of them"
-            raise BadRequestError("tags", expected, str(len(tags)))
-        if "" in tags:
-            raise BadRequestError("tags", "names", "an empty one")
         count_max, size_bytes_max, sql = limits.pull_count_max, limits.pull_size_bytes_max, None
         if request.sql:
             await self._context.turn.next()
@@ -157,7 +152,7 @@ class Pulls:
                 request.max_size_bytes or limits.pull_size_bytes_default,
                 size_bytes_max,
             ),
-            TagFilter(tags) if tags else None,
+            TagFilter(tags, limits.pull_tag_count_max) if tags else None,
             request.consistency,
             request.group,
             sql,

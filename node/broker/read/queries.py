@@ -3,7 +3,6 @@
 Owns the limits and answers of these questions; must not know how the store finds things.
 """
 
-import asyncio
 from typing import Final
 
 from node.broker.core.context import Context
@@ -24,10 +23,11 @@ from quorumlog.pb.log_pb2 import (
 from store.record.message import Message
 
 _FOREVER_MS: Final = (1 << 63) - 1
+KEY_LENGTH_MAX: Final = 32_767
+"""Characters of a key: all properties of a record have so many bytes at most."""
 _STEP_COUNT_MAX: Final = 20_000
 """Entries of the key index that one query passes, found or not: about 0.5 s, and more than the keys
 of one record, so that each call gets on."""
-_AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 
 
 class Queries:
@@ -56,6 +56,9 @@ class Queries:
         context.readable(request.topic, 0)
         if not request.key:
             raise BadRequestError("key", "a key", "empty")
+        if len(request.key) > KEY_LENGTH_MAX:
+            expected = f"at most {KEY_LENGTH_MAX} characters"
+            raise BadRequestError("key", expected, str(len(request.key)))
         hi_position = request.next_position if request.next_position > 0 else _FOREVER_MS
         steps = context.store.newest_by_key(
             request.topic,
@@ -68,19 +71,21 @@ class Queries:
         parts: list[bytes] = []
         left_bytes, left_steps = limits.query_size_bytes_max, _STEP_COUNT_MAX
         next_position: int | None = None
-        for position, message in steps:  # Newest first: these matter most.
-            if position < hi_position:  # Those that an earlier call passed were paid for there.
-                left_steps -= 1
-            if message is not None:
-                left_bytes -= message.size_bytes
-                if len(parts) == max_count or (parts and left_bytes < 0):
-                    next_position = position + 1
+        async with context.turn.walk() as walk:
+            for position, message in steps:  # Newest first: these matter most.
+                if position < hi_position:  # Those that an earlier call passed were paid for there.
+                    left_steps -= 1
+                if message is not None:
+                    left_bytes -= message.size_bytes
+                    if len(parts) == max_count or (parts and left_bytes < 0):
+                        next_position = position + 1
+                        break
+                    parts.append(self._record(message))
+                    walk.hold(2 * (limits.query_size_bytes_max - left_bytes))
+                if left_steps <= 0:  # Another key of the same record may be the one.
+                    next_position = position if message is not None else position + 1
                     break
-                parts.append(self._record(message))
-            if left_steps <= 0:  # Another key of the same record may be the one.
-                next_position = position if message is not None else position + 1
-                break
-            await asyncio.sleep(0)
+                await walk.step()
         return RecordsResponse(
             records=b"".join(reversed(parts)),
             record_count=len(parts),
@@ -104,9 +109,7 @@ class Queries:
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         response = QueueOffsetsResponse()
-        for number, queue in enumerate(request.queues):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for queue in self._context.turn.over(request.queues):
             self._context.readable(queue.topic, queue.queue_id)
             lo, hi = self._context.store.queue_range(queue.topic, queue.queue_id)
             response.queues.append(

@@ -7,9 +7,12 @@ Owns the comparison of the tag itself: the consume queue has hashes only, and tw
 from collections.abc import Collection
 from typing import Final
 
+from node.errors.common import BadRequestError
 from store import format as fmt
 from store.record.message import record_layout, tags_code
 
+_LENGTH_MAX: Final = 32_767
+"""Characters of all tags of one reader: no record has a longer one."""
 _NAME: Final = fmt.PROPERTY_TAGS.encode() + fmt.NAME_VALUE_SEPARATOR.encode()
 _SEPARATOR: Final = fmt.PROPERTY_SEPARATOR.encode()
 _INNER_NAME: Final = _SEPARATOR + _NAME
@@ -20,7 +23,17 @@ class TagFilter:
 
     __slots__ = ("_tags", "codes")
 
-    def __init__(self, tags: Collection[str]) -> None:
+    def __init__(self, tags: Collection[str], count_max: int) -> None:
+        """Raise BadRequestError for more tags, or longer ones, than a reader may name: each is
+        hashed."""
+        if len(tags) > count_max:
+            raise BadRequestError("tags", f"at most {count_max} of them", str(len(tags)))
+        if "" in tags:
+            raise BadRequestError("tags", "names", "an empty one")
+        length = sum(map(len, tags))
+        if length > _LENGTH_MAX:
+            expected = f"at most {_LENGTH_MAX} characters together"
+            raise BadRequestError("tags", expected, str(length))
         self._tags = frozenset(tag.encode() for tag in tags)
         self.codes: Final = frozenset(map(tags_code, tags))
         """Hashes of the tags, as the consume queue has them."""

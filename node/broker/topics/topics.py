@@ -5,12 +5,10 @@ it is applied (`node.state.state`). Topics are created by people and never by a 
 name is an error, and not a second topic.
 """
 
-import asyncio
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
-from node.config.limits import LARGE_RECORD_SIZE_BYTES
 from node.errors.common import (
     BadRequestError,
     ReservedTopicError,
@@ -114,8 +112,6 @@ class Topics:
             if hi > lo:
                 last = context.store.pull(name, queue_id, hi - 1, max_count=1).data
                 last_unix_ms = store_timestamp(last) if last else 0
-                if len(last) > LARGE_RECORD_SIZE_BYTES:
-                    await asyncio.sleep(0)
             response.queues.append(
                 QueueInfo(
                     queue_id=queue_id,

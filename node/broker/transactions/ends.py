@@ -132,12 +132,12 @@ class TransactionEnds:
         except PositionRangeError:
             await self._write_end(known, EXPIRED, b"")
             raise TransactionEndedError(known.position, outcome_name(EXPIRED)) from None
-        offsets = [one for table in await _in_turns(offsets_of, halves) for one in table]
+        offsets = [one for table in await self._in_turns(offsets_of, halves) for one in table]
         records, queues = b"", frozenset[tuple[str, int]]()
         if outcome == COMMITTED:
-            records, _, queues = joined(await _in_turns(visible_messages, halves))
+            records, _, queues = joined(await self._in_turns(visible_messages, halves))
         elif outcome == GIVEN_UP:
-            records = b"".join(await _in_turns(given_up_messages, halves))
+            records = b"".join(await self._in_turns(given_up_messages, halves))
         if self._context.driver.term != term:  # Other tasks had their turn meanwhile.
             raise self._context.why_not()
         may_end()  # From here to the log no other task runs.
@@ -164,7 +164,12 @@ class TransactionEnds:
 
     async def visible_messages(self, known: OpenTransaction) -> Halves:
         """Return the messages as consumers will get them. Errors as `half_messages`."""
-        return joined(await _in_turns(visible_messages, self.half_messages(known)))
+        return joined(await self._in_turns(visible_messages, self.half_messages(known)))
+
+    async def _in_turns(self, make: Callable[[bytes], _T], halves: bytes) -> list[_T]:
+        """Apply `make` to each portion of half messages; others have their turn between."""
+        found = self._context.turn.over(portions(halves, _AT_ONCE))
+        return [make(portion) async for portion in found]
 
     def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
         """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
@@ -172,16 +177,6 @@ class TransactionEnds:
             known = self._context.state.topics.get(topic)
             if known is None or queue_id >= known.queue_count:
                 raise UnknownTopicError(topic)
-
-
-async def _in_turns(make: Callable[[bytes], _T], halves: bytes) -> list[_T]:
-    """Apply `make` to each portion of half messages; other tasks have their turn between."""
-    made: list[_T] = []
-    for portion in portions(halves, _AT_ONCE):
-        if made:
-            await asyncio.sleep(0)
-        made.append(make(portion))
-    return made
 
 
 def outcome_name(outcome: int) -> str:

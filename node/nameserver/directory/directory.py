@@ -33,7 +33,10 @@ COMMAND_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
 """A full report of all topics that fit, with room."""
 SNAPSHOT_VERSION: Final = 1
 ID_SIZE_CHARS_MAX: Final = 64
+CHANGES_OF_VALUES: Final = frozenset({"put_pair", "delete_pair"})
 _PAIR_COST_BYTES: Final = 48
+PAIR_SIZE_BYTES_MAX: Final = 20 * 1024
+"""More than the largest pair, with characters of 4 bytes."""
 
 Command = Mapping[str, Json]
 
@@ -94,14 +97,23 @@ class Directory:
         return found
 
     @property
-    def size_bytes(self) -> int:
-        """The size that counts towards the limit of the state."""
-        pairs = sum(
-            len(f"{namespace}{key}{value}".encode()) + _PAIR_COST_BYTES
+    def topics_size_bytes(self) -> int:
+        """The size of the topics of all groups, as it counts towards their limit."""
+        return sum(group.topics_size_bytes for group in self.groups.values())
+
+    @property
+    def pairs_size_bytes(self) -> int:
+        """The size of all pairs, as it counts towards their limit."""
+        return sum(
+            pair_size_bytes(namespace, key, value)
             for namespace, keys in self.pairs.items()
             for key, value in keys.items()
         )
-        return pairs + sum(group.topics_size_bytes for group in self.groups.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of topics and pairs."""
+        return self.topics_size_bytes + self.pairs_size_bytes
 
     def group(self, name: Json) -> Group:
         """Return a group. Raises Refusal."""
@@ -120,7 +132,8 @@ class Directory:
             known = known if is_same else None
         left_out = self._left_out_for(report.group)
         before = known.topics_size_bytes if known is not None else 0
-        self._check_room(report.topics_size_bytes - before)
+        growth, limit = report.topics_size_bytes - before, self.limits.topics_size_bytes_max
+        _check_room("topics", self.topics_size_bytes, growth, limit)
         group = known or Group(report.group, report.cluster, report.kind)
         values = group.register(report, self.limits)
         if left_out is not None:
@@ -203,10 +216,11 @@ class Directory:
         value = a_text(command.get("value"), "value", self.limits.value_size_chars_max)
         before = self.pairs.get(namespace, {}).get(key)
         self._check_pair(command, before)
-        growth = len(value.encode()) - len((before or "").encode())
-        if before is None:
-            growth += len(f"{namespace}{key}".encode()) + _PAIR_COST_BYTES
-        self._check_room(growth)
+        growth = pair_size_bytes(namespace, key, value)
+        if before is not None:
+            growth -= pair_size_bytes(namespace, key, before)
+        limit = self.limits.pairs_size_bytes_max
+        _check_room("values", self.pairs_size_bytes, growth, limit)
         self.pairs.setdefault(namespace, {})[key] = value
         return {}
 
@@ -215,7 +229,7 @@ class Directory:
         before = self.pairs.get(namespace, {}).get(key)
         self._check_pair(command, before)
         if before is None:
-            raise CommandRefused("unknown_key", f"{namespace} has no key {key}")
+            raise CommandRefused("unknown_key", "there is no such key")
         del self.pairs[namespace][key]
         if not self.pairs[namespace]:
             del self.pairs[namespace]
@@ -229,16 +243,8 @@ class Directory:
     def _check_pair(self, command: Command, before: str | None) -> None:
         """Raise Refusal if the value is not the `expected` one; RocketMQ's commands name none."""
         if "expected" in command and command["expected"] != before:
-            raise CommandRefused(
-                "changed", "the value is another one by now: look again", value=before
-            )
-
-    def _check_room(self, growth_bytes: int) -> None:
-        if growth_bytes > 0 and self.size_bytes + growth_bytes > self.limits.state_size_bytes_max:
-            limit = self.limits.state_size_bytes_max
-            raise CommandRefused(
-                "state_full", f"topics and pairs would need more than {limit} bytes"
-            )
+            # Without the value: results are kept, and have no limit of bytes.
+            raise CommandRefused("changed", "the value is another one by now: look again")
 
     def _forget_if_empty(self, group: Group) -> None:
         if not group.must_be_remembered:
@@ -307,6 +313,16 @@ def put_pair_command(namespace: str, key: str, value: str) -> dict[str, Json]:
 def delete_pair_command(namespace: str, key: str) -> dict[str, Json]:
     """Return the command that removes a pair."""
     return {"op": "delete_pair", "namespace": namespace, "key": key}
+
+
+def pair_size_bytes(namespace: str, key: str, value: str) -> int:
+    """Return the size of a pair as the directory counts it."""
+    return len(f"{namespace}{key}{value}".encode()) + _PAIR_COST_BYTES
+
+
+def _check_room(what: str, held_bytes: int, growth_bytes: int, limit_bytes: int) -> None:
+    if growth_bytes > 0 and held_bytes + growth_bytes > limit_bytes:
+        raise CommandRefused("state_full", f"{what} would need more than {limit_bytes} bytes")
 
 
 def _decoded(encoded: bytes) -> Command:

@@ -50,9 +50,11 @@ class DirectoryLimits:
     term_jump_max: int = TERM_JUMP_MAX
     """Replicated: how far above the directory's highest term of a Raft group a report may be. A
     Raft group elects on its own, so its first report may name any term."""
-    state_size_bytes_max: int = 1 * MIB
-    """Replicated: topics and key-value pairs, as counted by `size_bytes`. Small enough to be sent
+    topics_size_bytes_max: int = 1 * MIB
+    """Replicated: topics of all groups, as counted by `topics_size_bytes`. Small enough to be sent
     whole (rule C1); 10,000 topics with names of 40 characters need 0.8 MiB."""
+    pairs_size_bytes_max: int = 256 * KIB
+    """Replicated: key-value pairs, which any client may put: topics have their own room."""
     result_count_max: int = 512
     """Replicated: results kept so that a caller can read back the result of its command."""
     name_size_chars_max: int = 255

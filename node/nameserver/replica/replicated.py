@@ -16,7 +16,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from pysyncobj import FAIL_REASON, SyncObjException
@@ -29,6 +30,7 @@ from node.errors.nameserver import (
     ReplicaFailedError,
 )
 from node.nameserver.directory.directory import (
+    CHANGES_OF_VALUES,
     COMMAND_SIZE_BYTES_MAX,
     Command,
     Directory,
@@ -40,7 +42,12 @@ from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.routes import DirectoryRoute, route
 from node.nameserver.replica.last_seen import LastSeen
 from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
-from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX, NameServerStatus
+from node.nameserver.replica.status import (
+    CHANGE_COUNT_MAX,
+    IN_FLIGHT_COUNT_MAX,
+    REPORT_COUNT_MAX,
+    NameServerStatus,
+)
 from node.runtime.clock import unix_ms
 from node.runtime.room import Room
 from store.errors import LimitExceededError
@@ -133,7 +140,8 @@ class NameServer:
         self._must_stop = threading.Event()
         self.failure: Exception | None = None
         """The error that ended the replica; None if there was none."""
-        self._room = Room("commands of the name server", IN_FLIGHT_COUNT_MAX)
+        self._reports = Room("commands of the name server", REPORT_COUNT_MAX)
+        self._changes = Room("changes of values", CHANGE_COUNT_MAX)
 
     async def start(self) -> None:
         """Read the files, bind the port, and start the thread.
@@ -162,7 +170,10 @@ class NameServer:
 
         Raises BusyError, NoQuorumError (not applied), ChangeUnknownError or ReplicaFailedError.
         """
-        key = key or uuid.uuid4().hex
+        with self._room_for(command):
+            return await self._changed(command, key or uuid.uuid4().hex, timeout_ms)
+
+    async def _changed(self, command: Command, key: str, timeout_ms: int) -> Result:
         deadline_s = time.monotonic() + timeout_ms / 1000
         is_open = False
         while True:
@@ -190,7 +201,8 @@ class NameServer:
         """
         key = uuid.uuid4().hex
         deadline_s = time.monotonic() + timeout_ms / 1000
-        result, reason = await self._attempt(command, key, deadline_s)
+        with self._room_for(command):
+            result, reason = await self._attempt(command, key, deadline_s)
         if result is not None:
             return result
         if reason in _NOT_TAKEN:
@@ -241,8 +253,9 @@ class NameServer:
         """Return the status of this replica."""
         replica, failure = self._replica, self.failure
         size_bytes = self.look(lambda directory: directory.size_bytes)
-        size_bytes_max = self._machine.directory.limits.state_size_bytes_max
-        counts = (self._room.used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
+        limits, used = self._machine.directory.limits, self._reports.used + self._changes.used
+        size_bytes_max = limits.topics_size_bytes_max + limits.pairs_size_bytes_max
+        counts = (used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
         if replica is None:
             state = "failed" if failure is not None else "stopped"
             return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
@@ -282,15 +295,22 @@ class NameServer:
             raise LimitExceededError(what, len(encoded), COMMAND_SIZE_BYTES_MAX)
         until_s = min(deadline_s, time.monotonic() + ATTEMPT_SECONDS)
         waiting = _Waiting(asyncio.get_running_loop(), until_s)
-        host = self._room.take()
         try:
             replica.submit(encoded, waiting)
             async with asyncio.timeout(until_s - time.monotonic()):
                 return await waiting.answer
         except TimeoutError:
             return None, FAIL_REASON.UNKNOWN_OUTCOME
+
+    @contextmanager
+    def _room_for(self, command: Command) -> Iterator[None]:
+        """Hold room for a command until its result was read back. Raises BusyError."""
+        room = self._changes if command["op"] in CHANGES_OF_VALUES else self._reports
+        host = room.take()
+        try:
+            yield
         finally:
-            self._room.give_back(host)
+            room.give_back(host)
 
     def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
         """Make the replica, tick it and close it; the function of the thread."""

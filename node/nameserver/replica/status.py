@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 STATES: Final = ("leader", "follower", "no_leader", "joining", "stopped", "failed")
-IN_FLIGHT_COUNT_MAX: Final = 256
-"""Commands that wait for an answer. Above it `node.busy`."""
+REPORT_COUNT_MAX: Final = 256
+"""Commands of brokers and controllers that wait for an answer. Above it `node.busy`."""
+CHANGE_COUNT_MAX: Final = 64
+"""The same for changes of values, which any client may ask for: fewer than the results that are
+kept, so that a command can read its own back."""
+IN_FLIGHT_COUNT_MAX: Final = REPORT_COUNT_MAX + CHANGE_COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True)

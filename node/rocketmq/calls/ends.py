@@ -7,7 +7,7 @@ each node that their routes name, and some keep one to their access point alone 
 """
 
 import asyncio
-from collections import Counter
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,6 +20,7 @@ from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError
+from node.runtime.accounts import set_caller
 from quorumlog.pb import delay_pb2, transaction_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TransactionResolution
@@ -28,9 +29,9 @@ from store.record.message import decode_message
 
 LOOK_S: Final = 1.0
 """Interval of looks at the connected producers."""
-TOPIC_COUNT_MAX: Final = 1_024
-"""Topics, of all groups, whose producers are asked; half of them for producers of one address.
-Others wait until there is room."""
+TOPIC_COUNT_MAX: Final = 1_000
+"""Topics, of all groups, whose producers are asked: fewer than the calls that one connection may
+have. The addresses of the producers get one each in turn; others wait until there is room."""
 _POSITION_MAX: Final = (1 << 63) - 1
 _CHECKER: Final = "rocketmq"
 
@@ -128,30 +129,40 @@ class EndCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._clients.expire()
+        self._broker.context.turn.later("", self._clients.expire())
         if len(self._clients):
             self.watch()
-        hosts = self._clients.producer_topics(self._cluster.topic_names())
-        wanted: dict[tuple[str, str], Leader] = {}
-        of_host: Counter[str] = Counter()
-        for group, topic in sorted(self._cluster.groups_of(hosts)):
-            leader = self._cluster.leader_of(group)
-            if leader is not None and of_host[hosts[topic]] < TOPIC_COUNT_MAX // 2:
-                of_host[hosts[topic]] += 1
-                wanted[group, topic] = leader
+        wanted = self._wanted()
         for key, check in list(self._checks.items()):
             if wanted.get(key) != check.leader:
                 self._drop(key)
         for key, leader in wanted.items():
-            if key not in self._checks and len(self._checks) < TOPIC_COUNT_MAX:
+            if key not in self._checks:
                 task = asyncio.create_task(self._check(key, leader))
                 self._checks[key] = _Check(task, leader)
                 task.add_done_callback(_tell)
+
+    def _wanted(self) -> dict[tuple[str, str], Leader]:
+        """Return the groups and topics to ask about, and who leads: of each address in turn."""
+        existing = set(self._cluster.topic_names())
+        topics = dict.fromkeys(islice(self._clients.producer_topics(existing), TOPIC_COUNT_MAX))
+        groups: dict[str, list[str]] = {}
+        for group, topic in self._cluster.groups_of(topics):
+            groups.setdefault(topic, []).append(group)
+        leaders = {group: self._cluster.leader_of(group) for group in {*chain(*groups.values())}}
+        wanted = (
+            ((group, topic), leader)
+            for topic in topics
+            for group in groups.get(topic, ())
+            if (leader := leaders[group]) is not None
+        )
+        return dict(islice(wanted, TOPIC_COUNT_MAX))
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._checks.pop(key).task.cancel()
 
     async def _check(self, key: tuple[str, str], leader: Leader) -> None:
+        set_caller(None)  # This node subscribes, and none of the clients whose call led here.
         group, topic = key
         request = transaction_pb2.CheckTransactionsRequest(producer_group=topic, client_id=_CHECKER)
         if leader.is_here:

@@ -8,15 +8,16 @@ are handed out again then, once their last prolongation is over.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
 
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients, pays_for
-from node.runtime.accounts import Charge, Kind, caller
+from node.runtime.accounts import Account, Charge, Kind, caller
 from node.runtime.rows import remove_from
+from node.runtime.turn import Turn
 from quorumlog.pb import pop_pb2
 from raft.errors import RaftError
 from store.errors import StoreError
@@ -51,8 +52,10 @@ class _Held(NamedTuple):
 class Renewals:
     """The messages that are renewed, and their rounds. One per gateway."""
 
-    def __init__(self, clients: GatewayClients, change_invisible: ChangeInvisible) -> None:
-        self._clients = clients
+    def __init__(
+        self, clients: GatewayClients, change_invisible: ChangeInvisible, turn: Turn
+    ) -> None:
+        self._clients, self._turn = clients, turn
         self._change_invisible = change_invisible
         self._held: dict[str, _Held] = {}
         """By the handle that the client has; a new invisible time does not change it."""
@@ -71,7 +74,8 @@ class Renewals:
 
     def end(self) -> None:
         """See `LeaderWork.end`."""
-        self.let_go(list(self._held))
+        held, self._held, self._of_client = self._held, {}, {}
+        self._turn.later("", _released(held.values()))
 
     def hold(self, client_id: str, group: str, topic: str, handles: Iterable[str]) -> None:
         """Keep messages invisible while a client is connected. Those for which its account has no
@@ -103,11 +107,19 @@ class Renewals:
             remove_from(self._of_client, held.client_id, handle)
 
     def left(self, client_id: str) -> None:
-        """Make messages of a client that ends visible at once: those of the caller's address."""
-        handles = self._of_client.get(client_id, ())
-        gone = [(handle, self._held[handle]) for handle in handles]
-        gone = [(handle, held) for handle, held in gone if pays_for(held.charge)]
-        self.let_go(handle for handle, _ in gone)
+        """Make messages of a client that ends visible soon: those of the caller's address."""
+        account = caller()
+        rows = [(handle, self._held[handle]) for handle in self._of_client.get(client_id, ())]
+        host = "" if account is None else account.address.what
+        self._turn.later(host, self._give_up(rows, account))
+
+    def _give_up(self, rows: list[tuple[str, _Held]], account: Account | None) -> Iterator[None]:
+        gone = []
+        for handle, held in rows:
+            if self._held.get(handle) is held and pays_for(held.charge, account):
+                self._drop(handle)
+                gone.append((handle, held))
+            yield
         if gone:
             self._spawn(self._change_all(gone, 0))
 
@@ -121,19 +133,27 @@ class Renewals:
         """Stop renewing."""
         if self._timer is not None:
             self._timer.cancel()
-        self.let_go(list(self._held))
+        self.end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _round(self) -> None:
+        self._timer = None
+        self._turn.later("", self._look())
+
+    def _look(self) -> Iterator[None]:
+        """Let go of messages whose client has gone, in steps, and renew the others."""
         loop = asyncio.get_running_loop()
-        now_s, self._timer = loop.time(), None
+        now_s = loop.time()
         for handle, held in list(self._held.items()):
-            if now_s >= held.until_s or not self._clients.is_alive(held.client_id):
+            is_late = now_s >= held.until_s or not self._clients.is_alive(held.client_id)
+            if is_late and self._held.get(handle) is held:
                 self._drop(handle)
+            yield
         if self._held:
-            self._timer = loop.call_later(EVERY_S, self._round)
+            if self._timer is None:
+                self._timer = loop.call_later(EVERY_S, self._round)
             if not self._is_renewing:
                 self._spawn(self._renew())
 
@@ -185,3 +205,10 @@ class Renewals:
         if error is not None:
             context = {"message": "messages are not renewed any more", "exception": error}
             task.get_loop().call_exception_handler(context)
+
+
+def _released(rows: Iterable[_Held]) -> Iterator[None]:
+    for held in rows:
+        if held.charge is not None:
+            held.charge.release()
+        yield

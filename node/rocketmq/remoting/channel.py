@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final, cast
 
 from node.framed.frames import (
@@ -22,15 +23,18 @@ from node.framed.frames import (
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
+    ONEWAY,
     Command,
     decode,
     encode_forwarded_head,
 )
-from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN
+from node.rocketmq.remoting.protocol.marks import GREETING, TOKEN, WITHDRAWAL, WITHDRAWN
 
 CONNECT_S: Final = 0.5
 """Time to connect; then the caller looks again for the leader."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
+_FAILED_COUNT: Final = 64
+"""Commands that fail in one turn of the loop: some ms."""
 _SENT: Final = FramedLimits()
 """What the other node takes, but for the growth of what is forwarded."""
 _TAKEN: Final = FramedLimits(frame_size_bytes_max=16 << 20, header_size_bytes_max=(16 << 20) - 1)
@@ -125,6 +129,14 @@ class RemotingChannel(asyncio.BufferedProtocol):
             self._unwritten[opaque] = (head, command.body)
         return future
 
+    def withdraw(self, asked: "asyncio.Future[Command]", opaque: int) -> None:
+        """Give a command up whose answer is of no use any more, at the other node, too."""
+        is_there = opaque in self._waiting and opaque not in self._unwritten
+        asked.cancel()
+        if is_there and self._transport is not None and self._is_taken:
+            command = Command(WITHDRAWAL, flag=ONEWAY, ext={WITHDRAWN: str(opaque)})
+            _write(self._transport, encode_forwarded_head(command), b"")
+
     def _on_timeout(self, opaque: int, timeout_s: float) -> None:
         self._fail(opaque, f"no answer within {timeout_s:.1f} s")
 
@@ -156,9 +168,15 @@ class RemotingChannel(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._transport = None
-        for opaque in list(self._waiting):
-            self._fail(opaque, why)
+        self._fail_some(why)
         self._on_end(self)
+
+    def _fail_some(self, why: str) -> None:
+        """Fail some commands in each turn of the loop: their calls go on in the next one."""
+        for opaque in list(islice(self._waiting, _FAILED_COUNT)):
+            self._fail(opaque, why)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._fail_some, why)
 
     # --- asyncio.BufferedProtocol ---
 

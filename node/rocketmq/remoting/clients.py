@@ -2,13 +2,14 @@
 
 Owns the table and its bounds. A consumer sends its heartbeats to every address of its route, so
 each node knows all members of a group; a client belongs to the connection that its last heartbeat
-came on, and leaves with it. The node tells members of a group when it changes, and then each of
-them shares out its queues again.
+came on, and leaves with it. Rows of connections that ended are removed in slices, and no call shows
+them meanwhile. The node tells members of a group when it changes, and then each of them shares out
+its queues again.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.reserved_ids import ReservedIds
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.rows import remove_from
@@ -103,6 +105,11 @@ class Member:
     size_bytes: int = 0
     """What the account pays for: the row, and the subscriptions of the group that it told."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection is there; else the row is about to be removed."""
+        return not self.connection.connection.is_ended
+
 
 @dataclass(slots=True)
 class Group:
@@ -117,6 +124,10 @@ class Group:
     """What members of an address told, by topic: no address changes what another one reads."""
     tellers: dict[tuple[str, str], str] = field(default_factory=dict)
     """Client id of the member that pays for the subscription of an address and a topic."""
+
+    def connected(self) -> Iterator[Member]:
+        """Yield the members that are connected: no other is shown to anybody."""
+        return (member for member in self.members.values() if member.is_connected)
 
     @property
     def topics(self) -> set[str]:
@@ -168,7 +179,7 @@ class Group:
         """Have members that are left pay for the subscriptions that others of their address told.
         One for which none can pay is forgotten, until a heartbeat tells it again."""
         gone = [key for key, one in self.tellers.items() if one not in self.members]
-        members = self.members.values() if gone else ()
+        members = self.connected() if gone else ()
         heirs = {member.account.address.what: member for member in members}
         for key in gone:
             host, topic = key
@@ -223,24 +234,30 @@ class Clients:
         """Groups that a client id produces for."""
         self.changed: set[str] = set()
         """See `Gateway.changed`."""
+        self._reserved = ReservedIds(monotonic_s)
         self.count = 0
-        """Memberships."""
+        """Memberships, those whose connection has ended and that are about to go included."""
 
     def _groups(self, key: _Key) -> dict[str, Group]:
         return self.consumers if key[0] else self.producers
 
     def members(self, key: _Key) -> dict[str, Member]:
-        """Return the members of a group by client id; empty without any."""
+        """Return the connected members of a group by client id; empty without any."""
         known = self._groups(key).get(key[1])
-        return {} if known is None else known.members
+        return {} if known is None else {one.client_id: one for one in known.connected()}
+
+    def _member(self, key: _Key, client_id: str) -> Member | None:
+        """Return one member of a group, connected or not."""
+        known = self._groups(key).get(key[1])
+        return None if known is None else known.members.get(client_id)
 
     def put(
         self, client: Member, producers: Iterable[str], consumers: dict[str, Consumption]
     ) -> None:
         """Note that a client belongs to groups, all or none. Its account pays for the rows.
 
-        Raises RefusedError while another address is connected with the same client id, and
-        BusyError.
+        Raises RefusedError while another address is connected with the same client id, or was a
+        moment ago, and BusyError.
         """
         rows = [self._joining((False, group), client, None) for group in dict.fromkeys(producers)]
         rows += [self._joining((True, group), client, one) for group, one in consumers.items()]
@@ -255,22 +272,26 @@ class Clients:
         group = self._groups(key).get(key[1]) or Group()
         old = group.members.get(client.client_id)
         is_paid = old is not None and old.account is client.account
+        if not is_paid:
+            self._check_same_address(key, old, client)
         if old is None:
             size_bytes = row_size_bytes(client.client_id, key[1], client.language)
         else:
             size_bytes = old.size_bytes
-            if not is_paid:
-                self._check_same_address(key, old, client)
         host = client.account.address.what
         newer = [] if consumption is None else group.newer(consumption, host)
         return _Joining(key, old, size_bytes, is_paid, consumption, newer)
 
-    def _check_same_address(self, key: _Key, old: Member, client: Member) -> None:
+    def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
         """Raise RefusedError where a client would take the place of one of another address.
 
         After a broken connection the client comes from the address that it had."""
-        owner, host = old.account.address.what, client.account.address.what
-        if owner == host or old.connection.connection.is_ended:
+        host = client.account.address.what
+        if old is None:
+            owner = self._reserved.owner((*key, client.client_id))
+        else:
+            owner = old.account.address.what
+        if owner in (None, host):
             return
         text = f"client id {client.client_id!r} of group {key[1]} is that of a client at {owner}"
         self._trouble.warn("a client is refused", f"{text}, not at {host}")
@@ -284,6 +305,7 @@ class Clients:
             self._producing.setdefault(client.client_id, {})[name] = None
         if old is None:
             self.count += 1
+            self._reserved.forget((*row.key, client.client_id))
         else:
             self._unbind(row.key, old)
             if not row.is_paid:
@@ -309,8 +331,8 @@ class Clients:
     def leave(self, is_consumer: bool, group: str, client_id: str, account: Account) -> None:
         """Take a client out of a group, because a caller said so. Raises RefusedError if it is not
         the caller's."""
-        member = self.members((is_consumer, group)).get(client_id)
-        if member is not None:
+        member = self._member((is_consumer, group), client_id)
+        if member is not None and member.is_connected:
             if member.account.address.what != account.address.what:
                 text = f"client id {client_id!r} is that of a client of another address"
                 raise RefusedError(ResponseCode.NO_PERMISSION, text)
@@ -336,10 +358,22 @@ class Clients:
             self.changed.add(name)
             self._on_changed(name)
 
-    def on_closed(self, connection: RemotingConnection) -> None:
-        """Take the clients of a closed connection out of their groups."""
-        for key, client_ids in self._members_of.pop(connection, {}).items():
-            self._remove(key, list(client_ids))
+    def on_closed(self, connection: RemotingConnection) -> Iterator[None]:
+        """Take the clients of a closed connection out of their groups, in steps. Those that do not
+        come back over another one meanwhile have their ids reserved."""
+        return self._take_out(connection, self._members_of.pop(connection, {}))
+
+    def _take_out(
+        self, connection: RemotingConnection, groups: dict[_Key, dict[str, None]]
+    ) -> Iterator[None]:
+        for key, client_ids in groups.items():
+            found = [self._member(key, client_id) for client_id in client_ids]
+            gone = [one for one in found if one is not None and one.connection is connection]
+            for one in gone:
+                self._reserved.put((*key, one.client_id), one.account.address.what)
+            if gone:
+                self._remove(key, [one.client_id for one in gone])
+            yield
 
     def consumer_groups(self) -> Iterable[str]:
         """See `Gateway.consumer_groups`."""
@@ -354,19 +388,22 @@ class Clients:
         kind = MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
         found = [one for of_host in known.by_address.values() for one in of_host.values()]
         filters = {one.topic: one.expression if one.is_sql or one.tags else "" for one in found}
-        return Reported(dict.fromkeys(known.members, kind), filters)
+        return Reported({one.client_id: kind for one in known.connected()}, filters)
 
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""
-        group = next(iter(self._producing.get(client_id, ())), None)
-        return None if group is None else self.producers[group].members[client_id]
+        groups = self._producing.get(client_id, ())
+        members = (self.producers[group].members[client_id] for group in groups)
+        return next((member for member in members if member.is_connected), None)
 
     def is_consumer(self, group: str, client_id: str) -> bool:
-        """Whether a client is a member of a consumer group."""
-        return client_id in self.members((True, group))
+        """Whether a client is a member of a consumer group, and connected."""
+        member = self._member((True, group), client_id)
+        return member is not None and member.is_connected
 
     async def expire(self, turn: Turn) -> None:
         """Take clients out that were silent for too long."""
+        self._reserved.expire()
         oldest_s = self._monotonic_s() - SILENT_S_MAX
         silent = [
             ((is_consumer, name), member)

@@ -26,7 +26,7 @@ from node.rocketmq.remoting.protocol.command import (
     encode_head,
     opaque_of,
 )
-from node.rocketmq.remoting.protocol.marks import FORWARDED
+from node.rocketmq.remoting.protocol.marks import FORWARDED, WITHDRAWAL, WITHDRAWN
 from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
@@ -141,6 +141,7 @@ class RemotingConnection:
 
     __slots__ = (
         "_calls",
+        "_forwarded",
         "_is_window_full",
         "_last_opaque",
         "_lease",
@@ -160,6 +161,8 @@ class RemotingConnection:
         self._lease = Lease(connection.account)
         """Requests of the client under way."""
         self._tasks: set[asyncio.Task[Answer]] = set()
+        self._forwarded: dict[int, asyncio.Task[Answer]] = {}
+        """Of a node, by the number of the command."""
         self._is_window_full = False
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         """The node's own requests without an answer, by opaque."""
@@ -191,6 +194,12 @@ class RemotingConnection:
             else decode(kind, header, body)
         )
         if command is None:
+            return
+        if command.code == WITHDRAWAL and self.is_node:
+            text = command.ext.get(WITHDRAWN, "")
+            task = self._forwarded.get(int(text)) if text.isdecimal() else None
+            if task is not None:
+                task.cancel()
             return
         if command.is_response:
             future = self._waiting.pop(command.opaque, None)
@@ -235,7 +244,13 @@ class RemotingConnection:
             begun = task = self._loop.create_task(work, context=request.account.context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            if self.is_node:
+                self._forwarded[command.opaque] = task
+                task.add_done_callback(partial(self._forget, command.opaque))
         begun.add_done_callback(partial(self._on_done, name, command, size_bytes, charges))
+
+    def _forget(self, opaque: int, _: object) -> None:
+        self._forwarded.pop(opaque, None)
 
     def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
         """Read a command of a node. An unreadable one is answered, since other clients have theirs

@@ -21,7 +21,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import Places
 from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
 from node.runtime.accounts import Kind
@@ -31,6 +31,10 @@ _ANSWER_S: Final = 30.0
 """Time for a leader's answer, the longest wait of a pop and some; clients give up earlier."""
 _TOLD_S: Final = 2.0
 """Time for the answer to what this node tells of itself."""
+_QUESTIONS: Final = frozenset(
+    code for code in RequestCode if code.name.startswith(("GET_", "QUERY_", "SEARCH_", "VIEW_"))
+)
+"""Codes of commands that change nothing: without their clients they are given up."""
 ANSWER_LED_ELSEWHERE: Final = Answer(
     ResponseCode.SERVICE_NOT_AVAILABLE, {marks.LED_ELSEWHERE: "true"}
 )
@@ -123,7 +127,7 @@ class Forwarder:
         if channel is None:
             return None
         try:
-            return Forwarded(leader.address, self._ask(channel, request, number))
+            return Forwarded(leader.address, self._ask(channel, request, number)[0])
         except NothingDoneError:
             return None  # There is no room: the call is held.
 
@@ -133,12 +137,17 @@ class Forwarder:
         """Return the answer of the leader at an address. Raises RefusedError, NothingDoneError."""
         try:
             channel = await self._channel(node_address, number)
-            asked = self._ask(channel, request, number)
+            asked, opaque = self._ask(channel, request, number)
         except NotConnectedError as error:
             raise NothingDoneError(_unavailable(f"{error}; try again")) from error
-        with suppress(BrokenError, NotConnectedError):  # `answer` says what it means.
-            # Not cancelled with its caller: the leader goes on with it.
-            await asyncio.shield(asked)
+        try:
+            with suppress(BrokenError, NotConnectedError):  # `answer` says what it means.
+                # Not cancelled with its caller: what changes something goes on at the leader.
+                await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if request.command.code in _QUESTIONS:
+                channel.withdraw(asked, opaque)
+            raise
         return Forwarded(node_address, asked).answer(is_repeatable=is_repeatable)
 
     async def tell(self, node_address: str, command: Command) -> Command:
@@ -178,9 +187,11 @@ class Forwarder:
 
     def _ask(
         self, channel: RemotingChannel, request: Request, number: int
-    ) -> "asyncio.Future[Command]":
-        """Forward a command. Raises NotConnectedError, NothingDoneError without room for it, and
-        RefusedError if it has no form for the leader."""
+    ) -> "tuple[asyncio.Future[Command], int]":
+        """Forward a command; return the future of its answer and its number.
+
+        Raises NotConnectedError, NothingDoneError without room for it, and RefusedError if it has
+        no form for the leader."""
         command = request.command
         ext = {**command.ext, FORWARDED: request.caller, NAME: str(number)}
         forwarded = Command(
@@ -205,7 +216,7 @@ class Forwarder:
             raise
         asked.add_done_callback(lambda _: charge.release())
         self.forwarded_total += 1
-        return asked
+        return asked, forwarded.opaque
 
     def _on_end(self, channel: RemotingChannel) -> None:
         for address, known in list(self._channels.items()):

@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -30,7 +31,7 @@ from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.send import Sends
 from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
-from node.rocketmq.remoting.calls.transactions import TransactionCalls
+from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
@@ -62,6 +63,7 @@ class Remoting:
         is_connected: Callable[[NodeId], bool],
         proof: NodeProof,
         others: Gateway,
+        questions: Questions,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -72,7 +74,8 @@ class Remoting:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
         which this node answers, one for each broker name or one for all; `proof` tells nodes from
-        strangers, `others` are the members of the gRPC protocol."""
+        strangers, `others` are the members of the gRPC protocol, and `questions` returns those of a
+        leader elsewhere to its producers."""
         self._calls = calls
         self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
@@ -90,7 +93,7 @@ class Remoting:
             shared, self.locks.is_locked, self.unique_keys, has_auto_topics=has_auto_topics
         )
         broker.add_leader_work(self.unique_keys)
-        self.transactions: Final = TransactionCalls(shared)
+        self.transactions: Final = TransactionCalls(shared, cluster, questions)
         self.groups: Final = GroupCalls(
             shared, self.transactions.watch, self.locks.release, cluster, others
         )
@@ -218,7 +221,7 @@ class Remoting:
         """Release everything that is held for clients."""
         self._sends.stop()
         self.groups.stop()
-        self.transactions.end()
+        self.transactions.stop()
         for task in self._lookers:
             task.cancel()
         await asyncio.gather(*self._lookers, return_exceptions=True)
@@ -229,6 +232,9 @@ class Remoting:
 
         async def handle(request: Request) -> Answer:
             await turn.next()
+            while not request.connection.connection.is_taken:
+                await request.connection.connection.writable()
+                await turn.next()
             return await handler(request)
 
         return handle
@@ -254,10 +260,13 @@ class Remoting:
         raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     def _on_closed(self, connection: RemotingConnection) -> None:
-        account, clients = connection.connection.account, self.groups.clients
-        clients.on_closed(connection)
-        self.locks.on_closed(account, clients.is_consumer)
-        self.transactions.on_closed(account)
+        account = connection.connection.account
+        steps = chain(
+            self.groups.clients.on_closed(connection),
+            self.locks.on_closed(account),
+            self.transactions.on_closed(account),
+        )
+        self._shared.context.turn.later(account.address.what, steps)
 
     async def _look(self) -> None:
         """Take silent clients out and samples of counters, at intervals, and look for a name that
@@ -266,7 +275,7 @@ class Remoting:
             await asyncio.sleep(SAMPLE_S)
             await self.groups.clients.expire(self._shared.context.turn)
             self.locks.expire()
-            self.transactions.forget_absent()
+            self.transactions.look()
             await self.unique_keys.expire(self._shared.context.turn)
             self._node.sample()
             await self._shared.resolve()

@@ -35,6 +35,10 @@ class KeyValuesTable(Table):
         """Return the values of a namespace by key; empty for one that is not known."""
         return dict(self._table.get(namespace, {}))
 
+    def has(self, namespace: str, key: str) -> bool:
+        """Whether a key is there."""
+        return key in self._table.get(namespace, ())
+
     def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
         """Put or delete a key."""
         put = command.put_key_value

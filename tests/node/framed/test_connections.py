@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from node.framed import connections
 from node.framed.connection import FramedConnection
 from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
@@ -203,6 +204,25 @@ async def test_connections_are_limited_and_the_newest_is_closed(tmp_path: Path) 
         fifth = await it.client()
         fifth.send(append(1, 0, 1))
         assert (await fifth.read()).append().record_count == 1
+
+
+async def test_connections_whose_time_is_over_at_once_end_some_in_a_turn_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_CLOSED_COUNT", 1)
+    clock = Clock()
+    async with served(tmp_path, monotonic_s=clock) as it:
+        clients = [await it.client() for _ in range(6)]
+        for client in clients[:3]:
+            client.send(append(1, 0, 1)[:9])
+        await eventually(lambda: len(it.server.connections._half) == 3, "three halves")
+        await eventually(lambda: it.server.connections.count == 6, "six")
+        clock.now_s += 601
+        it.server.connections.look()
+        assert it.closed == {Reason.FRAME_SLOW: 1}, "the first one, which is not idle, too"
+        for client in clients:
+            assert await client.read_to_the_end() == b""
+        assert sum(it.closed.values()) == 6
 
 
 async def test_idle_connections_are_closed_and_waiting_calls_are_not_idle(tmp_path: Path) -> None:

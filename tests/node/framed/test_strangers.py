@@ -133,7 +133,8 @@ async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> No
         ]
         client.send(b"".join(appends))
         client.send(append(9, 1, 2))
-        assert (await client.read()).opaque == 9
+        while (await client.read()).opaque != 9:
+            pass  # An append that was answered before its cancel came.
         await eventually(lambda: it.call_count == 0, "the end of all")
         await eventually(lambda: it.node.broker.parked.readers.used == 0, "no reader")
         assert it.closed == {}

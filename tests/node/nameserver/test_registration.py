@@ -163,12 +163,24 @@ def test_a_refused_report_is_not_repeated_at_once() -> None:
 
 
 def test_too_many_topics_leave_the_broker_known_without_them() -> None:
-    case = Case(raft_leader(1, 3), DirectoryLimits(state_size_bytes_max=10))
+    case = Case(raft_leader(1, 3), DirectoryLimits(topics_size_bytes_max=10))
     with pytest.raises(RegistrationRefusedError, match="state_full"):
         case.look()
     assert case.access.take() == ["register+topics", "register"]
     group = case.access.directory.groups["raft"]
     assert (list(group.brokers), group.topics, group.master_id) == ([1], {}, 1)
+
+    async def main() -> None:
+        task = asyncio.create_task(case.registration.run())
+        await eventually(lambda: "no route" in case.registration.problem, "a look without a report")
+        assert case.access.take() == ["heartbeat"]
+        case.change(topics={}, topics_version=(5, 2))
+        case.registration.changed()
+        await eventually(lambda: not case.registration.problem, "success")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 def test_a_broker_that_stops_says_so() -> None:

@@ -5,18 +5,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq import forwarder, hold
-from node.rocketmq.cluster import Leader
-from node.rocketmq.forwarder import CLIENT_HEADER, TOKEN_HEADER
-from node.runtime.accounts import Kind
+from node.rocketmq.calls import ends
+from node.rocketmq.clients import GatewayClients
+from node.rocketmq.cluster import HERE, Leader
+from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
+from node.rocketmq.protocol.statuses import CallRefusedError
+from node.runtime.accounts import Accounts, Kind, limits_of, on_behalf_of
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
+from quorumlog.pb.transaction_pb2 import CheckTransactionsRequest
 from tests.node.rocketmq.test_service import (
     CLIENT,
     GROUP,
@@ -27,7 +32,7 @@ from tests.node.rocketmq.test_service import (
     message,
     stored_count,
 )
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -229,6 +234,79 @@ async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
         pair.leader.node.driver.release()
         assert [(await send).status.code for send in sends] == [Code.OK] * 2
         assert not pair.follower.rocketmq.forwarder._under_way
+
+
+def test_calls_of_one_address_leave_room_at_a_leader_that_takes_few() -> None:
+    unused: Any = None
+    one, call = forwarder.Forwarder(unused, None, unused), forwarder.ForwardedCall
+    sent = call("SendMessage", b"x", (), 0, 0, "10.0.0.9:77")
+    refused = pytest.raises(CallRefusedError, match="2 calls of one")
+    rooms = [one._room(sent, "leader") for _ in range(3)]
+    with on_behalf_of(Accounts(limits_of(48)).open("10.0.0.9")), refused:
+        for room in rooms:
+            room.__enter__()
+
+
+async def test_what_a_node_asks_takes_no_call_of_the_clients_it_forwards() -> None:
+    held = asyncio.Event()
+
+    async def ask(_request: bytes, _context: object) -> AsyncIterator[bytes]:
+        yield b""
+        await held.wait()
+
+    async def answer(request: bytes, _context: object) -> bytes:
+        return request
+
+    questions = {"CheckTransactions": grpc.unary_stream_rpc_method_handler(ask)}
+    sends = {"SendMessage": grpc.unary_unary_rpc_method_handler(answer)}
+    leader = grpc.aio.server(options=[("grpc.max_concurrent_streams", 2)])
+    for service, methods in (("quorumlog.v1.TransactionService", questions), (SERVICE, sends)):
+        handler = grpc.method_handlers_generic_handler(service, methods)
+        leader.add_generic_rpc_handlers((handler,))
+    address = f"127.0.0.1:{leader.add_insecure_port('127.0.0.1:0')}"
+    await leader.start()
+    cluster: Any = SimpleNamespace(
+        leader_of=lambda _group: Leader(False, address), node_at=lambda _address: 2
+    )
+    one = forwarder.Forwarder(cluster, None, lambda _node: b"")
+    asked = [one.questions(address, CheckTransactionsRequest()) for _ in range(2)]
+    try:
+        for question in asked:
+            await anext(question)
+        deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+        call = forwarder.ForwardedCall("SendMessage", b"x", (), 0, deadline_s, "10.0.0.9:77")
+        assert await one._unary(call, None, address) == b"x"
+    finally:
+        held.set()
+        await one.stop()
+        await leader.stop(0)
+
+
+def test_each_address_has_its_producers_asked_whatever_others_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ends, "TOPIC_COUNT_MAX", 4)
+    clients, accounts, names = GatewayClients(), Accounts(), "abcdefghx"
+    for host, topics in (("10.0.0.1", "abcdx"), ("10.0.0.2", "efgh"), ("10.0.0.3", "x")):
+        with on_behalf_of(accounts.open(host)):
+            client = clients.seen(host)
+            client.commands = asyncio.Queue()
+            clients.sends_to(client, frozenset(topics))
+    cluster: Any = SimpleNamespace(
+        topic_names=lambda: names,
+        groups_of=lambda found: [("g0", topic) for topic in found],
+        leader_of=lambda _group: HERE,
+    )
+    unused: Any = None
+    asker = ends.EndCalls(cluster, clients, unused, unused, unused)
+    wanted = {topic for _, topic in asker._wanted()}
+    assert len(wanted) == 4
+    assert "x" in wanted
+    assert wanted & set("efgh")
+    for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        clients.left(host)
+    assert not asker._wanted()
+    assert not clients._topics_of_host
 
 
 async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path) -> None:

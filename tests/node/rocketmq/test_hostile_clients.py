@@ -19,6 +19,7 @@ from node.rocketmq.clients import (
     ALIVE_S,
     QUESTION_SHARES,
     QUESTION_SIZE_BYTES_MAX,
+    SILENT_S_MAX,
     GatewayClient,
     GatewayClients,
 )
@@ -32,6 +33,7 @@ from node.rocketmq.protocol.messages import (
 )
 from node.rocketmq.telemetry import Telemetry
 from node.runtime.accounts import Accounts, Kind, Limit, on_behalf_of
+from node.runtime.turn import Turn
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.pop_pb2 import ChangeInvisibleRequest, ChangeInvisibleResponse
@@ -285,7 +287,7 @@ class Invisible:
 async def test_many_messages_are_renewed_together() -> None:
     clients, broker = GatewayClients(), Invisible()
     clients.seen("c")
-    renewals = Renewals(clients, broker.change_invisible)
+    renewals = Renewals(clients, broker.change_invisible, Turn())
     renewals.hold("c", "g", "t", map(str, range(2 * AT_ONCE + 1)))
     renewals._round()
     await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
@@ -296,7 +298,7 @@ async def test_many_messages_are_renewed_together() -> None:
 async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
     clients, broker = GatewayClients(), Invisible()
     clients.seen("c")
-    renewals = Renewals(clients, broker.change_invisible)
+    renewals = Renewals(clients, broker.change_invisible, Turn())
     renewals.hold("c", "g", "t", ["1"])
     for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
         broker.failure = failure
@@ -428,6 +430,9 @@ async def test_a_client_that_is_alive_keeps_its_id_from_strangers(tmp_path: Path
         assert command.status.code == Code.FORBIDDEN
         assert (clients.seen("client@1"), client.commands) == (client, None)
         client.last_seen_s -= ALIVE_S
+        answer = await gateway.call("Heartbeat", HEARTBEAT, other)
+        assert answer.status.code == Code.FORBIDDEN, "its connection may be broken"
+        client.last_seen_s -= SILENT_S_MAX
         assert (await gateway.call("Heartbeat", HEARTBEAT, other)).status.code == Code.OK
         assert clients.seen("client@1").host == "10.0.0.9", "who is silent has no claim"
 
@@ -465,7 +470,7 @@ async def test_a_client_that_takes_no_settings_is_not_asked_for_more() -> None:
 
 async def test_messages_that_are_renewed_are_charged_to_their_client() -> None:
     accounts, clients = Accounts({Kind.ROWS: Limit("rows", 8, connection_part=1)}), GatewayClients()
-    renewals = Renewals(clients, Invisible().change_invisible)
+    renewals = Renewals(clients, Invisible().change_invisible, turn := Turn())
     for host in ("10.0.0.1", "10.0.0.2"):
         with on_behalf_of(accounts.open(host)):
             clients.seen(host)
@@ -474,10 +479,13 @@ async def test_messages_that_are_renewed_are_charged_to_their_client() -> None:
     assert (len(renewals), renewals.dropped_total) == (8, 8)
     with on_behalf_of(accounts.open("10.0.0.2")):
         renewals.left("10.0.0.1")
+    await eventually(lambda: not turn._left, "nothing of its own")
     assert len(renewals) == 8, "a stranger ends no other client"
     renewals.left("10.0.0.1")
+    await eventually(lambda: not turn._left, "its end")
     assert accounts.held(Kind.ROWS)[0] == 4
     renewals.end()
+    await eventually(lambda: not turn._left, "the end of all")
     assert accounts.held(Kind.ROWS) == (0, 0)
     await renewals.stop()
 

@@ -98,10 +98,11 @@ class GroupAdmin(Calls):
         """Return the consumers of a group that are connected to this node."""
         group = text_of(request.command.ext, "consumerGroup")
         known = self._shared.clients.consumers.get(group)
-        if known is None:
+        members = self._shared.clients.members((True, group))
+        if known is None or not members:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
-        connections = await self._connections(request, known.members)
+        connections = await self._connections(request, members)
         told = [known.subscription("", topic) for topic in known.topics]
         rows = [one for one in told if one is not None]
         found = await self._shared.encoded(request, rows, attrgetter("document"))
@@ -132,7 +133,7 @@ class GroupAdmin(Calls):
         rows = [
             (group, member)
             for group, known in self._shared.clients.producers.items()
-            for member in known.members.values()
+            for member in known.connected()
         ]
         found = await self._shared.encoded(request, rows, lambda row: _producer(row[1]))
         data: dict[str, list[Fragment]] = {}

@@ -6,8 +6,7 @@ members is the leader's, so that all members share out the queues by the same li
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextvars import Context
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from node.broker.read.sql_filter import SqlFilter
@@ -66,7 +65,7 @@ class GroupCalls(Calls):
         self._members = shared.broker.group_members
         self._on_producer = on_producer
         shared.clients = self.clients = Clients(self._on_changed, on_left)
-        self._to_tell: dict[str, asyncio.Task[None]] = {}
+        self._to_tell: dict[str, asyncio.TimerHandle] = {}
         self.reports: Final = MemberReports(
             self._context,
             self._members,
@@ -155,26 +154,27 @@ class GroupCalls(Calls):
 
     def on_changed_elsewhere(self, group: str) -> None:
         """Notify the members of a group here, soon."""
-        if group in self.clients.consumers and group not in self._to_tell:
-            # The node's own work: no caller pays for the walk.
-            self._to_tell[group] = asyncio.create_task(self._tell(group), context=Context())
+        known = self.clients.consumers.get(group)
+        if known is not None and group not in self._to_tell:
+            seconds = TOLD_AFTER_S + len(known.members) * TOLD_MEMBER_S
+            later, steps = self._context.turn.later, self._tell(group)
+            self._to_tell[group] = asyncio.get_running_loop().call_later(seconds, later, "", steps)
 
-    async def _tell(self, group: str) -> None:
-        """Notify the members of a group, later: they share out its queues again."""
-        count = len(self.clients.members((True, group)))
-        await asyncio.sleep(TOLD_AFTER_S + count * TOLD_MEMBER_S)
+    def _tell(self, group: str) -> Iterator[None]:
+        """Notify the members of a group, in steps: they share out its queues again."""
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
         if known is None or known.message_model == BROADCASTING:
             return
-        async for member in self._context.turn.over([*known.members.values()]):
+        for member in list(known.connected()):
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             member.connection.tell(command)
+            yield
 
     def stop(self) -> None:
         """Tell no more."""
-        for task in self._to_tell.values():
-            task.cancel()
+        for timer in self._to_tell.values():
+            timer.cancel()
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:

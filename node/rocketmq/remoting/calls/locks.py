@@ -6,7 +6,7 @@ the first to ask a new leader has the lock.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from node.errors.common import BusyError
@@ -22,8 +22,6 @@ from node.runtime.rows import remove_from
 
 LOCK_S: Final = 60.0
 """Time after which a lock that was not renewed is free."""
-EXPIRED_COUNT_MAX: Final = 4_096
-"""Locks that one look forgets: as many as one request makes."""
 
 
 class _Key(NamedTuple):
@@ -38,6 +36,8 @@ class _Lock(NamedTuple):
     account: Account
     """Pays for the lock: that of the connection which asked for it last."""
     size_bytes: int
+    of_client: dict[_Key, None]
+    """All locks of its client. They are free when the table has this row no more."""
 
 
 class LockCalls(Calls):
@@ -51,19 +51,22 @@ class LockCalls(Calls):
         self._of_group: dict[str, dict[_Key, None]] = {}
         """Locks of each group in the same order."""
         self._of_client: dict[tuple[str, str], dict[_Key, None]] = {}
-        """Locks of each group and client id."""
+        """Locks of each group and client id that did not leave."""
         self._of_account: dict[Account, dict[_Key, None]] = {}
-        """Locks that each account pays for."""
+        """Locks that each account pays for, unless its connection ended."""
+        self._is_forgetting = False
 
     @property
     def count(self) -> int:
-        """Locks, those that ran out and were not replaced included."""
+        """Locks, free ones that are not yet forgotten included."""
         return len(self._locks)
 
     async def lock(self, request: Request) -> Answer:
         """Lock the queues of a list that are free, or the caller's already; return these. A list
         over a limit gets the locks within it, or none, and the remark says why: consumers take a
         refusal for an error of the broker, and ask again for what they did not get."""
+        if request.connection.connection.is_ended:
+            return Answer()  # It left meanwhile.
         self.expire()
         account, locked, remark = request.account, list[dict[str, Any]](), None
         try:
@@ -72,13 +75,13 @@ class LockCalls(Calls):
         except RefusedError as error:
             return Answer(body=json_body({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
-        size_bytes, until_s = row_size_bytes(group, client_id), self._monotonic_s() + LOCK_S
+        size_bytes = row_size_bytes(group, client_id)
         try:
             for key, row in list(self._rows(group, asked)):
                 held = self._locks.get(key)
-                if held is None or self._is_callers(held, client_id, account):
+                if held is None or self._is_callers(key, held, client_id, account):
                     self._drop(key)
-                    self._put(key, _Lock(client_id, until_s, account, size_bytes + len(key.topic)))
+                    self._put(key, client_id, account, size_bytes + len(key.topic))
                     locked.append(row)
         except BusyError as error:
             remark = str(error)
@@ -90,14 +93,24 @@ class LockCalls(Calls):
         group, client_id = self._holder(document)
         for key, _ in self._rows(group, rows_of(document, "mqSet")):
             held = self._locks.get(key)
-            if held is not None and self._is_callers(held, client_id, account):
+            if held is not None and self._is_callers(key, held, client_id, account):
                 self._drop(key)
         return Answer()
 
-    def _is_callers(self, held: _Lock, client_id: str, account: Account) -> bool:
-        """Whether a caller may have a lock that is there: its own, or one that ran out."""
+    def _is_callers(self, key: _Key, held: _Lock, client_id: str, account: Account) -> bool:
+        """Whether a caller may have a lock that is there: its own, or one that is free."""
         is_own = held.client_id == client_id and held.account.address.what == account.address.what
-        return is_own or held.until_s < self._monotonic_s()
+        return is_own or self._is_free(key, held)
+
+    def _is_free(self, key: _Key, held: _Lock) -> bool:
+        """Whether a lock ran out, or its client left its group or ended the connection. A client
+        that is a member over another one by now keeps its locks until they run out: it may read."""
+        if held.until_s < self._monotonic_s():
+            return True
+        if self._of_client.get((key.group, held.client_id)) is not held.of_client:
+            return True
+        is_consumer = self._shared.clients.is_consumer
+        return held.account not in self._of_account and not is_consumer(key.group, held.client_id)
 
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         """Return group and client id of a request. Raises RefusedError, BadRequestError."""
@@ -116,51 +129,72 @@ class LockCalls(Calls):
         for row in rows:
             number, queue_id = names.number_of(text_in(row, "brokerName")), row.get("queueId")
             topic = text_in(row, "topic", TOPIC_LENGTH_MAX)
-            if number is None or type(queue_id) is not int or not 0 <= queue_id < count_max:
+            if not topic or type(queue_id) is not int:
+                queue_id = -1
+            if number is None or not 0 <= queue_id < count_max:
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 
-    def _put(self, key: _Key, lock: _Lock) -> None:
+    def _put(self, key: _Key, client_id: str, account: Account, size_bytes: int) -> None:
         """Put a lock in, and charge it. Raises BusyError."""
-        lock.account.take(Kind.LOCKS, lock.size_bytes)
-        self._locks[key] = lock
+        account.take(Kind.LOCKS, size_bytes)
+        of_client = self._of_client.setdefault((key.group, client_id), {})
+        until_s = self._monotonic_s() + LOCK_S
+        self._locks[key] = _Lock(client_id, until_s, account, size_bytes, of_client)
         self._of_group.setdefault(key.group, {})[key] = None
-        self._of_client.setdefault((key.group, lock.client_id), {})[key] = None
-        self._of_account.setdefault(lock.account, {})[key] = None
+        self._of_account.setdefault(account, {})[key] = of_client[key] = None
 
     def _drop(self, key: _Key) -> None:
         lock = self._locks.pop(key, None)
         if lock is None:
             return
         remove_from(self._of_group, key.group, key)
-        remove_from(self._of_client, (key.group, lock.client_id), key)
-        remove_from(self._of_account, lock.account, key)
+        holder = key.group, lock.client_id
+        if self._of_client.get(holder) is lock.of_client:
+            remove_from(self._of_client, holder, key)
+        if lock.account in self._of_account:
+            remove_from(self._of_account, lock.account, key)
         lock.account.give_back(Kind.LOCKS, lock.size_bytes)
 
     def is_locked(self, group: str) -> bool:
         """Whether a group holds any lock: its consumers read in order."""
         newest = next(reversed(self._of_group.get(group, {})), None)
-        return newest is not None and self._locks[newest].until_s >= self._monotonic_s()
+        return newest is not None and not self._is_free(newest, self._locks[newest])
+
+    # --- The end of locks: what is free is forgotten in slices ---
 
     def release(self, group: str, client_id: str) -> None:
         """Release the locks of a consumer that left its group."""
-        for key in list(self._of_client.get((group, client_id), ())):
-            self._drop(key)
+        row = self._of_client.pop((group, client_id), None)
+        if row is not None:
+            host = self._locks[next(iter(row))].account.address.what
+            self._context.turn.later(host, self._forget_free(row))
 
-    def on_closed(self, account: Account, is_member: Callable[[str, str], bool]) -> None:
-        """Release what a closed connection locked. A client that is a member over another one by
-        now keeps its locks until they run out: it may read."""
-        for key in list(self._of_account.get(account, ())):
-            if not is_member(key.group, self._locks[key].client_id):
+    def on_closed(self, account: Account) -> Iterator[None]:
+        """Release what a closed connection locked; the steps forget it."""
+        return self._forget_free(self._of_account.pop(account, {}))
+
+    def _forget_free(self, keys: Iterable[_Key]) -> Iterator[None]:
+        for key in list(keys):
+            held = self._locks.get(key)
+            if held is not None and self._is_free(key, held):
                 self._drop(key)
+            yield
 
     def expire(self) -> None:
-        """Forget the locks that ran out, at most EXPIRED_COUNT_MAX at once."""
-        now_s = self._monotonic_s()
-        for _ in range(EXPIRED_COUNT_MAX):
-            key = next(iter(self._locks), None)
-            if key is None or self._locks[key].until_s >= now_s:
-                break
+        """Forget the locks that ran out, in slices, until none is left."""
+        if not self._is_forgetting and self._oldest_free() is not None:
+            self._is_forgetting = True
+            self._context.turn.later("", self._forget_oldest())
+
+    def _oldest_free(self) -> _Key | None:
+        key, lock = next(iter(self._locks.items()), (None, None))
+        return key if lock is not None and lock.until_s < self._monotonic_s() else None
+
+    def _forget_oldest(self) -> Iterator[None]:
+        while (key := self._oldest_free()) is not None:
             self._drop(key)
+            yield
+        self._is_forgetting = False

@@ -5,6 +5,7 @@ the answers together. What becomes of a message that is given back is the broker
 and limits as for consumers of other protocols.
 """
 
+from contextlib import ExitStack
 from typing import Final
 
 from node.broker.read.visibility import visible_at
@@ -15,6 +16,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, VALUE_LENGTH_MAX, int_of, text_of
+from node.runtime.accounts import Kind
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.log_pb2 import QueryByKeyRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
@@ -52,18 +54,22 @@ class MessageCalls(Calls):
         )
         found: list[bytes] = []
         left_size_bytes = _SIZE_BYTES_MAX
-        for _ in range(_CALL_COUNT_MAX):
-            response = await self._broker.queries.query_by_key(asked)
-            for record in reversed(self._own(response.records, number)):
-                left_size_bytes -= len(record)
-                if found and (left_size_bytes < 0 or len(found) >= count_max):
-                    left_size_bytes = -1
+        with ExitStack() as held:
+            charge = request.account.charge(Kind.DOCUMENTS)
+            held.callback(charge.release)
+            for _ in range(_CALL_COUNT_MAX):
+                response = await self._broker.queries.query_by_key(asked)
+                for record in reversed(self._own(response.records, number)):
+                    left_size_bytes -= len(record)
+                    if found and (left_size_bytes < 0 or len(found) >= count_max):
+                        left_size_bytes = -1
+                        break
+                    found.append(record)
+                is_full = left_size_bytes < 0 or len(found) >= count_max
+                if is_full or not response.HasField("next_position"):
                     break
-                found.append(record)
-            is_full = left_size_bytes < 0 or len(found) >= count_max
-            if is_full or not response.HasField("next_position"):
-                break
-            asked.next_position = response.next_position
+                charge.resize(_SIZE_BYTES_MAX - left_size_bytes)
+                asked.next_position = response.next_position
         newest_ms = store_timestamp(found[0]) if found else 0
         ext_of_answer = {
             "indexLastUpdateTimestamp": str(newest_ms),

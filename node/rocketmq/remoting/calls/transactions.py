@@ -6,11 +6,13 @@ asks those that are connected to it.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 
 import structlog
 
 from node.errors.common import BusyError
+from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
@@ -28,6 +30,10 @@ _OUTCOMES: Final = {
     _COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
     _ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
+Questions = Callable[
+    [str, transaction_pb2.CheckTransactionsRequest],
+    AsyncIterator[transaction_pb2.TransactionCheck],
+]
 _CHECKER: Final = "remoting"
 _INNER_PRODUCERS: Final = "CLIENT_INNER_PRODUCER"
 """Group of the producer inside each consumer, which has no transactions."""
@@ -40,13 +46,16 @@ _log: Final = structlog.get_logger(component="remoting")
 class _Check(NamedTuple):
     task: asyncio.Task[None]
     charge: Charge
+    leader: Leader
 
 
 class TransactionCalls(Calls):
     """Answers the request that ends a transaction, and asks producers. One per gateway."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, cluster: GatewayCluster, questions: Questions) -> None:
+        """`questions` returns those of the leader at an address."""
         super().__init__(shared)
+        self._cluster, self._questions = cluster, questions
         self._checks: dict[str, _Check] = {}
         self._turn = 0
         self.asked_total = 0
@@ -68,53 +77,60 @@ class TransactionCalls(Calls):
 
     def begin(self) -> None:
         """See `LeaderWork.begin`: this node's broker asks from now on."""
-        for group in list(self._shared.clients.producers):
-            self._watch_again(group)
+        self.look()
 
     def end(self) -> None:
-        """See `LeaderWork.end`: ask no more."""
+        """See `LeaderWork.end`: another leader is asked from now on."""
+        for group in [group for group, check in self._checks.items() if check.leader.is_here]:
+            self._drop(group)
+
+    def stop(self) -> None:
+        """Ask no more."""
         for group in list(self._checks):
             self._drop(group)
 
     def watch(self, group: str, account: Account) -> None:
-        """Pass questions on to producers of a group, if this node leads. The account of one of them
+        """Pass the leader's questions on to producers of a group. The account of one of them
         pays."""
-        is_ready = self._context.driver.is_ready and not self._context.is_stopped
-        if group == _INNER_PRODUCERS or not is_ready or group in self._checks:
+        leader = self._cluster.leader_of(self._cluster.own_group)
+        if group == _INNER_PRODUCERS or leader is None or group in self._checks:
             return
         try:
             charge = account.charge(Kind.ROWS, CHECK_SIZE_BYTES)
         except BusyError:
             return  # The next heartbeat of the group tries again.
-        task = asyncio.create_task(self._ask_all(group))
-        self._checks[group] = _Check(task, charge)
+        task = asyncio.create_task(self._ask_all(group, leader))
+        self._checks[group] = _Check(task, charge, leader)
         task.add_done_callback(lambda done: self._ended(group, done))
 
     def _watch_again(self, group: str) -> None:
         """Have a producer that is here pay from now on."""
         known = self._shared.clients.producers.get(group)
-        if known is not None:
-            self.watch(group, next(iter(known.members.values())).account)
+        member = None if known is None else next(known.connected(), None)
+        if member is not None:
+            self.watch(group, member.account)
 
     def _drop(self, group: str) -> None:
         check = self._checks.pop(group)
         check.charge.release()
         check.task.cancel()
 
-    def on_closed(self, account: Account) -> None:
-        """Let other producers pay for the groups that one asked about; it has gone."""
-        for group in [
-            one for one, check in self._checks.items() if check.charge.account is account
-        ]:
-            self._drop(group)
-            self._watch_again(group)
+    def on_closed(self, account: Account) -> Iterator[None]:
+        """Let other producers pay for the groups that one asked about, in steps; it has gone."""
+        for group, check in list(self._checks.items()):
+            if check.charge.account is account and self._checks.get(group) is check:
+                self._drop(group)
+                self._watch_again(group)
+                yield
 
-    def forget_absent(self) -> None:
-        """Ask no more for groups without a producer at this node."""
-        for group in [
-            group for group in self._checks if group not in self._shared.clients.producers
-        ]:
-            self._drop(group)
+    def look(self) -> None:
+        """Ask the leader for each group with a producer at this node, and for no other."""
+        leader, present = self._cluster.leader_of(self._cluster.own_group), self._shared.clients
+        for group, check in list(self._checks.items()):
+            if group not in present.producers or check.leader != leader:
+                self._drop(group)
+        for group in present.producers:
+            self._watch_again(group)
 
     def _ended(self, group: str, task: "asyncio.Task[None]") -> None:
         check = self._checks.get(group)
@@ -128,19 +144,21 @@ class TransactionCalls(Calls):
         if error is not None:
             _log.info("producers are not asked at the moment", group=group, reason=str(error))
 
-    async def _ask_all(self, group: str) -> None:
+    async def _ask_all(self, group: str, leader: Leader) -> None:
         request = transaction_pb2.CheckTransactionsRequest(producer_group=group, client_id=_CHECKER)
-        checks = self._broker.transactions.check_transactions(request)
+        if leader.is_here:
+            checks = self._broker.transactions.check_transactions(request)
+        else:
+            checks = self._questions(leader.address, request)
         async for check in checks:
             if check.record_count and not self._ask(group, check):
                 return  # No producer is left; the next one's heartbeat begins again.
 
     def _ask(self, group: str, check: transaction_pb2.TransactionCheck) -> bool:
         """Ask one producer of a group; return whether there is one."""
-        known = self._shared.clients.producers.get(group)
-        if known is None:
+        members = [*self._shared.clients.members((False, group)).values()]
+        if not members:
             return False
-        members = list(known.members.values())
         self._turn += 1
         member = members[self._turn % len(members)]
         message = decode_message(check.records)

@@ -19,5 +19,9 @@ GREETING: Final = -20_812
 REPORT: Final = -20_814
 """Code of a command between nodes: its body is a `ReportMembersRequest`, that of its answer a
 `ReportMembersResponse`."""
+WITHDRAWAL: Final = -20_813
+"""Code of a one-way command between nodes: the client of a forwarded command has gone."""
+WITHDRAWN: Final = "opaque"
+"""Ext field of a withdrawal: the number of the command."""
 TOKEN: Final = "token"
 """Ext field of a greeting: the token of the node that is greeted, in hexadecimal digits."""

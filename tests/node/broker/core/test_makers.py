@@ -50,6 +50,11 @@ async def put_retry_topic(node: Fixture, name: str) -> None:
     await node.broker.own_appends.submit(Command(put_topic=put))
 
 
+async def put_key(node: Fixture, name: str, value: str | None = "") -> None:
+    put = Command.PutKeyValue(namespace="n\n", key=name, value=value)
+    await node.broker.own_appends.submit(Command(put_key_value=put))
+
+
 async def claim(node: Fixture, name: str) -> None:
     await node.broker.incarnations.claim_producer(ClaimProducerRequest(name=name))
 
@@ -88,6 +93,7 @@ THINGS = {
     "offsets": Thing(Kind.OFFSETS, commit, delete_group),
     "offsets of pop": Thing(Kind.OFFSETS, pop, delete_group),
     "names of producers": Thing(Kind.PRODUCERS, claim, None),
+    "keys": Thing(Kind.KEYS, put_key, lambda node, name, _: put_key(node, name, None)),
     "half messages": Thing(
         Kind.TRANSACTIONS,
         lambda node, _: begun(node, 0, 1),

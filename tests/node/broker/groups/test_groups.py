@@ -333,7 +333,10 @@ async def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: P
             await node.broker.groups.delete_group(DeleteGroupRequest(group="g"))
 
 
-async def test_large_messages_are_looked_at_in_turns_with_others(tmp_path: Path) -> None:
+async def test_large_messages_are_looked_at_in_turns_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
     async with node_at(tmp_path, file_size_bytes=1 << 20) as node:
         for queue_id in range(4):
             await node.append(0, 1, queue_id=queue_id, size_bytes=20_000)

@@ -112,8 +112,9 @@ async def test_a_long_queue_is_looked_through_up_to_a_limit(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("unique", ["", "0A0B"])
 async def test_others_have_their_turn_while_groups_are_looked_through(
-    tmp_path: Path, unique: str
+    tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
     async with node_at(tmp_path / "n") as node:
         properties = {"UNIQ_KEY": unique} if unique else {}
         record = encode_message("orders", 0, b"x", properties)

@@ -18,6 +18,11 @@ MANY = 1_500
 LARGE: dict[str, Any] = {"file_size_bytes": 4 << 20, "batch_size_bytes_max": 1 << 20}
 
 
+@pytest.fixture(autouse=True)
+def _slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
+
+
 async def test_a_transaction_has_a_limit_of_messages(tmp_path: Path) -> None:
     limits = Limits(transaction_record_count_max=3)
     async with node_at(tmp_path / "n", limits=limits) as node:

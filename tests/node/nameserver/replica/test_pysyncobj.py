@@ -272,7 +272,7 @@ def test_sigkill_in_compaction(tmp_path: Path) -> None:
             asked = {}
             for number in range(30):
                 key = f"k{turn}_{number}"
-                command = put_pair_command("ns", key, "v" * 3_000)
+                command = put_pair_command("ns", key, "v" * 1_500)
                 asked[key] = replica.begin("change", command=command, timeout_ms=20_000)
                 if number % 5 == 0:
                     replica.begin("compact")

@@ -27,7 +27,7 @@ from node.nameserver.directory.fields import Result
 from node.nameserver.directory.reports import NO_LOG, heartbeat
 from node.nameserver.replica.pysyncobj import Callback, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
-from node.nameserver.replica.status import IN_FLIGHT_COUNT_MAX
+from node.nameserver.replica.status import CHANGE_COUNT_MAX
 from tests.node.nameserver.brokers import NOW_MS, raft_leader
 from tests.node.nameserver.replicas import free_addresses, servers, settings_of
 from tests.patience import eventually
@@ -128,7 +128,7 @@ async def test_commands_in_flight_are_bounded(tmp_path: Path) -> None:
     async with servers(tmp_path, 1) as (server,):
         await eventually(lambda: server.status().state == "leader", "a leader")
         pair = put_pair_command("ns", "k", "v")
-        beats = [server.report(pair) for _ in range(IN_FLIGHT_COUNT_MAX + 5)]
+        beats = [server.report(pair) for _ in range(CHANGE_COUNT_MAX + 5)]
         results = await asyncio.gather(*beats, return_exceptions=True)
         busy = [result for result in results if isinstance(result, BusyError)]
         assert len(busy) == 5

@@ -17,12 +17,14 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
 from node.rocketmq.clients import GatewayClients
+from node.rocketmq.remoting.calls.transactions import Questions
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
 from quorumlog.pb.log_pb2 import RouteResponse
+from quorumlog.pb.transaction_pb2 import TransactionCheck
 from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
 from tests.patience import PATIENCE_S
 
@@ -287,6 +289,7 @@ async def gateway_at(
     tls: ssl.SSLContext | None = None,
     is_permissive: bool = False,
     held: dict[Kind, Limit] | None = None,
+    questions: Questions | None = None,
     **how: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway over one node with topic orders of 4 queues and three broker names."""
@@ -307,6 +310,7 @@ async def gateway_at(
             lambda _node: False,
             NodeProof(TOKEN, lambda _node: TOKEN),
             GatewayClients(),
+            questions or _no_questions,
             node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,
@@ -323,6 +327,11 @@ async def gateway_at(
             await gateway.close()
             await server.stop(0)
             await remoting.stop()
+
+
+async def _no_questions(_address: str, _request: object) -> AsyncIterator[TransactionCheck]:
+    for check in list[TransactionCheck]():
+        yield check
 
 
 async def _no_route(_address: str) -> RouteResponse | None:

@@ -1,13 +1,22 @@
 """The table of classic clients: who pays for a member, and who may take its place."""
 
+from itertools import chain
 from unittest.mock import Mock
 
 import pytest
 
 from node.errors.common import BusyError
-from node.rocketmq.remoting.clients import Clients, Consumption, Member, Subscription
+from node.rocketmq.remoting.clients import (
+    SILENT_S_MAX,
+    Clients,
+    Consumption,
+    Member,
+    Subscription,
+)
 from node.rocketmq.remoting.protocol.answers import RefusedError
+from node.rocketmq.remoting.reserved_ids import COUNT_MAX, OF_ADDRESS_MAX, ReservedIds
 from node.runtime.accounts import Account, Accounts, Kind, Limit
+from node.runtime.turn import Turn
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
@@ -20,6 +29,17 @@ def member(account: Account, client_id: str = "a") -> Member:
     connection = Mock()
     connection.connection.is_ended = False
     return Member(client_id, connection, account, "JAVA", 453, 0.0, 0)
+
+
+def end(known: Clients, *gone: Member) -> None:
+    for one in gone:
+        one.connection.connection.is_ended = True
+    steps = [known.on_closed(one.connection) for one in gone]
+    shown = [one.connection for one in known.members((True, "c")).values()]
+    assert not any(one.connection in shown for one in gone), "before the first step"
+    list(chain(*steps))
+    for one in gone:
+        one.connection.connection.is_ended = False  # Tests have them join again.
 
 
 def reads(*topics: str, expression: str = "*", version: int = 1) -> Consumption:
@@ -38,7 +58,7 @@ def test_a_heartbeat_is_taken_as_a_whole_or_not_at_all(limit: Limit) -> None:
     for _ in range(8):
         known.put(client, ["p1"], {"c1": reads("t")})
     assert accounts.held(Kind.MEMBERS)[0] == 2
-    known.on_closed(client.connection)
+    end(known, client)
     assert (accounts.held(Kind.MEMBERS), known._members_of) == ((0, 0), {})
 
 
@@ -54,13 +74,43 @@ def test_a_client_id_is_replaced_from_its_own_address_only() -> None:
             known.leave(is_consumer, group, "a", stranger.account)
     known.put(again, ["p"], {"c": reads("t")})
     assert (known.count, first.account.is_empty) == (2, True)
-    known.on_closed(first.connection)
+    end(known, first)
     assert known.count == 2, "it goes on over the other connection"
-    again.connection.connection.is_ended = True
+    known.leave(False, "p", "a", again.account)
+    known.leave(True, "c", "a", again.account)
     known.put(stranger, ["p"], {"c": reads("t")})
-    known.leave(False, "p", "a", stranger.account)
-    known.leave(True, "c", "a", stranger.account)
+    end(known, stranger)
     assert (known.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
+
+
+async def test_an_id_stays_with_the_address_whose_connection_broke() -> None:
+    now_s, accounts = 0.0, Accounts()
+    known = Clients(Mock(), Mock(), monotonic_s=lambda: now_s)
+    first, stranger, again = (member(accounts.open(host)) for host in (HERE, THERE, HERE))
+    known.put(first, ["p"], {"c": reads("t")})
+    first.connection.connection.is_ended = True
+    steps = known.on_closed(first.connection)
+    for _ in chain((None,), steps, (None,)):  # While its rows go, and when they have gone.
+        with pytest.raises(RefusedError, match=HERE):
+            known.put(stranger, ["p"], {"c": reads("t")})
+    assert (known.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
+    known.put(again, ["p"], {"c": reads("t")})
+    assert len(known._reserved) == 0
+    end(known, again)
+    now_s = SILENT_S_MAX
+    known.put(stranger, ["p"], {})
+    await known.expire(Turn())
+    assert len(known._reserved) == 0, "its time is over for all others, too"
+
+
+def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
+    reserved = ReservedIds(lambda: 0.0)
+    reserved.put((True, "c", "victim"), HERE)
+    for host in map(str, range(COUNT_MAX // OF_ADDRESS_MAX)):
+        for number in range(OF_ADDRESS_MAX + 1):
+            reserved.put((True, "c", f"{host}.{number}"), host)
+    assert (len(reserved), reserved.owner((True, "c", "victim"))) == (COUNT_MAX, HERE)
+    assert reserved.owner((True, "c", "0.0")) is None
 
 
 def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> None:
@@ -70,7 +120,7 @@ def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> Non
     known.put(second, [], {"c": reads("t1")})
     known.put(first, [], {"c": reads("t1", "t2", expression="y" * 500, version=2)})
     known.put(first, [], {"c": reads("t2", expression=long[:900], version=3)})
-    known.on_closed(first.connection)
+    end(known, first)
     assert second.account.is_empty is False
     assert second.account.sizes[Kind.MEMBERS] == known.consumers["c"].members["b"].size_bytes > 900
     third = member(accounts.open(HERE), "c")
@@ -78,7 +128,7 @@ def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> Non
         known.put(third, [], {"c": reads("t2", expression=long * 2, version=4)})
     known.put(third, [], {"c": reads("t2", expression=long[:1_200], version=4)})
     second.account.take(Kind.MEMBERS, 5_000 - second.account.sizes[Kind.MEMBERS], 0)
-    known.on_closed(third.connection)
+    end(known, third)
     assert known.consumers["c"].topics == set()
 
 
@@ -93,8 +143,8 @@ def test_no_address_changes_what_another_one_reads() -> None:
         expressions = [group.subscription(host, "t") for host in (HERE, THERE)]
         assert [one.expression for one in expressions if one] == ["A", "nothing"]
         known.put(stranger, [], {"c": reads()})
-        known.on_closed(stranger.connection)
+        end(known, stranger)
         left = group.subscription(THERE, "t")
         assert (group.topics, left and left.expression) == ({"t"}, "A")
-        known.on_closed(own.connection)
+        end(known, own)
     assert accounts.held(Kind.MEMBERS) == (0, 0)

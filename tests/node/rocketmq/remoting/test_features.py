@@ -117,7 +117,7 @@ async def test_a_group_without_producers_is_not_asked(tmp_path: Path) -> None:
         assert producers.count == 1
         await client.close()
         await eventually(lambda: not gateway.remoting.groups.clients.count, "its end")
-        gateway.remoting.transactions.forget_absent()
+        gateway.remoting.transactions.look()
         await eventually(lambda: not producers.count, "the end of the questions")
 
 

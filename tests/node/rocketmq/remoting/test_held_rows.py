@@ -1,5 +1,6 @@
 """Rows that the node keeps for classic clients: paid for by an account, and gone with it."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
@@ -91,6 +92,32 @@ async def test_a_connection_that_ends_leaves_nothing_behind(
         await client.close()
         await eventually(lambda: sizes(gateway) == before, "the tables as they were")
         assert sizes(gateway) == before
+
+
+@pytest.mark.parametrize("what", ["members", "producers and their checks", "locks"])
+async def test_rows_of_connections_that_end_go_in_slices_and_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    kind, hold = HOLDS[what]
+    async with gateway_at(tmp_path) as gateway:
+        (remoting, held), before = (gateway.remoting, gateway.calls.accounts.held), sizes(gateway)
+        for first in range(0, 96, 24):
+            client = await gateway.client()
+            for number in range(first, first + 24):
+                await hold(client, number)
+        monkeypatch.setattr(gateway.node.broker.context.turn, "is_over", lambda: True)
+        for connection in gateway.server.connections.all:
+            connection.cut()
+        left, most = held(kind)[0], 0
+        assert left == 96
+        assert not remoting.groups.clients.members((True, "g1"))
+        assert remoting.groups.clients.producer("c") is None
+        assert not any(remoting.locks.is_locked(f"g{number}") for number in range(96))
+        while left:
+            await asyncio.sleep(0)
+            most, left = max(most, left - held(kind)[0]), held(kind)[0]
+        assert most == (8 if what == "members" else 1), "those of a group together"
+        await eventually(lambda: sizes(gateway) == before, "the tables as they were")
 
 
 @pytest.mark.parametrize(("kind", "hold"), HOLDS.values(), ids=HOLDS)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,9 +19,9 @@ from node.rocketmq.remoting.calls.json_bodies import (
     ROW_COUNT_MAX,
     document_of,
 )
-from node.rocketmq.remoting.calls.locks import EXPIRED_COUNT_MAX, LOCK_S, LockCalls
+from node.rocketmq.remoting.calls.locks import LOCK_S, LockCalls
 from node.rocketmq.remoting.clients import Clients, Consumption, Member, Subscription
-from node.rocketmq.remoting.conversation import RemotingConnection, Request
+from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command, decode
@@ -28,6 +29,7 @@ from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
 from node.runtime.json_text import DEPTH_MAX, VALUE_COUNT_MAX
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
+from tests.patience import eventually
 
 INVALID = 29
 ACCOUNT = Accounts().open("10.0.0.1")
@@ -52,7 +54,9 @@ def body_of(**fields: Any) -> bytes:
 
 
 def request_of(**fields: Any) -> Request:
-    connection: Any = SimpleNamespace(is_node=False, connection=SimpleNamespace(account=ACCOUNT))
+    connection: Any = SimpleNamespace(
+        is_node=False, connection=SimpleNamespace(account=ACCOUNT, is_ended=False)
+    )
     return Request(Command(LOCK, body=body_of(**fields)), connection)
 
 
@@ -189,6 +193,7 @@ async def test_the_end_of_a_client_touches_its_own_locks_only(tmp_path: Path) ->
             await client.ask(LOCK, body=body_of(clientId="c", mqSet=[ROW]))
             looked = lines_of(lambda: locks.is_locked("readers"))
             counts.append((looked, lines_of(lambda: locks.release("readers", "c"))))
+            await eventually(lambda: not gateway.node.broker.context.turn._left, "its end")
             assert locks.count == 2 * (other_count - 2)
         assert counts[0] == counts[1]
 
@@ -207,8 +212,14 @@ async def test_locks_run_out_and_are_forgotten(tmp_path: Path) -> None:
         assert (locks.count, locks.is_locked("readers")) == (1, True)
         now_s = 2 * LOCK_S
         assert not locks.is_locked("readers")
-        assert locks.count < EXPIRED_COUNT_MAX
+        many = 5_000
+        for lo in range(0, many, 1_000):
+            rows = [{**ROW, "topic": f"t{number}"} for number in range(lo, lo + 1_000)]
+            await locks.lock(request_of(clientId="a", mqSet=rows))
+        now_s = 4 * LOCK_S
         locks.expire()
+        locks.expire()
+        await eventually(lambda: locks.count == 0, "one look forgets all")
         assert locks.count == 0 == len(locks._of_group) == len(locks._of_client)
 
 
@@ -234,13 +245,15 @@ def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
     counts = []
     for other_count in (2, 200):
         clients = Clients(lambda _: None, lambda _group, _client_id: None)
-        one, other = (RemotingConnection.__new__(RemotingConnection) for _ in range(2))
+        one, other = Mock(), Mock()
+        one.connection = other.connection = SimpleNamespace(is_ended=False)
         members = [(f"o{number}", other) for number in range(other_count)]
         for client_id, connection in [*members, ("mine", one)]:
             member = Member(client_id, connection, ACCOUNT, "JAVA", 1, 0.0, 0)
             clients.put(member, ["makers"], {"readers": Consumption("", "", "", {})})
         assert lines_of(partial(clients.producer, "mine")) < 10
-        counts.append(lines_of(partial(clients.on_closed, one)))
+        one.connection = SimpleNamespace(is_ended=True)
+        counts.append(lines_of(partial(list, clients.on_closed(one))))
         assert (clients.count, clients.producer("mine")) == (2 * other_count, None)
     assert counts[0] == counts[1]
 

@@ -22,10 +22,12 @@ from tests.node.rocketmq.remoting.clients import (
     Gateway,
     gateway_at,
 )
-from tests.node.rocketmq.remoting.test_forwarding import pair_at
+from tests.node.rocketmq.remoting.test_forwarding import follow, pair_at
+from tests.node.transaction_calls import begun, round_of
 from tests.patience import eventually
 
 GROUP = "readers"
+CHECK = 39
 SETTLED_MS = 60_000
 
 
@@ -149,3 +151,19 @@ async def test_members_that_differ_are_told(tmp_path: Path) -> None:
         ]
         members.heartbeat(GROUP, "c", frozenset({"orders"}), MemberKind.BROADCASTING, 0)
         assert "broadcasting and sharing" in members.warnings_of(GROUP, 0)[0]
+
+
+async def test_producers_at_other_nodes_are_asked_about_their_transactions(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path / "leader") as leader:
+        asked = leader.node.broker.transactions.check_transactions
+        async with gateway_at(tmp_path / "node", questions=lambda _, request: asked(request)) as at:
+            follow(at, 2)
+            producer = await at.client()
+            await producer.produce_for("p@1", "paying")
+            producers = leader.node.broker.transactions.checks.producers
+            await eventually(lambda: producers.is_there("paying"), "the leader knows of it")
+            await begun(leader.node, 0, 1, group="paying")
+            await round_of(leader.node, 6_000)
+            assert (await producer.hear()).code == CHECK
+            await producer.close()
+            await eventually(lambda: not producers.is_there("paying"), "nor longer than it is")
