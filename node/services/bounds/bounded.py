@@ -45,7 +45,7 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
     if handler.request_streaming:
         assert handler.response_streaming, "no method streams only requests"
         stream = _both_streams(handler, bounds)
-        return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(stream, None, None)
     if not handler.response_streaming:
         return grpc.stream_unary_rpc_method_handler(_unary(handler, bounds), None, None)
     if inspect.isasyncgenfunction(handler.unary_stream):
@@ -180,6 +180,7 @@ def _written_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
 
 def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse = handler.stream_stream, _parser(handler)
+    serialize = handler.response_serializer
     watch, responses = bounds.requests, bounds.responses
 
     async def parsed(requests: AsyncIterator[bytes], caller: GrpcCaller) -> AsyncIterator[Any]:
@@ -195,9 +196,10 @@ def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
             try:
                 one.begin()
                 async for response in function(given_of(requests, caller), context):
-                    waiting = responses.begin(caller, 0)
+                    data = response if serialize is None else serialize(response)
+                    waiting = responses.begin(caller, len(data))
                     try:
-                        yield response
+                        yield data
                     finally:
                         responses.end(waiting)
             except NodeError as error:
