@@ -215,7 +215,7 @@ class RequestWatch:
             kind = Kind.HALF_STREAMS
             if all(one.sizes[kind] - freed[one] <= one.limits[kind][1] for one in levels):
                 continue
-            if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
+            if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=_LOOK_MS):
                 freed.update(dict.fromkeys(levels, held_size_bytes))
         self._sampled_s, self._sample_took_s = now_s, time.perf_counter() - began_s
 
