@@ -146,8 +146,5 @@ def _short_of(caller: GrpcCaller) -> Level | None:
 
 
 def _charge(caller: GrpcCaller, sign: int) -> None:
-    account, size_bytes = caller.account, _size_bytes(caller)
-    if sign > 0:
-        account.take(Kind.CALLS, size_bytes, 0)
-    else:
-        account.give_back(Kind.CALLS, size_bytes, 0)
+    account, kind = caller.account, Kind.CALLS
+    account.set_size(kind, account.sizes[kind] + sign * _size_bytes(caller))

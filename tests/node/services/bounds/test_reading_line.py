@@ -1,17 +1,22 @@
-"""Requests are charged before they are read, and those without room wait in turns."""
+"""Requests are charged before they are read, those without room wait in turns, and none stays."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import grpc
+import pytest
 
-from node.errors.common import BusyError
-from node.runtime.accounts import LIMITS, Kind
+from node.config.types import Address
+from node.errors.common import BadRequestError, BusyError
+from node.runtime.accounts import LIMITS, Accounts, Kind
 from node.services.bounds.callers import GrpcCaller
 from node.services.bounds.half_sent import HalfSent
 from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.bounds.request_watch import RequestWatch
-from node.services.server import OPTIONS
+from node.services.calls import refuse
+from node.services.server import OPTIONS, GrpcServer
 from tests.node.services.bounds.callers import Callers
 from tests.node.services.bounds.http2 import HalfSender
 
@@ -138,4 +143,36 @@ async def test_grpc_takes_a_window_of_a_request_that_nobody_reads() -> None:
         assert sent < 128 * 1024
     finally:
         sender.close()
+        await server.stop(0)
+
+
+async def test_a_refused_call_keeps_no_request_until_the_collector_runs() -> None:
+    class _Request(bytearray):
+        pass
+
+    made: list[weakref.ref[_Request]] = []
+
+    def parsed(data: bytes) -> _Request:
+        request = _Request(data)
+        made.append(weakref.ref(request))
+        return request
+
+    async def refused(request: _Request, context: Any) -> bytes:
+        await refuse(BadRequestError("name", "another", str(len(request))), context)
+
+    class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _: object) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(refused, parsed, None)
+
+    server = GrpcServer(Accounts())
+    port = server.bind(Address("127.0.0.1", 0))
+    await server.start({}, [_Handlers()])
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.RpcError):
+                await channel.unary_unary("/a/b")(b"x", timeout=PATIENCE_S)
+        await eventually(lambda: bool(made) and made[0]() is None, "the request is gone")
+    finally:
+        gc.enable()
         await server.stop(0)
