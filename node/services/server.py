@@ -53,7 +53,7 @@ OPTIONS: Final = (
     ("grpc.max_metadata_size", METADATA_SIZE_BYTES_MAX),
     # A compressed message takes memory that `half_sent` does not count; bodies may be compressed.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # By its probes gRPC would take 4 MiB of each request, though nobody reads it.
+    # By its probes gRPC would take 4 MiB of each request before it is read.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),

@@ -1,7 +1,7 @@
 """The line of calls whose requests wait to be read.
 
 Owns when a request is read: once its caller's account has room for a request of the largest size,
-at each of its levels. gRPC takes no more than a window of a request that nobody reads, so the bytes
+at each of its levels. gRPC takes no more than a window of a request without a read, so the bytes
 stay with the client. Addresses take turns, and of each its connections. An address gets room while
 it holds no more than is left: so an address that holds nothing does not wait for others that are
 slow. Must not know what a request says.
@@ -18,7 +18,7 @@ MIB: Final = 1 << 20
 REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
 """A batch of the largest size and the fields around it."""
 WINDOW_SIZE_BYTES: Final = 64 * 1024
-"""What gRPC takes of a request that nobody reads: HTTP/2's window, without its probes."""
+"""What gRPC takes of a request without a read: HTTP/2's window, without its probes."""
 
 
 class _Turn:
