@@ -147,8 +147,11 @@ class ServedCalls:
         self.counters.failed[name, code] += 1
         if code == "node.internal":
             _log.error("a call met an unexpected error", method=name, exc_info=error)
-        # Frames that keep the error are kept by it, with the request: until the collector runs.
-        error.__traceback__ = None
+        # Frames that keep an error are kept by it, with the request: until the collector runs.
+        found: BaseException | None = error
+        while found is not None:
+            found.__traceback__ = None
+            found = found.__cause__ or found.__context__
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
         """Count the error and send it to the client."""

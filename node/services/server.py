@@ -20,13 +20,12 @@ from node.services.bounds.callers import GrpcCallers
 from node.services.bounds.connection_cut import cut_connection, traffic_of
 from node.services.bounds.half_sent import HalfSent
 from node.services.bounds.idle_connections import IdleConnections
+from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.bounds.request_watch import RequestWatch
 from node.services.bounds.response_watch import ResponseWatch
 from node.services.gate import Gate
 
 MIB: Final = 1 << 20
-REQUEST_SIZE_BYTES_MAX: Final = 4 * MIB + 64 * 1024
-"""A batch of the largest size and the fields around it."""
 RESPONSE_SIZE_BYTES_MAX: Final = 16 * MIB
 """More than the largest pull; bounds the response of a defect."""
 STREAM_COUNT_MAX: Final = 1_024
@@ -54,6 +53,8 @@ OPTIONS: Final = (
     ("grpc.max_metadata_size", METADATA_SIZE_BYTES_MAX),
     # A compressed message takes memory that `half_sent` does not count; bodies may be compressed.
     ("grpc.compression_enabled_algorithms_bitset", 1),
+    # By its probes gRPC would take 4 MiB of each request before it is read.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),

@@ -42,7 +42,7 @@ from store.record.tail import TailReader
 _POSITION: Final = 4_096
 _NOW_MS: Final = 1_700_000_000_000
 _CONFIG: Final = StoreConfig(body_size_bytes_max=2_048)
-_FILTERS: Final = (TagFilter(("a", "TagA")), SqlFilter("TAGS = 'a' OR n BETWEEN 1 AND 5"))
+_FILTERS: Final = (TagFilter(("a", "TagA"), 2), SqlFilter("TAGS = 'a' OR n BETWEEN 1 AND 5"))
 _TOPICS: Final = ("orders", "t", "%RETRY%g", "%RETRY%" + "x" * 140, "a" * 127)
 
 

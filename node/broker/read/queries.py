@@ -24,7 +24,7 @@ from store.record.message import Message
 
 _FOREVER_MS: Final = (1 << 63) - 1
 KEY_LENGTH_MAX: Final = 32_767
-"""Characters of a key: all properties of a record have so many bytes at most."""
+"""Characters of a key: no record has properties with more bytes."""
 _STEP_COUNT_MAX: Final = 20_000
 """Entries of the key index that one query passes, found or not: about 0.5 s, and more than the keys
 of one record, so that each call gets on."""

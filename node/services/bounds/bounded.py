@@ -45,7 +45,7 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
     if handler.request_streaming:
         assert handler.response_streaming, "no method streams only requests"
         stream = _both_streams(handler, bounds)
-        return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(stream, None, None)
     if not handler.response_streaming:
         return grpc.stream_unary_rpc_method_handler(_unary(handler, bounds), None, None)
     if inspect.isasyncgenfunction(handler.unary_stream):
@@ -60,7 +60,7 @@ def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHan
 class _Call:
     """One call under way. gRPC ends its task when the client has taken the whole answer."""
 
-    __slots__ = ("bounds", "caller", "memory_size_bytes", "response", "size_bytes")
+    __slots__ = ("aborted", "bounds", "caller", "memory_size_bytes", "response", "size_bytes")
 
     def __init__(self, bounds: Bounds, peer: str) -> None:
         self.bounds = bounds
@@ -68,10 +68,19 @@ class _Call:
         self.size_bytes = self.memory_size_bytes = 0
         self.response: Response | None = None
         """The answer of a unary method."""
+        self.aborted: grpc.aio.AbortError | None = None
+        """What ended the call."""
         self.caller.count += 1
         task = asyncio.current_task()
         assert task is not None, "a call has a task"
         task.add_done_callback(self._ended)
+
+    def __enter__(self) -> "_Call":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, grpc.aio.AbortError):
+            self.aborted = error
 
     def begin(self) -> None:
         """Have the call and its memory granted. Raises BusyError."""
@@ -83,7 +92,7 @@ class _Call:
         """Return the request, once the call is granted. Raises BusyError, and as
         `RequestWatch.whole`."""
         self.begin()
-        data = await self.bounds.requests.whole(context, self.caller.peer)
+        data = await self.bounds.requests.whole(context, self.caller)
         self.size_bytes = len(data)
         self.caller.took(self.size_bytes)
         return data
@@ -104,28 +113,31 @@ class _Call:
 
     def _ended(self, _: object) -> None:
         self.caller.count -= 1
-        self.caller.size_bytes -= self.size_bytes
+        self.caller.spent(self.size_bytes)
         self.caller.account.give_back(Kind.DOCUMENTS, self.memory_size_bytes, 0)
         if self.response is not None:
             self.bounds.responses.end(self.response)
+        if self.aborted is not None:
+            # gRPC keeps it in a cycle: its frames would keep the request until the collector runs.
+            self.aborted.__traceback__ = self.aborted.__context__ = None
 
 
 def _unary(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse, serialize = handler.unary_unary, _parser(handler), handler.response_serializer
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> Any:
-        one = _Call(bounds, context.peer())
-        try:
-            request = parse(await one.request(context))
-        except NodeError as error:
-            return await one.refuse(function, error, context)
-        response = await function(request, context)
-        data = response if serialize is None else serialize(response)
-        try:
-            one.answer(len(data))
-        except NodeError as error:
-            return await one.refuse(function, error, context)
-        return data
+        with _Call(bounds, context.peer()) as one:
+            try:
+                request = parse(await one.request(context))
+            except NodeError as error:
+                return await one.refuse(function, error, context)
+            response = await function(request, context)
+            data = response if serialize is None else serialize(response)
+            try:
+                one.answer(len(data))
+            except NodeError as error:
+                return await one.refuse(function, error, context)
+            return data
 
     return call
 
@@ -135,18 +147,18 @@ def _server_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     responses = bounds.responses
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        one = _Call(bounds, context.peer())
-        try:
-            request = parse(await one.request(context))
-            async for response in function(request, context):
-                data = response if serialize is None else serialize(response)
-                waiting = responses.begin(one.caller, len(data))
-                try:
-                    yield data
-                finally:
-                    responses.end(waiting)
-        except NodeError as error:
-            yield await one.refuse(function, error, context)
+        with _Call(bounds, context.peer()) as one:
+            try:
+                request = parse(await one.request(context))
+                async for response in function(request, context):
+                    data = response if serialize is None else serialize(response)
+                    waiting = responses.begin(one.caller, len(data))
+                    try:
+                        yield data
+                    finally:
+                        responses.end(waiting)
+            except NodeError as error:
+                yield await one.refuse(function, error, context)
 
     return call
 
@@ -155,19 +167,20 @@ def _written_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse = handler.unary_stream, _parser(handler)
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> None:
-        one = _Call(bounds, context.peer())
-        try:
-            request = parse(await one.request(context))
-        except NodeError as error:
-            await one.refuse(function, error, context)
-            return
-        await function(request, context)
+        with _Call(bounds, context.peer()) as one:
+            try:
+                request = parse(await one.request(context))
+            except NodeError as error:
+                await one.refuse(function, error, context)
+                return
+            await function(request, context)
 
     return call
 
 
 def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     function, parse = handler.stream_stream, _parser(handler)
+    serialize = handler.response_serializer
     watch, responses = bounds.requests, bounds.responses
 
     async def parsed(requests: AsyncIterator[bytes], caller: GrpcCaller) -> AsyncIterator[Any]:
@@ -178,18 +191,19 @@ def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     given_of = watch.each if is_raw else parsed
 
     async def call(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        one = _Call(bounds, context.peer())
-        caller = one.caller
-        try:
-            one.begin()
-            async for response in function(given_of(requests, caller), context):
-                waiting = responses.begin(caller, 0)
-                try:
-                    yield response
-                finally:
-                    responses.end(waiting)
-        except NodeError as error:
-            yield await one.refuse(function, error, context)
+        with _Call(bounds, context.peer()) as one:
+            caller = one.caller
+            try:
+                one.begin()
+                async for response in function(given_of(requests, caller), context):
+                    data = response if serialize is None else serialize(response)
+                    waiting = responses.begin(caller, len(data))
+                    try:
+                        yield data
+                    finally:
+                        responses.end(waiting)
+            except NodeError as error:
+                yield await one.refuse(function, error, context)
 
     return call
 

@@ -8,7 +8,7 @@ call is.
 
 from typing import Final
 
-from node.runtime.accounts import Account, Accounts, Lease, set_caller
+from node.runtime.accounts import LEASE_SIZE_BYTES, Account, Accounts, Lease, set_caller
 from node.services.bounds.connection_cut import TcpAddress, address_of
 from node.services.bounds.look_timer import LookTimer
 
@@ -36,6 +36,12 @@ class GrpcCaller(Lease):
         self.size_bytes += size_bytes
         if self.size_bytes > self.size_granted:
             self.grow()
+
+    def spent(self, size_bytes: int) -> None:
+        """Count the bytes of a request that is gone; others need those of a large one at once."""
+        self.size_bytes -= size_bytes
+        if size_bytes > LEASE_SIZE_BYTES:
+            self.settle()
 
 
 class GrpcCallers:

@@ -30,10 +30,12 @@ from node.services.bounds.callers import GrpcCaller
 from node.services.bounds.connection_cut import Cut, host_of
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
+from node.services.bounds.reading_line import ReadingLine
 
 SLOW_AFTER_MS: Final = 1_000
-SLOW_COUNT_MAX: Final = 64
-"""Requests that take longer than SLOW_AFTER_MS: 260 MiB, if each is of the largest size."""
+SLOW_COUNT_MAX: Final = 32
+"""Requests that take longer than SLOW_AFTER_MS, half of them of one address: two thirds of what may
+be read at once."""
 STREAM_COUNT_MAX: Final = 1_024
 """Streams of requests at once. A producer that is cut off opens its stream again."""
 STREAM_SILENCE_MS_MAX: Final = 600_000
@@ -99,8 +101,9 @@ class RequestWatch:
         self._timer = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._now_s, self._look_later = self._timer.now_s, self._timer.go_on
         self._sampled_s = self._sample_took_s = self._rest_at_s = 0.0
+        self._line = ReadingLine()
         self._arriving: dict[_Wait, None] = {}
-        """Calls whose request is arriving, oldest first."""
+        """Calls whose request is being read, oldest first."""
         self._streams: dict[_Wait, None] = {}
         self.given_up: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
         """Calls that were ended because their requests did not arrive, by reason."""
@@ -115,11 +118,15 @@ class RequestWatch:
         """The count of streams of requests."""
         return len(self._streams)
 
-    async def whole(self, context: WatchedContext, peer: str) -> bytes:
-        """Return the request of a call. Raises RequestSlowError, or BadRequestError without one."""
+    async def whole(self, context: WatchedContext, caller: GrpcCaller) -> bytes:
+        """Return the request of a call, once there is room to read it. The caller charges its bytes
+        before it awaits again. Raises RequestSlowError, BusyError, or BadRequestError without one.
+        """
+        self._look_later()
+        await self._line.enter(caller, self._now_s())
+        peer = caller.peer
         wait = _Wait(peer, asyncio.current_task(), self._now_s())
         self._arriving[wait] = None
-        self._look_later()
         try:
             data = await context.read()
         except asyncio.CancelledError:
@@ -128,6 +135,7 @@ class RequestWatch:
             raise self._slow_error(wait) from None
         finally:
             del self._arriving[wait]
+            self._line.leave(caller)
         if data is grpc.aio.EOF:
             raise BadRequestError("request", "one message", "none")
         found: bytes = data
@@ -173,8 +181,13 @@ class RequestWatch:
             if (now_s - wait.since_s) * 1000 >= self._limits.request_ms_max:
                 self._give_up(wait, TOO_SLOW)
         slow = [wait for wait in self._slow(now_s) if not wait.given_up]
+        for wait in _beyond_half(slow):
+            self._give_up(wait, TOO_MANY)
+        slow = [wait for wait in slow if not wait.given_up]
         for wait in _of_busiest(slow, len(slow) - SLOW_COUNT_MAX):
             self._give_up(wait, TOO_MANY)
+        self._line.go_on()
+        self._line.refuse(now_s - self._limits.request_ms_max / 1000)
         for wait in self._silent_streams():
             if (now_s - wait.since_s) * 1000 >= STREAM_SILENCE_MS_MAX:
                 self._give_up(wait, SILENT)
@@ -202,7 +215,7 @@ class RequestWatch:
             kind = Kind.HALF_STREAMS
             if all(one.sizes[kind] - freed[one] <= one.limits[kind][1] for one in levels):
                 continue
-            if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=SLOW_AFTER_MS):
+            if self._end(streams[peer], HALF_TOO_MUCH, now_s, silent_ms=_LOOK_MS):
                 freed.update(dict.fromkeys(levels, held_size_bytes))
         self._sampled_s, self._sample_took_s = now_s, time.perf_counter() - began_s
 
@@ -246,7 +259,7 @@ class RequestWatch:
         waited_ms = int((self._now_s() - wait.since_s) * 1000)
         why = f"it has {self._limits.request_ms_max} ms"
         if wait.given_up == TOO_MANY:
-            why = f"{SLOW_COUNT_MAX} others were slow, too"
+            why = "too many others were slow, too"
         return RequestSlowError(waited_ms, why)
 
     def _silent_error(self, wait: _Wait) -> StreamSilentError:
@@ -269,7 +282,8 @@ class RequestWatch:
             self._rest_at_s = now_s + _REST_S
         elif self._half.is_counting and now_s >= self._rest_at_s:
             self._half.rest()
-        return bool(self._arriving or self._streams) or self._half.is_counting
+        is_idle = self._line.is_empty and not (self._arriving or self._streams)
+        return not is_idle or self._half.is_counting
 
 
 def _of_greediest(
@@ -289,6 +303,15 @@ def _of_greediest(
         if not by_host[host]:
             del sizes[host]
         yield peer, one
+
+
+def _beyond_half(slow: list[_Wait]) -> Iterator[_Wait]:
+    """Yield the oldest requests of each address that has more than half of SLOW_COUNT_MAX."""
+    counts = Counter(wait.host for wait in slow)
+    for wait in slow:
+        if counts[wait.host] > SLOW_COUNT_MAX // 2:
+            counts[wait.host] -= 1
+            yield wait
 
 
 def _of_busiest(waiting: list[_Wait], count: int) -> list[_Wait]:

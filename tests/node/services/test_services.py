@@ -17,8 +17,9 @@ from node.errors.delay import DelayTooLongError
 from node.errors.translation import ERROR_TRAILER
 from node.runtime.accounts import Accounts
 from node.services.append_stream import WINDOW_COUNT_MAX, AppendStream
+from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
-from node.services.server import REQUEST_SIZE_BYTES_MAX, GrpcServer, PortTakenError
+from node.services.server import GrpcServer, PortTakenError
 from quorumlog.cluster.channels import stub
 from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2

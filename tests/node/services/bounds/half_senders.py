@@ -6,7 +6,7 @@ from typing import Final
 
 import psutil
 
-from node.services.server import REQUEST_SIZE_BYTES_MAX
+from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import wait_for

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.bounds.request_watch import SLOW_COUNT_MAX, STREAM_COUNT_MAX
-from node.services.server import REQUEST_SIZE_BYTES_MAX
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import (
     APPEND,

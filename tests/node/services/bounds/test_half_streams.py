@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.accounts import LIMITS, Kind
-from node.services.server import REQUEST_SIZE_BYTES_MAX
+from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import (
     APPEND_STREAM,
