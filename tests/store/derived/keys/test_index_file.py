@@ -210,7 +210,7 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
     Path(file.path).write_bytes(data)
     file = reopen(file)
     file.count = min(file.entry_count, file.count + count)  # A header newer than its entries.
-    file.recover(keep)
+    file.recover(keep, is_cached=False)
     kept = [triple for triple in triples if triple[1] < keep]
     assert file.count == 1 + len(kept)
     file = reopen(file)
@@ -235,7 +235,7 @@ def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
         struct.pack_into(">q" if at == 4 else ">i", data, 40 + 32 + 3 * 20 + at, value)
         Path(file.path).write_bytes(data)
         with pytest.raises(DerivedFileError, match=field):
-            reopen(file).recover(1 << 40)
+            reopen(file).recover(1 << 40, is_cached=False)
 
 
 @pytest.mark.parametrize("flip", [24, 31, 36, 39, 39 + 4])
@@ -259,7 +259,7 @@ def test_uncounted_entries_are_zeroed(tmp_path: Path) -> None:
     assert bytes(data[:40]) != header
     Path(file.path).write_bytes(data)
     file = reopen(file)
-    file.recover(1 << 40)
+    file.recover(1 << 40, is_cached=False)
     assert content(file)[40 + 32 + 4 * 20 :] == bytes(16 * 20)
     assert candidates(file, 4, **ALWAYS) == []
     assert candidates(file, 2, **ALWAYS) == [102]
