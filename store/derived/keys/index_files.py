@@ -269,6 +269,11 @@ class IndexFiles:
             self._cut(position, is_clean=True, is_cached=True)
         self.sync()
 
+    def has_expired(self, min_position: int) -> bool:
+        """Whether `delete_expired` would delete a file."""
+        files = self.files
+        return len(files) > 1 and files[0].end_position < min_position
+
     def delete_expired(self, min_position: int) -> int:
         """Delete files whose last record is before `min_position`, never the last file.
 
@@ -276,7 +281,7 @@ class IndexFiles:
         """
         count = 0
         with self._sync_lock:
-            while len(self.files) > 1 and self.files[0].end_position < min_position:
+            while self.has_expired(min_position):
                 hit("index_files.delete")
                 self.files[0].delete()
                 self.files = self.files[1:]

@@ -36,7 +36,7 @@ def reopen(file: IndexFile) -> IndexFile:
 
 def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
     """Put (hash, position, store time) triples; return how many fitted."""
-    columns = [list(column) for column in zip(*keys, strict=True)]
+    columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
     return file.put(*columns, lo=0)
 
 
@@ -225,6 +225,37 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
         assert file.used_slot_count == expected_file.used_slot_count
         assert file.end_position == expected_file.end_position
         assert 0 <= file.end_unix_ms - expected_file.end_unix_ms < 1000
+
+
+@pytest.mark.parametrize("keep", [0, 3, 7, 12])
+@pytest.mark.parametrize("counted", [7, 12])
+@pytest.mark.parametrize("is_half_put", [False, True])
+def test_a_file_of_a_killed_process_gives_back_entries_without_a_look_at_the_others(
+    tmp_path: Path, keep: int, counted: int, is_half_put: bool
+) -> None:
+    triples = [(n * 7 % 5, 100 + n, NOW) for n in range(12)]
+    file, expected = make(tmp_path, name="1"), make(tmp_path, name="2")
+    put(file, *triples[:counted])
+    header, slots = content(file)[:40], content(file)[40:72]
+    put(file, *triples[counted:])
+    data = bytearray(content(file))
+    data[:40] = header  # Killed before the header counts the last entries,
+    if is_half_put:
+        data[40:72] = slots  # or before a slot leads to the first one of them,
+        data[72 + (counted + 2) * 20 :] = bytes(len(data) - 72 - (counted + 2) * 20)
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.recover(100 + keep, is_cached=True)
+    assert not file.are_slots_proven
+    put(expected, *triples[: min(keep, counted)])
+    if keep:
+        assert content(file)[40:] == content(expected)[40:]
+        assert file.used_slot_count == expected.used_slot_count
+    data[44] ^= 1  # A slot that does not lead to its entry: all are built again.
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.recover(100, is_cached=True)
+    assert file.are_slots_proven
 
 
 def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
