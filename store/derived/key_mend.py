@@ -432,10 +432,10 @@ def _seconds_of(store_unix_ms: int, begin_ms: int) -> int:
     return min(max(past_ms, 0) // 1000, _SECONDS_MAX)
 
 
-def _is_of(said: Said | None, value: int, seconds: int, file: IndexFile) -> bool:
-    if said is None or value not in said.hashes:
+def _is_of(record: Said | None, value: int, seconds: int, file: IndexFile) -> bool:
+    if record is None or value not in record.hashes:
         return False
-    return seconds == _seconds_of(said.store_unix_ms, file.begin_unix_ms)
+    return seconds == _seconds_of(record.store_unix_ms, file.begin_unix_ms)
 
 
 def _joined(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -81,6 +81,9 @@ def _opening(
     found = fs.counts.copy()
     assert not again.recovery.was_clean
     assert not again.recovery.derived_rebuilt
+    assert not again.engine.index.files[0].are_slots_proven
+    assert again.engine.guard.mend_file(0) == (again.engine.index.files[0].size_bytes, False)
+    assert again.engine.index.files[0].are_slots_proven, "by the first pass, beside all other work"
     last = (count + 3 * BATCH_COUNT - 1) // KEPT_COUNTS[keys] * KEPT_COUNTS[keys]
     for n in (0, last):
         hits = again.messages_by_key("orders", f"other{n}")
