@@ -8,12 +8,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from bench.peers.registry import OWN
+
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 Scenario = Literal["limits", "rates", "growth", "topics"]
 SCENARIOS: Final[tuple[Scenario, ...]] = ("rates", "topics", "growth")
 """The scenarios to choose from; the limits of the machine belong to the rates."""
+KEYS: Final = {"sparse": 100_000, "dense": 1}
+"""Messages for each one with a key, in logs whose nodes are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +90,15 @@ class PlannedSession:
     peer: str
     """Name of the peer; empty for the limits of the machine."""
     topic_count: int = 1
+    key_step: int = 0
+    """Messages for each one with a key, in a session that kills nodes; 0 in all others."""
 
     @property
     def key(self) -> str:
         """Name of the session in the journal."""
         peer = self.peer or "machine"
-        return f"{self.scenario}/{self.place}/{self.round}/{self.topic_count}/{peer}"
+        suffix = f"/{self.key_step}" if self.key_step else ""
+        return f"{self.scenario}/{self.place}/{self.round}/{self.topic_count}/{peer}{suffix}"
 
 
 def sessions(
@@ -114,3 +121,5 @@ def sessions(
         if number == 0 and "growth" in scenarios:
             for peer in peers:
                 yield PlannedSession("growth", places[-1], 0, peer)
+            for key_step in KEYS.values() if OWN in peers else ():
+                yield PlannedSession("growth", places[-1], 0, OWN, key_step=key_step)

@@ -19,8 +19,15 @@ import psutil
 from bench.memory import touch_free_memory
 from bench.meter import Meter
 from bench.peers.measured import best_in_flight
-from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad, ProduceResult
+from bench.peers.peer import (
+    KillablePeer,
+    MeasuredPeer,
+    NotOfferedError,
+    PeerLoad,
+    ProduceResult,
+)
 from bench.peers.registry import ENTRIES
+from bench.plan import KEYS
 from bench.report import latency, machine_limits
 
 _GIB: Final = 1 << 30
@@ -34,6 +41,8 @@ _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
 _TOUCHED_BYTES_PER_S: Final = _GIB
 """More than the nodes of any peer write in a second, together."""
+_CHECKPOINTED_S: Final = 15.0
+"""Pause before a kill: time for a checkpoint of all that was written."""
 _DISK_COPIES: Final = 3 * 2.0
 """Bytes on disk for a stored byte: three nodes, each with its log beside its store."""
 
@@ -228,6 +237,28 @@ class Session:
         seconds = made.began_s[0] + made.took_s[0] - began_s
         say(f"{name}, restart", "s", round(seconds, 3))
 
+    async def kills(self, peer: KillablePeer, key_step: int) -> None:
+        """Fill the log, and SIGKILL the leader, then all nodes, at each size from that of the
+        restart on: the time until all are ready, and what the node that reads most has read."""
+        kept_count, keys = 0, next(name for name, step in KEYS.items() if step == key_step)
+        sizes = self._scale["log_sizes_bytes"]
+        for size_bytes in (s for s in sizes if s >= self._scale["restart_size_bytes"]):
+            row = f"log of {size_bytes / _GIB:g} GiB, {keys} keys, SIGKILL of"
+            try:
+                self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
+                wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
+                await self._fill(wanted, key_step)
+            except NotOfferedError as error:
+                for what in ("the leader", "all"):
+                    say(f"{row} {what}", "s", None, reason=str(error))
+                continue
+            kept_count += wanted
+            for is_of_all, what in ((False, "the leader"), (True, "all")):
+                await asyncio.sleep(_CHECKPOINTED_S)
+                seconds, read_bytes = await peer.kill(is_of_all=is_of_all)
+                detail = {"read_mib": read_bytes >> 20}
+                say(f"{row} {what}", "s", round(seconds, 3), detail=detail)
+
     def _check_room(self, size_bytes: int, kept_size_bytes: int) -> None:
         """Raise NotOfferedError when this machine could not hold the peer's log.
 
@@ -239,8 +270,9 @@ class Session:
             needs, has = on_disk / _GIB, free / _GIB
             raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")
 
-    async def _fill(self, count: int) -> None:
-        """Append `count` messages; first a part, to see whether it would take too long."""
+    async def _fill(self, count: int, key_step: int = 0) -> None:
+        """Append `count` messages; first a part, to see whether it would take too long.
+        `key_step` as in PeerLoad."""
         load = PeerLoad(
             seconds=self._scale["trial_s"],
             in_flight_count=self._in_flight,
@@ -251,7 +283,12 @@ class Session:
         if needed_s > self._scale["fill_s_max"]:
             raise NotOfferedError(f"at {rate:.0f} msg/s it would take {needed_s:.0f} s to fill")
         await self._peer.produce(
-            PeerLoad(count=count, in_flight_count=self._in_flight, batch_count=_FILL_BATCH_COUNT)
+            PeerLoad(
+                count=count,
+                in_flight_count=self._in_flight,
+                batch_count=_FILL_BATCH_COUNT,
+                key_step=key_step,
+            )
         )
 
     async def topics(self, count: int) -> None:
@@ -279,6 +316,9 @@ async def main(spec: dict[str, Any]) -> None:
         match spec["scenario"]:
             case "rates":
                 await session.rates(with_failover=spec["round"] == 0)
+            case "growth" if spec["key_step"]:
+                assert isinstance(peer, KillablePeer), f"{spec['peer']} has no keys"
+                await session.kills(peer, spec["key_step"])
             case "growth":
                 await session.growth()
             case "topics":

@@ -184,6 +184,7 @@ class _Run:
                 "peer": session.peer,
                 "round": session.round,
                 "topic_count": session.topic_count,
+                "key_step": session.key_step,
                 "directory": directory,
                 "scale": self._scale.row(),
             }

@@ -242,6 +242,19 @@ class Engine(Generic[LogT_co]):
             self.marks.on_dispatched(self.dispatcher.built(), durable)
         return durable.position
 
+    def delete_expired_derived(self) -> None:
+        """Delete the parts of queues and index whose records are gone, and write the mark.
+
+        Raises the first FileSystemError; repeat it then. SyncFailedError: stop.
+        """
+        if self.index.has_expired(self.log.min_position):
+            with self.derived_lock:
+                self.mark.forget_counts()
+        try:
+            self.dispatcher.delete_expired()
+        finally:
+            self.sync_derived()  # The expired keys do not count any more.
+
     def save_times(self, position: int) -> None:
         """Write the newest store time up to a durable position into the checkpoint."""
         unix_ms = self.times.up_to(position)

@@ -239,10 +239,8 @@ def open_derived(
     Return (their guard, bytes of the log dispatched again, whether everything was rebuilt).
     Derived files are never trusted over the log: a damaged one is repaired or rebuilt.
     """
-    if last_run.page_cache_lost:
-        lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
-    else:
-        lo, item_count = mark.dispatched_position, mark.dispatched_item_count
+    # What was built since the last sync is built again: its checksums may not have been written.
+    lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
     hi = max(hi_position, log.min_position)
     assert lo <= hi <= log.max_position, f"built to {lo} of {hi}, the log ends {log.max_position}"
     # Records are gone that may never have been built, or another program built.
@@ -254,7 +252,8 @@ def open_derived(
         if not is_rebuilt:
             queues.recover(lo, is_clean=last_run.was_clean)
             queues.correct_min_offsets(log.min_position)
-            index.recover(lo, is_clean=last_run.was_clean)
+            is_cached = not last_run.page_cache_lost
+            index.recover(lo, is_clean=last_run.was_clean, is_cached=is_cached)
             is_rebuilt = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
         if not is_rebuilt:
             guard.check_opened()

@@ -214,10 +214,7 @@ class Store:
             done = engine.retention.run_once(self._clock(), usage)
         min_position = self.log.min_position
         if min_position > self._derived_min_position:  # Also after a round that failed half-way.
-            try:
-                engine.dispatcher.delete_expired()
-            finally:
-                engine.sync_derived()  # The expired keys do not count any more.
+            engine.delete_expired_derived()
             self._derived_min_position = min_position
         return done.deleted_file_count
 

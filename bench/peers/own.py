@@ -7,7 +7,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from itertools import count
 from typing import TYPE_CHECKING, Final, Literal
+
+import psutil
 
 from bench.peers.load_driver import drive
 from bench.peers.peer import ConsumeResult, PeerFacts, PeerLoad, ProduceResult
@@ -85,15 +88,24 @@ class OwnPeer:
 
     async def produce(self, load: PeerLoad) -> ProduceResult:
         """Send with one producer; batches of the caller are atomic, it batches single messages."""
+        from quorumlog.records.message import OutgoingMessage
+
         client = self._connected()
         if load.batch_count > 1:
             own = client.producer(in_flight_max=min(load.in_flight_count, _IN_FLIGHT_MAX))
         else:
             own = client.producer()
         async with own as producer:
+            numbers, step = count(), load.key_step
 
             async def send(bodies: Sequence[bytes], topic: int) -> None:
-                if len(bodies) == 1:
+                if step:
+                    messages = [
+                        OutgoingMessage(body, key=None if n % step else f"key{n}")
+                        for body, n in zip(bodies, numbers, strict=False)
+                    ]
+                    await producer.send_batch(_topic(topic), messages)
+                elif len(bodies) == 1:
                     await producer.send(_topic(topic), bodies[0])
                 else:
                     await producer.send_batch(_topic(topic), bodies)
@@ -102,13 +114,13 @@ class OwnPeer:
 
     async def consume(self) -> ConsumeResult:
         """Read the batches of a pull consumer, bodies decoded and checked."""
-        count, size_bytes, began_s = 0, 0, time.monotonic()
+        message_count, size_bytes, began_s = 0, 0, time.monotonic()
         reading = self._connected().pull_consumer(_topic(0), position="first", until="end")
         async with reading as consumer:
             async for batch in consumer.batches():
-                count += len(batch)
+                message_count += len(batch)
                 size_bytes += sum(map(len, batch.bodies()))
-        return ConsumeResult(count, size_bytes, time.monotonic() - began_s)
+        return ConsumeResult(message_count, size_bytes, time.monotonic() - began_s)
 
     async def kill_leader(self) -> float:
         """SIGKILL the leader's process."""
@@ -127,6 +139,19 @@ class OwnPeer:
         await self._start_nodes()
         await self._connect()
         return moment_s
+
+    async def kill(self, *, is_of_all: bool) -> tuple[float, int]:
+        """See `KillablePeer.kill`."""
+        nodes = self._nodes
+        assert nodes is not None, "not started"
+        killed = nodes.node_ids if is_of_all else (nodes.leader_id(),)
+        for node in killed:
+            await asyncio.to_thread(nodes.kill, node)
+        moment_s = time.monotonic()
+        await self._start_nodes()
+        seconds = time.monotonic() - moment_s
+        pids = [self.pids()[f"node {node}"] for node in killed]
+        return seconds, max(psutil.Process(pid).io_counters().read_chars for pid in pids)
 
     async def stop(self) -> None:
         """End client and nodes."""

@@ -6,7 +6,7 @@ know any peer, nor which rows a comparison has.
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 BODY_VARIETY = 16
 """Different random bodies of a load; more would only cost memory."""
@@ -55,6 +55,8 @@ class PeerLoad:
     """Batches begun in a second, with any outcome; 0: the next one when one is acked."""
     topic_count: int = 1
     """Count of topics, to which batches go in turn."""
+    key_step: int = 0
+    """Messages for each one with a key; 0: none has one. For a `KillablePeer`."""
     tolerates_errors: bool = False
     """Whether a failed append is just no sample; otherwise it ends the run."""
 
@@ -127,3 +129,14 @@ class MeasuredPeer(Protocol):
 
     async def stop(self) -> None:
         """End every process, also after a start that failed. May be called twice."""
+
+
+@runtime_checkable
+class KillablePeer(Protocol):
+    """A peer whose messages may have keys, and whose starts after a crash are measured."""
+
+    async def kill(self, *, is_of_all: bool) -> tuple[float, int]:
+        """SIGKILL the leader, or all nodes, and start what was killed.
+
+        Return the seconds until all are ready, and the most bytes that one of them has read by
+        then (files of any kind)."""

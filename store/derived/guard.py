@@ -36,8 +36,6 @@ AT_ONCE_SIZE_BYTES_MAX: Final = MIB
 """Bytes of the log read at once for damage met by a reader on an event loop: some milliseconds."""
 _OF_CHANGES: Final = (PositionRangeError, CorruptionError, DerivedFileError)
 """Errors that say nothing where records expire, or are cut, beside the work."""
-_OPENING_ENTRIES_MAX: Final = 65_536
-"""Limit of unverified entries that an opening compares; with more, all are compared later."""
 
 
 class DerivedPiece(NamedTuple):
@@ -158,8 +156,7 @@ class DerivedGuard:
             file = files[-1]
             found = file.begin_unix_ms, file.end_unix_ms
             begin_ms = self.keys.mend_begin(file)
-            if 0 < self.keys.doubtful_count(file) <= _OPENING_ENTRIES_MAX:
-                self.keys.mend(file)
+            self.keys.confirm_last(file)
             self.keys.mend_end(file, begin_ms)
             if (file.begin_unix_ms, file.end_unix_ms) != found:  # On the disk, too.
                 file.rewrite_header()

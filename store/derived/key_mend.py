@@ -28,6 +28,8 @@ _ENTRIES_AT_ONCE: Final = 50_000
 _SECONDS_MAX: Final = 0x7FFFFFFF
 _REFERENCES_MAX: Final = 4096
 """Entries tried in search of one that is right."""
+_CONFIRMED_BLOCKS_MAX: Final = 256
+"""Blocks that an opening confirms: 65,536 entries; the pass compares the others with the log."""
 _LATER_MS_MAX: Final = 86_400_000
 """Time by which the newest entry of a file may follow its last one: clocks of leaders differ."""
 
@@ -58,9 +60,41 @@ class KeyMender:
         self._dispatcher, self._counters = dispatcher, counters
         self._tell = tell
 
-    def doubtful_count(self, file: IndexFile) -> int:
-        """Return the number of entries whose checksum differs or is not known."""
-        return sum(hi - lo for lo, hi in file.doubtful_blocks())
+    def confirm_last(self, file: IndexFile) -> None:
+        """Compare the last entries without a confirmed checksum with the records that they name.
+
+        After a crash they are those of the block that was being filled, and after a power loss
+        those whose checksums it took. Where they name their records, no other record is read: the
+        mark counts entries, so that none is lacking. Errors as `mend`.
+        """
+        for lo, hi in islice(file.doubtful_last_blocks(), _CONFIRMED_BLOCKS_MAX):
+            if not self._name_records(file, lo, hi):
+                self.mend(file)
+                return
+            self._take(file, lo, hi, file.raw_entries(lo, hi))
+
+    def _name_records(self, file: IndexFile, lo: int, hi: int) -> bool:
+        """Whether the entries [lo, hi) are keys of the records at their positions, in log order, as
+        far as the log still has them."""
+        last, said = -1, None
+        for value, position, seconds, _ in _ENTRY.iter_unpack(file.raw_entries(max(lo, 1), hi)):
+            if position != last:
+                said = self._said_at(position)
+            is_live = position >= self._log.min_position
+            if position < last or (is_live and not _is_of(said, value, seconds, file)):
+                return False
+            last = position
+        return True
+
+    @staticmethod
+    def _take(file: IndexFile, lo: int, hi: int, entries: bytes) -> None:
+        """Take the checksum of a block from its entries, which are right."""
+        sums = file.sums
+        assert sums is not None, f"{file.path} has no checksums"
+        if lo == sums.tail.lo:
+            sums.trust(lo, hi, entries)
+        else:
+            sums.learn_entries(lo, entries)
 
     def mend(self, file: IndexFile) -> bool:
         """Compare entries, header and slots without a confirmed checksum with the log, and repair
@@ -119,8 +153,7 @@ class KeyMender:
         for at, key, entry in zip(
             range(0, len(found), _STEP), keys, _ENTRY.iter_unpack(found), strict=True
         ):
-            past_ms = key.store_unix_ms - begin_ms if begin_ms > 0 else 0
-            seconds = min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+            seconds = _seconds_of(key.store_unix_ms, begin_ms)
             if entry[:3] != (key.value, key.position, seconds):
                 wrong += 1
                 _ENTRY.pack_into(right, at, key.value, key.position, seconds, entry[3])
@@ -391,6 +424,18 @@ class KeyMender:
         if spare and not (is_first or is_last):
             return False
         return any(wanted[skip : skip + len(found)] == found for skip in tries)
+
+
+def _seconds_of(store_unix_ms: int, begin_ms: int) -> int:
+    """Return the time of an entry in a file that begins at `begin_ms`."""
+    past_ms = store_unix_ms - begin_ms if begin_ms > 0 else 0
+    return min(max(past_ms, 0) // 1000, _SECONDS_MAX)
+
+
+def _is_of(record: Said | None, value: int, seconds: int, file: IndexFile) -> bool:
+    if record is None or value not in record.hashes:
+        return False
+    return seconds == _seconds_of(record.store_unix_ms, file.begin_unix_ms)
 
 
 def _joined(blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

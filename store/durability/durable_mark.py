@@ -233,6 +233,16 @@ class DurableMark:
             if self._interval_ms == 0:
                 self._sync(0)
 
+    def forget_counts(self) -> None:
+        """Write durably that it is unknown how much derived files hold, until the next `publish`.
+
+        Call it before one of them expires: a crash behind that would leave the count of before.
+        Raises FileSystemError or SyncFailedError.
+        """
+        with self._lock:
+            self._write((*self._values[:4], UNKNOWN_COUNT, UNKNOWN_COUNT))
+            self._sync(self._synced_ms)
+
     def lower(self, position: int, index: int) -> None:
         """Lower the mark to a cut of the log, durably; call it before the log is cut.
 

@@ -238,8 +238,7 @@ class ReplicatedStore(Generic[LogT]):
 
     def delete_expired_derived(self) -> None:
         """Delete the parts of queues and index whose records are gone. Raises FileSystemError."""
-        self.engine.dispatcher.delete_expired()
-        self.engine.sync_derived()
+        self.engine.delete_expired_derived()
 
     # --- Life ---
 

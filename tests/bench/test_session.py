@@ -12,7 +12,7 @@ import pytest
 from bench.peers import registry
 from bench.peers.load_driver import drive
 from bench.peers.peer import ConsumeResult, NotOfferedError, PeerFacts, PeerLoad, ProduceResult
-from bench.plan import QUICK
+from bench.plan import QUICK, sessions
 from bench.session import Session, main
 
 SCALE = replace(
@@ -65,6 +65,10 @@ class Fake:
     async def restart(self) -> float:
         self.events.append("restart")
         return asyncio.get_running_loop().time()
+
+    async def kill(self, *, is_of_all: bool) -> tuple[float, int]:
+        self.events.append(f"kill {is_of_all}")
+        return 0.5, 3 << 20
 
     async def stop(self) -> None:
         self.events.append("stop")
@@ -129,6 +133,25 @@ def test_a_log_grows_step_by_step_and_not_beyond_the_machine(
     assert peer.events == []
 
 
+def test_nodes_are_killed_with_few_and_with_many_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.session._CHECKPOINTED_S", 0)
+    planned = list(sessions(QUICK, ["disk"], ["etcd", "quorumlog"], ["growth"]))
+    assert [(one.peer, one.key_step) for one in planned if one.key_step] == [
+        ("quorumlog", 100_000), ("quorumlog", 1),
+    ]  # fmt: skip
+    assert len({one.key for one in planned}) == 4
+    peer = Fake()
+    asyncio.run(Session(peer, str(tmp_path), SCALE).kills(peer, 1))
+    found = cells(capsys.readouterr().out)
+    _, middle, large = (f"log of {size / (1 << 30):g} GiB" for size in SCALE["log_sizes_bytes"])
+    assert peer.events == ["kill False", "kill True"]
+    assert found[f"{middle}, dense keys, SIGKILL of all"]["detail"] == {"read_mib": 3}
+    reason = found[f"{large}, dense keys, SIGKILL of the leader"]["reason"]
+    assert "GiB of disk are needed" in reason
+
+
 def test_a_peer_is_stopped_whatever_happens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -136,7 +159,7 @@ def test_a_peer_is_stopped_whatever_happens(
     entry = replace(registry.ENTRIES["quorumlog"], make=lambda: peer)
     monkeypatch.setitem(registry.ENTRIES, "quorumlog", entry)
     spec = {
-        "scenario": "topics", "peer": "quorumlog", "round": 0, "topic_count": 7,
+        "scenario": "topics", "peer": "quorumlog", "round": 0, "topic_count": 7, "key_step": 0,
         "directory": str(tmp_path), "scale": SCALE,
     }  # fmt: skip
     asyncio.run(main(spec))

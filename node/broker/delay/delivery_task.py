@@ -202,7 +202,7 @@ class DeliveryTask:
         topic, queue_id = HOLDERS[queue]
         store, gone = self._context.store, self._context.state.table(DelayTable).queues[queue]
         first, end = store.queue_range(topic, queue_id)
-        lo = leadership.next_offsets[queue]
+        lo = min(gone.next_left(leadership.next_offsets[queue]), end)  # No unit of a gone one.
         if lo < first:  # Only damage that no replica could repair does this.
             self._note_missing(leadership, queue, lo, min(first, lo + _UNITS_AT_ONCE))
             return True

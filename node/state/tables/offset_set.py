@@ -47,6 +47,17 @@ class OffsetSet:
             bits = _FULL_BITS if run >= 0 and number < self._full_his[run] else 0
         return bits
 
+    def next_left(self, offset: int) -> int:
+        """Return the first offset that is not in the set, from one on."""
+        number, at = divmod(max(offset, self.floor), CHUNK_OFFSETS)
+        bits = self._bits(number) >> at
+        while bits == _FULL_BITS >> at:
+            run = bisect_right(self._full_los, number) - 1
+            is_full = run >= 0 and number < self._full_his[run]
+            number, at = self._full_his[run] if is_full else number + 1, 0
+            bits = self._bits(number)
+        return number * CHUNK_OFFSETS + at + (~bits & bits + 1).bit_length() - 1
+
     def has_any(self, lo: int, hi: int) -> bool:
         """Whether an offset of [lo, hi) is in the set."""
         if lo < self.floor:

@@ -16,6 +16,9 @@ import os
 import sys
 import threading
 from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final
 
 from store import format as fmt
@@ -56,6 +59,7 @@ class IndexFile(IndexLookup):
         "_lock",
         "_map",
         "_slots",
+        "are_slots_proven",
         "begin_position",
         "begin_unix_ms",
         "count",
@@ -88,6 +92,8 @@ class IndexFile(IndexLookup):
         self._map: mmap.mmap | None = None
         self._slots: memoryview | None = None
         """Right slots of a file that takes entries. The slots on disk are for the next start."""
+        self.are_slots_proven = True
+        """Whether the slots of a file that takes entries follow from these, or from checksums."""
         self._is_closed = False
         self._lock = threading.Lock()  # Keeps the descriptor open under a pread or a sync.
         self.is_dirty = False  # Has bytes that are not durable.
@@ -203,15 +209,22 @@ class IndexFile(IndexLookup):
 
     def doubtful_blocks(self) -> list[tuple[int, int]]:
         """Return the blocks of entries [lo, hi) whose checksum differs or is not known."""
-        sums, found = self.sums, list[tuple[int, int]]()
+        return [block for block in self._blocks() if self._is_doubtful(*block)]
+
+    def doubtful_last_blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield those of the doubtful blocks that no other block follows, the last one first."""
+        return takewhile(lambda block: self._is_doubtful(*block), reversed(self._blocks()))
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        assert self.sums is not None, f"{self.path} has no checksums"
+        hi = self.sums.tail.hi
+        return [(lo, min(lo + ENTRIES_PER_BLOCK, hi)) for lo in range(0, hi, ENTRIES_PER_BLOCK)]
+
+    def _is_doubtful(self, lo: int, hi: int) -> bool:
+        sums = self.sums
         assert sums is not None, f"{self.path} has no checksums"
-        tail, lo = sums.tail, 0
-        while lo < tail.hi:
-            hi = tail.hi if lo == tail.lo else sums.block_hi(lo)
-            if sums.expected_entries(lo, tail) != sums.entries_sum(lo, self.raw_entries(lo, hi)):
-                found.append((lo, hi))
-            lo = hi
-        return found
+        found = sums.entries_sum(lo, self.raw_entries(lo, hi))
+        return sums.expected_entries(lo, sums.tail) != found
 
     def is_header_doubtful(self) -> bool:
         """Whether the checksum of the header differs from the expected one, or none is known.
@@ -224,10 +237,11 @@ class IndexFile(IndexLookup):
         return sums.expected_header() != sums.header_sum(header)
 
     def are_slots_doubtful(self) -> bool:
-        """Whether the checksum of a block of slots differs or is unknown; else as the header."""
+        """Whether the checksum of a block of slots differs or is unknown; of a file that takes
+        entries, whether a crash left its slots unproven."""
         sums, at = self.sums, fmt.INDEX_HEADER_SIZE_BYTES
         if sums is None or self._slots is not None:
-            return False
+            return sums is not None and not self.are_slots_proven
         for first in range(0, self.slot_count, SLOTS_PER_BLOCK):
             lo, hi = self.slots_block(first)
             data = self._read(at + lo * _SLOT.size, (hi - lo) * _SLOT.size)
@@ -248,6 +262,7 @@ class IndexFile(IndexLookup):
         at = fmt.INDEX_HEADER_SIZE_BYTES
         if self._slots is not None:
             self._slots[:] = memoryview(slots)
+        self.are_slots_proven = True
         self.used_slot_count = self.slot_count - slots.count(0)
         right = array("i", slots)
         if sys.byteorder == "little":
@@ -331,16 +346,20 @@ class IndexFile(IndexLookup):
             if found != _NO_ENTRY:
                 raise self._damage(at, "entry after the last", "zeros", found.hex())
 
-    def recover(self, hi_position: int) -> None:
-        """Keep the entries of records before `hi_position`, and rebuild slots and header from them.
+    def recover(self, hi_position: int, *, is_cached: bool) -> None:
+        """Keep the entries of records before `hi_position`, with slots and header for them.
 
-        The entries were durable once and are never changed. Slots and header are whatever a
-        crash left, so they are not trusted. Takes about 0.2 us an entry. Raises DerivedFileError
-        when the entries cannot be what was put: rebuild from the log.
+        The entries were durable once and are never changed. With `is_cached` the file is as its
+        writer left it: the other entries are taken back one by one, and only they are read. Else
+        slots and header are whatever a power loss left: they are rebuilt from all entries, in
+        about 0.2 us each, as they are where an entry is not where its slot leads. Raises
+        DerivedFileError when the entries cannot be what was put: rebuild from the log.
         """
         if self.count > self.entry_count:
             raise self._damage(36, "entry count", f"up to {self.entry_count}", str(self.count))
-        count, slots = self._scan(hi_position)
+        kept = self._taken_back(hi_position) if is_cached else None
+        count, slots = kept or self._scan(hi_position)
+        self.are_slots_proven = kept is None
         self._raise_end_time()
         mapped = self._mapped()
         self._zero_entries(mapped, count)
@@ -356,6 +375,39 @@ class IndexFile(IndexLookup):
         if self.sums is not None:
             self.sums.cut(count)
         self.open_sums()
+
+    def _taken_back(self, hi_position: int) -> "tuple[int, array[int]] | None":
+        """Return what `_scan` does, from the slots on the disk; None where they do not fit.
+
+        Each entry behind the end must be the last one of its slot when its turn to go comes. A
+        kill may have come between the very last entry and its slot."""
+        mapped, hi = self._mapped(), self.count
+        count = bisect_left(range(hi), hi_position, lo=1, key=lambda e: self._at(mapped, e)[1])
+        slots = self._slots_of(self._read_slots())
+        while hi < self.entry_count and any(self._at(mapped, hi)):
+            hi += 1  # Put, and not counted any more.
+        for entry in range(hi - 1, count - 1, -1):
+            value, _, _, before = self._at(mapped, entry)
+            slot = value % self.slot_count
+            is_half_put = self.count <= entry == hi - 1 and slots[slot] == before
+            if not (slots[slot] == entry > before >= 0 or is_half_put):
+                return None
+            slots[slot] = before
+        return None if max(slots) >= count else (count, slots)
+
+    def _at(self, mapped: mmap.mmap, entry: int) -> tuple[int, ...]:
+        return _ENTRY.unpack_from(mapped, self._entries_at + entry * _ENTRY_SIZE_BYTES)
+
+    def _read_slots(self) -> bytes:
+        size_bytes = self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
+        return self._read(fmt.INDEX_HEADER_SIZE_BYTES, size_bytes)
+
+    @staticmethod
+    def _slots_of(data: bytes) -> "array[int]":
+        slots = array("i", data)
+        if sys.byteorder == "little":
+            slots.byteswap()
+        return slots
 
     def _raise_end_time(self) -> None:
         """Raise an end time that lies before the last entry: an open header has no checksum."""
@@ -384,14 +436,11 @@ class IndexFile(IndexLookup):
 
         Slots without a confirmed checksum are rebuilt from the entries. Errors as `recover`.
         """
-        at, size_bytes = fmt.INDEX_HEADER_SIZE_BYTES, self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-        data, step = self._read(at, size_bytes), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
-        slots, sums = array("i", data), self.sums
-        if sys.byteorder == "little":
-            slots.byteswap()
+        data, step = self._read_slots(), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
+        slots, sums = self._slots_of(data), self.sums
         is_known = sums is None or all(
             sums.expected_slots(lo // step) == sums.slots_sum(lo // step, data[lo : lo + step])
-            for lo in range(0, size_bytes, step)
+            for lo in range(0, len(data), step)
         )
         if not is_known:
             count, right = self._scan(1 << 62)

@@ -66,12 +66,12 @@ class IndexFiles:
 
     # --- Opening ---
 
-    def recover(self, hi_position: int, *, is_clean: bool) -> None:
+    def recover(self, hi_position: int, *, is_clean: bool, is_cached: bool = False) -> None:
         """Open the files, cut to the keys of records before `hi_position`.
 
         All records before it were written once. With `is_clean` they are durable, without it the
-        last file is repaired from its entries. Raises DerivedFileError when a file is damaged
-        (rebuild), or FileSystemError.
+        last file is repaired: as `IndexFile.recover` does with `is_cached`. Raises
+        DerivedFileError when a file is damaged (rebuild), or FileSystemError.
         """
         assert not self.files, "recovered twice"
         sweep(self._fs, self.directory)
@@ -92,7 +92,7 @@ class IndexFiles:
             self._has_new_names = os.path.isdir(self.directory)
             for file in files:
                 file.is_dirty = True
-        self._cut(hi_position, is_clean=is_clean)
+        self._cut(hi_position, is_clean=is_clean, is_cached=is_clean or is_cached)
 
     def _open(self, name: str) -> IndexFile:
         path = os.path.join(self.directory, name)
@@ -117,7 +117,7 @@ class IndexFiles:
     def _sums_of(self, path: str) -> KeySums:
         return KeySums(self._sums, os.path.basename(path), self._slot_count, self._entry_count)
 
-    def _cut(self, hi_position: int, *, is_clean: bool) -> None:
+    def _cut(self, hi_position: int, *, is_clean: bool, is_cached: bool) -> None:
         """Cut the last files until the one that keeps an entry before `hi_position`.
 
         The files before that one were complete, and so durable, when it got such an entry.
@@ -125,7 +125,7 @@ class IndexFiles:
         while self.files:
             last = self.files[-1]
             if not is_clean or last.end_position >= hi_position:
-                last.recover(hi_position)
+                last.recover(hi_position, is_cached=is_cached)
             elif not last.has_slots:
                 last.load_slots()
             if last.count > 1:
@@ -266,8 +266,13 @@ class IndexFiles:
         if self.end_position < position:
             return
         with self._sync_lock:
-            self._cut(position, is_clean=True)
+            self._cut(position, is_clean=True, is_cached=True)
         self.sync()
+
+    def has_expired(self, min_position: int) -> bool:
+        """Whether `delete_expired` would delete a file."""
+        files = self.files
+        return len(files) > 1 and files[0].end_position < min_position
 
     def delete_expired(self, min_position: int) -> int:
         """Delete files whose last record is before `min_position`, never the last file.
@@ -276,7 +281,7 @@ class IndexFiles:
         """
         count = 0
         with self._sync_lock:
-            while len(self.files) > 1 and self.files[0].end_position < min_position:
+            while self.has_expired(min_position):
                 hit("index_files.delete")
                 self.files[0].delete()
                 self.files = self.files[1:]

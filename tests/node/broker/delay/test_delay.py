@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node.broker.delay import delivery_task
 from node.broker.delay.delivery_task import UNREADABLE_RETRY_MS
 from node.broker.records.delayed import LEVEL_DELAYS_MS, PROPERTY_UNDELIVERABLE, scheduled
 from node.config.limits import Limits
@@ -131,6 +132,34 @@ async def test_without_the_flag_the_properties_mean_nothing(tmp_path: Path) -> N
         request.has_delayed = False
         await node.broker.append(request)
         assert bodies(node) == [1]
+
+
+async def test_a_new_leader_reads_what_is_held_and_not_all_that_was_delivered_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_task, "_UNITS_AT_ONCE", 4)
+    reads = list[int]()
+    async with node_at(tmp_path) as node:
+        store = node.broker.delay.delivery_task._context.store
+        units = store.units
+
+        def counted(topic: str, queue_id: int, lo: int, hi: int) -> bytes:
+            reads.append(hi - lo)
+            return units(topic, queue_id, lo, hi)
+
+        await send(node, delayed(0, TIMER_DELAY_MS="9000"))
+        for lo in range(10, 210, 50):
+            await send(node, *(delayed(n, TIMER_DELAY_MS="9") for n in range(lo, lo + 50)))
+        await send(node, delayed(1, TIMER_DELAY_MS="9000"))
+        await move(node, NOW + 100)
+        assert len(bodies(node)) == 200
+        node.driver.lose()
+        monkeypatch.setattr(store, "units", counted)
+        node.driver.lead()
+        await move(node, NOW + 200)
+        assert sum(reads) == 4 + 1
+        await move(node, NOW + 9_000)
+        assert bodies(node)[200:] == [0, 1]
 
 
 async def test_many_that_are_due_at_once_come_in_the_order_of_their_times(tmp_path: Path) -> None:

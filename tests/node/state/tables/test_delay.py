@@ -1,6 +1,7 @@
 """Progress of delayed messages: a set that only grows, the same on every replica."""
 
 import json
+from itertools import count as count_from
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ def test_the_set_is_a_set(ranges: list[tuple[int, int]]) -> None:
     probes = {n for lo, count in ranges for n in (lo - 1, lo, lo + count - 1, lo + count)}
     for offset in probes - {-1}:
         assert (offset in gone) == (offset in model)
+        assert gone.next_left(offset) == next(n for n in count_from(offset) if n not in model)
     again = OffsetSet.of(json.loads(json.dumps(gone.content())))
     assert again.content() == gone.content()
     assert all((n in again) == (n in model) for n in probes - {-1})

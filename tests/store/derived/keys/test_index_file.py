@@ -36,7 +36,7 @@ def reopen(file: IndexFile) -> IndexFile:
 
 def put(file: IndexFile, *keys: tuple[int, int, int]) -> int:
     """Put (hash, position, store time) triples; return how many fitted."""
-    columns = [list(column) for column in zip(*keys, strict=True)]
+    columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
     return file.put(*columns, lo=0)
 
 
@@ -210,7 +210,7 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
     Path(file.path).write_bytes(data)
     file = reopen(file)
     file.count = min(file.entry_count, file.count + count)  # A header newer than its entries.
-    file.recover(keep)
+    file.recover(keep, is_cached=False)
     kept = [triple for triple in triples if triple[1] < keep]
     assert file.count == 1 + len(kept)
     file = reopen(file)
@@ -227,6 +227,37 @@ def test_recovery_rebuilds_slots_and_header_from_the_entries(
         assert 0 <= file.end_unix_ms - expected_file.end_unix_ms < 1000
 
 
+@pytest.mark.parametrize("keep", [0, 3, 7, 12])
+@pytest.mark.parametrize("counted", [7, 12])
+@pytest.mark.parametrize("is_half_put", [False, True])
+def test_a_file_of_a_killed_process_gives_back_entries_without_a_look_at_the_others(
+    tmp_path: Path, keep: int, counted: int, is_half_put: bool
+) -> None:
+    triples = [(n * 7 % 5, 100 + n, NOW) for n in range(12)]
+    file, expected = make(tmp_path, name="1"), make(tmp_path, name="2")
+    put(file, *triples[:counted])
+    header, slots = content(file)[:40], content(file)[40:72]
+    put(file, *triples[counted:])
+    data = bytearray(content(file))
+    data[:40] = header  # Killed before the header counts the last entries,
+    if is_half_put:
+        data[40:72] = slots  # or before a slot leads to the first one of them,
+        data[72 + (counted + 2) * 20 :] = bytes(len(data) - 72 - (counted + 2) * 20)
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.recover(100 + keep, is_cached=True)
+    assert not file.are_slots_proven
+    put(expected, *triples[: min(keep, counted)])
+    if keep:
+        assert content(file)[40:] == content(expected)[40:]
+        assert file.used_slot_count == expected.used_slot_count
+    data[44] ^= 1  # A slot that does not lead to its entry: all are built again.
+    Path(file.path).write_bytes(data)
+    file = reopen(file)
+    file.recover(100, is_cached=True)
+    assert file.are_slots_proven
+
+
 def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
     for at, value, field in ((4, 5, "entry"), (0, -1, "entry"), (16, 1, "entry")):
         file = make(tmp_path, name=f"{at}")
@@ -235,7 +266,7 @@ def test_entries_that_cannot_be_are_damage(tmp_path: Path) -> None:
         struct.pack_into(">q" if at == 4 else ">i", data, 40 + 32 + 3 * 20 + at, value)
         Path(file.path).write_bytes(data)
         with pytest.raises(DerivedFileError, match=field):
-            reopen(file).recover(1 << 40)
+            reopen(file).recover(1 << 40, is_cached=False)
 
 
 @pytest.mark.parametrize("flip", [24, 31, 36, 39, 39 + 4])
@@ -259,7 +290,7 @@ def test_uncounted_entries_are_zeroed(tmp_path: Path) -> None:
     assert bytes(data[:40]) != header
     Path(file.path).write_bytes(data)
     file = reopen(file)
-    file.recover(1 << 40)
+    file.recover(1 << 40, is_cached=False)
     assert content(file)[40 + 32 + 4 * 20 :] == bytes(16 * 20)
     assert candidates(file, 4, **ALWAYS) == []
     assert candidates(file, 2, **ALWAYS) == [102]
