@@ -17,7 +17,7 @@ from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
-from node.broker.core.context import Context
+from node.broker.core.context import Context, noted
 from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
 from node.errors.common import (
     AppendTimeoutError,
@@ -480,7 +480,10 @@ class Produce:
             )
         else:
             self.timeouts_total += 1
-            self._fail(append.future, AppendTimeoutError(append.timeout_ms))
+            error, caller = AppendTimeoutError(append.timeout_ms), append.future
+            error.decided = append.future = self._loop.create_future()
+            error.decided.add_done_callback(noted)  # Most callers do not ask.
+            self._fail(caller, error)
 
     def _fail(self, future: "asyncio.Future[AppendResponse]", error: Exception) -> None:
         error = self.context.translate(error)

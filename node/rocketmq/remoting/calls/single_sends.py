@@ -12,6 +12,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from node.broker import Broker
+from node.broker.core.context import noted
+from node.errors.common import AppendTimeoutError
 from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store.errors import Outcome
@@ -95,6 +97,8 @@ class SingleSends:
         error = appended.exception()
         if error is None:
             self._share(singles, appended.result())
+        elif isinstance(error, AppendTimeoutError) and error.decided is not None:
+            error.decided.add_done_callback(partial(self._settle, self._late(singles, error)))
         elif len(singles) > 1 and _is_of_one_record(error):
             for single in singles:
                 alone = self._append(1, single.record)
@@ -103,6 +107,17 @@ class SingleSends:
             for single in singles:
                 if not single.receipt.done():
                     single.receipt.set_exception(error)
+
+    def _late(self, singles: list[_Single], error: AppendTimeoutError) -> list[_Single]:
+        """Fail receipts whose time is over; return the records with those of their decision."""
+        late = [single._replace(receipt=self._loop.create_future()) for single in singles]
+        for single, later in zip(singles, late, strict=True):
+            later.receipt.add_done_callback(noted)
+            if not single.receipt.done():
+                own = AppendTimeoutError(error.timeout_ms)
+                own.decided = later.receipt
+                single.receipt.set_exception(own)
+        return late
 
     @staticmethod
     def _share(singles: list[_Single], response: AppendResponse) -> None:
