@@ -31,6 +31,7 @@ from quorumlog.produce.outgoing_messages import (
     with_message_group,
 )
 from quorumlog.produce.send_options import BatchOptions, takes_options
+from quorumlog.produce.unasked import Failures, warn, watch
 from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
@@ -86,8 +87,9 @@ class Producer:
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
         self._held_size_bytes = 0
         self._room_waiters: deque[asyncio.Event] = deque()
-        self._failures: list[Batch] = []  # Failed since the last flush; the first 1,000.
+        self._failures = Failures()  # Since the last flush.
         self._leader_changes_before = self._leader_changes()
+        watch(self._waiting_count)
 
     @checks_itself
     async def send(
@@ -276,10 +278,12 @@ class Producer:
                 await batch.wait()
         finally:
             self._accumulator.flush(-1)
-        failures, self._failures = self._failures, []
-        for batch in failures:
-            if (error := batch.unclaimed_error) is not None:
-                raise error
+        if (error := self._failures.take()) is not None:
+            raise error
+
+    def _waiting_count(self) -> int:
+        """Return the messages without a receipt or an error; any thread may ask."""
+        return sum(batch.record_count for batch in list(self._unfinished))
 
     @property
     def is_closed(self) -> bool:
@@ -387,8 +391,8 @@ class Producer:
     def _on_done(self, batch: Batch) -> None:
         del self._unfinished[batch]
         self._held_size_bytes -= batch.size_bytes
-        if batch.error is not None and len(self._failures) < 1_000:
-            self._failures.append(batch)
+        if batch.error is not None:
+            self._failures.note(batch)
         if self._room_waiters:
             self._wake_room_waiter()
 
@@ -437,6 +441,7 @@ class Producer:
         if task.cancelled():  # Not by this client: as a rule its event loop ends.
             text = "the producer's task was cancelled; read back what was stored"
             self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
+            warn(self._waiting_count())
         else:
             bug = task.exception()
             self._bug = errors.InternalError(
