@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from quorumlog.pb import common_pb2 as quorumlog_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquorumlog/v1/consumer.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\"\x98\x01\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x17\n\x0fis_broadcasting\x18\x04 \x01(\x08\x12\x12\n\ncluster_id\x18\x05 \x01(\t\x12%\n\x06queues\x18\x06 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"\x7f\n\x11HeartbeatResponse\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x18\n\x10group_client_ids\x18\x05 \x03(\t\"5\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"\x14\n\x12LeaveGroupResponse\">\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"|\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x15\n\rmust_be_empty\x18\x04 \x01(\x08\"&\n\x15\x43ommitOffsetsResponse\x12\r\n\x05index\x18\x01 \x01(\x03\"K\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x06queues\x18\x02 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"B\n\x14\x46\x65tchOffsetsResponse\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset2\xe1\x02\n\x0f\x43onsumerService\x12L\n\tHeartbeat\x12\x1e.quorumlog.v1.HeartbeatRequest\x1a\x1f.quorumlog.v1.HeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.quorumlog.v1.LeaveGroupRequest\x1a .quorumlog.v1.LeaveGroupResponse\x12X\n\rCommitOffsets\x12\".quorumlog.v1.CommitOffsetsRequest\x1a#.quorumlog.v1.CommitOffsetsResponse\x12U\n\x0c\x46\x65tchOffsets\x12!.quorumlog.v1.FetchOffsetsRequest\x1a\".quorumlog.v1.FetchOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquorumlog/v1/consumer.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\"\x98\x01\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x17\n\x0fis_broadcasting\x18\x04 \x01(\x08\x12\x12\n\ncluster_id\x18\x05 \x01(\t\x12%\n\x06queues\x18\x06 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"\x7f\n\x11HeartbeatResponse\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12\x18\n\x10group_client_ids\x18\x05 \x03(\t\"5\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"\x14\n\x12LeaveGroupResponse\"j\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0cnewest_known\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_newest_known\"|\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x15\n\rmust_be_empty\x18\x04 \x01(\x08\"P\n\x15\x43ommitOffsetsResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12(\n\x05newer\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\"K\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x06queues\x18\x02 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"B\n\x14\x46\x65tchOffsetsResponse\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset2\xe1\x02\n\x0f\x43onsumerService\x12L\n\tHeartbeat\x12\x1e.quorumlog.v1.HeartbeatRequest\x1a\x1f.quorumlog.v1.HeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.quorumlog.v1.LeaveGroupRequest\x1a .quorumlog.v1.LeaveGroupResponse\x12X\n\rCommitOffsets\x12\".quorumlog.v1.CommitOffsetsRequest\x1a#.quorumlog.v1.CommitOffsetsResponse\x12U\n\x0c\x46\x65tchOffsets\x12!.quorumlog.v1.FetchOffsetsRequest\x1a\".quorumlog.v1.FetchOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,15 +41,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEAVEGROUPRESPONSE']._serialized_start=411
   _globals['_LEAVEGROUPRESPONSE']._serialized_end=431
   _globals['_GROUPOFFSET']._serialized_start=433
-  _globals['_GROUPOFFSET']._serialized_end=495
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=497
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=621
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=623
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=661
-  _globals['_FETCHOFFSETSREQUEST']._serialized_start=663
-  _globals['_FETCHOFFSETSREQUEST']._serialized_end=738
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=740
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=806
-  _globals['_CONSUMERSERVICE']._serialized_start=809
-  _globals['_CONSUMERSERVICE']._serialized_end=1162
+  _globals['_GROUPOFFSET']._serialized_end=539
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=541
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=665
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=667
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=747
+  _globals['_FETCHOFFSETSREQUEST']._serialized_start=749
+  _globals['_FETCHOFFSETSREQUEST']._serialized_end=824
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=826
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=892
+  _globals['_CONSUMERSERVICE']._serialized_start=895
+  _globals['_CONSUMERSERVICE']._serialized_end=1248
 # @@protoc_insertion_point(module_scope)
