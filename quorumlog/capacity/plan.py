@@ -222,7 +222,7 @@ def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
 
 
 def _copies(count: int) -> str:
-    """Return the advice to have so many copies, or fewer failures where no group has so many."""
+    """Return the advice to have `count` copies, or fewer failures where no group has that many."""
     if count <= COPIES_MAX:
         return f"{count} copies"
     return f"fewer failures: {COPIES_MAX} copies, the limit, tolerate {COPIES_MAX // 2}"

@@ -189,7 +189,7 @@ class Consumption:
         if current is not None and current.queue == queue:
             self._current = None
         if self._in_hand is not None and self._in_hand[0] == queue:
-            self._in_hand = None  # It is nobody's here, also if the queue comes back.
+            self._in_hand = None  # Also if the queue comes back: others may have consumed it.
 
     @property
     def is_closed(self) -> bool:

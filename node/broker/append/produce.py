@@ -213,7 +213,7 @@ class Produce:
 
         `records` are those of the request where it does not hold them itself. Cancelling the future
         does not withdraw the batch. If the batch is refused because of one record, the future is
-        cancelled and those `alone` are appended one after the other, before all that came later.
+        cancelled and those `alone` are appended in order, before all that came later.
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
