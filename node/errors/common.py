@@ -6,8 +6,9 @@ dataclass, whose fields are the values of the constructor, and pickles; a leader
 later travels in the instance's dictionary.
 """
 
+import asyncio
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self, dataclass_transform
+from typing import Any, ClassVar, Final, Self, dataclass_transform
 
 from raft.messages import NO_NODE, Index, NodeId, Term
 from store.errors import Outcome
@@ -187,6 +188,8 @@ class AppendTimeoutError(NodeError):
         "producer id and sequence"
     )
     timeout_ms: int
+    decided: "asyncio.Future[Any] | None" = None
+    """Gets what becomes of a client's batch; for those who must not take it for not applied."""
 
 
 class OutcomeUnknownError(NodeError):

@@ -32,13 +32,15 @@ _ACCEPT_COUNT_MAX: Final = 64
 """Connections accepted in one turn; then others have theirs."""
 _ACCEPT_PAUSE_S: Final = 0.1  # As asyncio's own server when descriptors run out.
 _POLL_S: Final = 0.005
-_KEEPALIVE: Final = (
+_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""A client whose machine is gone is noticed within a minute, also while its calls wait."""
+"""Answers leave at once under every loop: asyncio's own sets that for sockets it made itself only.
+A client whose machine is gone is noticed within a minute, also while its calls wait."""
 _TLS_HANDSHAKE: Final = b"\x16"
 """First byte of a client with TLS. As length of a frame it would be above any limit."""
 PLAIN_SIZE_BYTES: Final = 4 << 10
@@ -199,7 +201,7 @@ class FramedServer:
         seconds = connections.limits.handshake_ms_max / 1000
         try:
             accepted.setblocking(False)
-            for level, option, value in _KEEPALIVE:
+            for level, option, value in _OPTIONS:
                 accepted.setsockopt(level, option, value)
             tls = how.tls
             if how.is_permissive and tls is not None:

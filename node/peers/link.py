@@ -266,7 +266,7 @@ class PeerLink:
             connection.close(
                 CloseCode.STOPPING, "the node stops", goodbye_too=connection.info is not None
             )
-        await asyncio.gather(*(connection.closed for connection in left))
+        await asyncio.gather(*(asyncio.shield(connection.closed) for connection in left))
         assert not self._connections, "a connection outlived its end"
 
     # --- Dialled connections ---

@@ -29,6 +29,7 @@ from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import MIXED, TOPIC_TYPES, Offsets, TopicSettings
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
 from store.record.topic_names import dead_letter_topic, is_of_group, retry_topic
@@ -281,11 +282,16 @@ class State:
         return BadRequestError("sequence", str(expected), str(sequence))
 
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
-        """Store offsets, all or none; pop messages in flight of these queues are forgotten."""
+        """Store offsets, all or none; pop messages in flight of these queues are forgotten.
+
+        One that others have stored beyond what the caller knows stays: it reads no longer."""
+        group = self.groups.get(command.group, {})
+        rows = [row for row in command.offsets if newer_offset(group, row) is None]
+        if len(rows) < len(command.offsets):
+            command = Command.CommitOffsets(group=command.group, offsets=rows)
         refusal = self._store_offsets(command)
         if refusal is None:
-            rows = ((offset.topic, offset.queue_id) for offset in command.offsets)
-            self.table(PopTable).reset(command.group, rows)
+            self.table(PopTable).reset(command.group, ((row.topic, row.queue_id) for row in rows))
         return refusal
 
     def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
@@ -445,6 +451,15 @@ class State:
             self.members[node] = Member(command.address, command.peer_address)
         self._member_version += 1
         return None
+
+
+def newer_offset(group: Offsets, row: "Command.Offset | GroupOffset") -> int | None:
+    """Return the stored offset of a queue if others moved it beyond what a member knows and stores;
+    else None."""
+    if not row.HasField("newest_known"):
+        return None
+    stored = group.get(row.topic, {}).get(row.queue_id, 0)
+    return stored if stored > max(row.offset, row.newest_known) else None
 
 
 def _offset_count(group: Offsets) -> int:

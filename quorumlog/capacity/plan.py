@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.capacity.calibration import Calibration
-from quorumlog.capacity.demand import Demand
+from quorumlog.capacity.demand import COPIES_MAX, Demand
 from quorumlog.capacity.figure import CapacityFigure, amount, number
 from quorumlog.capacity.formats import FormatSizes
 from quorumlog.capacity.hosts import (
@@ -192,13 +192,13 @@ def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
     if demand.host_failures > tolerated:
         found.append(
             f"{demand.host_failures} failures cannot be tolerated with {copies} copies: the quorum "
-            f"is {quorum}; use {2 * demand.host_failures + 1} copies"
+            f"is {quorum}; use {_copies(2 * demand.host_failures + 1)}"
         )
     if demand.zone_failures * demand.copies_of_zone_max > tolerated:
         found.append(
             f"{demand.zone_failures} of {demand.zones} zones cannot fail with {copies} copies: "
             f"{demand.copies_of_zone_max} of them are in one zone and {tolerated} may be away; use "
-            f"{2 * demand.zone_failures + 1} zones or more, and as many copies"
+            f"{_copies(2 * demand.zone_failures + 1)}, each in a zone of its own"
         )
     if copies % 2 == 0:
         found.append(
@@ -219,6 +219,13 @@ def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
             f"needed; make {clusters} clusters with topics of their own, or send larger batches"
         )
     return found
+
+
+def _copies(count: int) -> str:
+    """Return the advice to have `count` copies, or fewer failures where no group has that many."""
+    if count <= COPIES_MAX:
+        return f"{count} copies"
+    return f"fewer failures: {COPIES_MAX} copies, the limit, tolerate {COPIES_MAX // 2}"
 
 
 def _time_warnings(demand: Demand, times: list[CapacityFigure]) -> list[str]:

@@ -39,11 +39,12 @@ class MessageSizes:
         )
         entry = formats.entry_size_bytes(record, demand.batch_count)
         if entry > formats.batch_size_bytes_max:
+            room = formats.batch_size_bytes_max - formats.entry_size_bytes(record, 0)
+            fewer = f"--batch {room // record} or less, or " if room >= record else ""
             raise DemandError(
                 f"a batch of {demand.batch_count} messages has {entry} bytes",
                 f"the largest entry has {formats.batch_size_bytes_max}",
-                f"use --batch {max(1, formats.batch_size_bytes_max // record - 1)} or less, or "
-                "smaller bodies",
+                f"use {fewer}smaller bodies",
             )
         derived = formats.derived_size_bytes(demand.batch_count, demand.key_count)
         return cls(record, entry, entry / demand.batch_count, derived / demand.batch_count)

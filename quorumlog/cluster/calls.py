@@ -8,6 +8,7 @@ asked for the leader, and if that has changed the call is made again there.
 import asyncio
 import copy
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
@@ -117,9 +118,11 @@ class Calls:
         self.attempts += 1
         framed = FRAMED_METHODS.get((service, method))
         if framed is not None and node.framed is not None:
+            end_s = time.monotonic() + timeout_s
             answer = await node.framed.call(framed, request, timeout_s)
             if answer is not None:
                 return answer
+            timeout_s = end_s - time.monotonic()
         stub = getattr(getattr(node, service), method)
         return await answer_of(node.address, stub, request, timeout_s)
 

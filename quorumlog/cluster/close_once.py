@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 class CloseOnce:
     """The close of one object, once."""
 
-    __slots__ = ("_over", "is_begun")
+    __slots__ = ("_is_given_up", "_over", "is_begun")
 
     def __init__(self) -> None:
-        self.is_begun = False
+        self.is_begun = self._is_given_up = False
         self._over = asyncio.Event()
 
     @property
@@ -25,13 +25,21 @@ class CloseOnce:
         return self._over.is_set()
 
     async def once(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run `close`, or wait until the first caller has; only that one gets the exception."""
-        if self.is_begun:
+        """Run `close`, or wait until the first caller has; only that one gets the exception.
+
+        A caller that is cancelled gives up its own close only: the next one runs it again, and
+        learns what became of it."""
+        while self.is_begun and not self._is_given_up:
+            if self._over.is_set():
+                return
             await self._over.wait()
-            return
-        self.is_begun = True
+        self.is_begun, self._is_given_up = True, False
+        self._over.clear()
         try:
             await close()
+        except asyncio.CancelledError:
+            self._is_given_up = True
+            raise
         finally:
             self._over.set()
 

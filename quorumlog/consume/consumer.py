@@ -188,6 +188,8 @@ class Consumption:
         current = self._current
         if current is not None and current.queue == queue:
             self._current = None
+        if self._in_hand is not None and self._in_hand[0] == queue:
+            self._in_hand = None  # Also if the queue comes back: others may have consumed it.
 
     @property
     def is_closed(self) -> bool:

@@ -10,7 +10,8 @@ handed out and not yet processed come again at another member.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -25,7 +26,7 @@ from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
-from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.errors import ConflictError, InvalidRequestError, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX, Message
 from quorumlog.records.options import FIRST, Position, parse_position
@@ -104,6 +105,8 @@ class GroupConsumer(Consumption):
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, int] = {}
+        self._newest: dict[Queue, int] = {}
+        """Newest offsets that may be stored by this member, or were when it took the queue over."""
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
@@ -165,26 +168,32 @@ class GroupConsumer(Consumption):
     async def commit(self) -> None:
         """Store the offsets after everything that was handed out so far, processed or not.
 
-        Raises the error of the cluster; the offsets stored before stay then.
+        Raises the error of the cluster; the offsets stored before stay then. Raises ConflictError
+        if others consumed a queue while this member was away: their offset stays, and reading goes
+        on there.
         """
         self._in_hand = None
-        await self._commit(self._processed())
+        deadline = Deadline(self._options.timeout_ms)
+        groups = {self._groups.get(queue.group) for queue in self._fetchers}
+        await _all(self._commit_processed(group, deadline) for group in groups)
 
     async def commit_offsets(self, offsets: Offsets) -> None:
         """Store these offsets: of each queue the next message to be consumed.
 
         Each broker group stores those of its own queues; if one group refuses, another may have
-        stored its part.
+        stored its part. Raises ConflictError as `commit`.
         """
+        deadline = Deadline(self._options.timeout_ms)
         by_group: dict[BrokerGroup, dict[Queue, int]] = {}
         for queue, offset in offsets.items():
             group = self._groups.get(queue.group if isinstance(queue, Queue) else "")
             by_group.setdefault(group, {})[Queue(*queue, group.name)] = offset
-        stores = (self._store(group, part) for group, part in by_group.items())
-        results = await asyncio.gather(*stores, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise beside(result, results)
+
+        async def store(group: BrokerGroup, part: Mapping[Queue, int]) -> None:
+            async with self._turn(group, deadline):
+                await self._store(group, part, deadline)
+
+        await _all(store(group, part) for group, part in by_group.items())
 
     async def retry_later(
         self, messages: Message | Sequence[Message], *, delay: float | None = None
@@ -218,16 +227,19 @@ class GroupConsumer(Consumption):
             raise InvalidRequestError(f"messages of {len(groups)} broker groups; give those of one")
         group = self._groups.get(groups.pop())
         if group not in self._redeliveries:
-            self._redeliveries[group] = Redeliveries(group, self.group, self._options.timeout_ms)
-        async with self._storing[group.name]:
+            self._redeliveries[group] = Redeliveries(group, self.group)
+        deadline = Deadline(self._options.timeout_ms)
+        async with self._turn(group, deadline):
             in_hand = self._in_hand
             offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
+            self._note_newest(offsets)
             done = await self._redeliveries[group].give_back(
                 given,
                 delay_ms=delay_ms,
                 is_dead=is_dead,
                 attempt_count_max=self._group_options.max_attempts or 0,
-                offsets=offsets,
+                offsets=[self._row(queue, offset) for queue, offset in offsets.items()],
+                deadline=deadline,
             )
             if offsets:
                 self._stored.update(offsets)
@@ -247,17 +259,60 @@ class GroupConsumer(Consumption):
         is_all = self._in_hand_count == len(mine) and first in mine
         return {queue: behind} if is_all else {}
 
-    async def _store(self, group: BrokerGroup, offsets: Mapping[Queue, int]) -> None:
+    @asynccontextmanager
+    async def _turn(self, group: BrokerGroup, deadline: Deadline) -> AsyncIterator[None]:
+        """Wait until other offsets are stored. Raises DeadlineError."""
+        lock = self._storing[group.name]
+        try:
+            async with asyncio.timeout(max(0.0, deadline.remaining_s)):
+                await lock.acquire()
+        except TimeoutError:
+            raise deadline.error("storing offsets", None, attempts=0) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _note_newest(self, offsets: Mapping[Queue, int]) -> None:
+        for queue, offset in offsets.items():
+            self._newest[queue] = max(offset, self._newest.get(queue, 0))
+
+    def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
+        topic, queue_id = queue
+        known = self._newest.get(queue, 0)
+        return consumer_pb2.GroupOffset(
+            topic=topic, queue_id=queue_id, offset=offset, newest_known=known
+        )
+
+    async def _store(
+        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline | None = None
+    ) -> None:
+        """Store offsets; the caller has its turn. Raises ConflictError if others moved one of them
+        beyond what this member knows: it was away. Reading goes on there."""
         if self._local is not None:
             self._local.store(offsets)
-        else:
-            request = consumer_pb2.CommitOffsetsRequest(
-                group=self.group, cluster_id=self._groups.cluster_id
-            )
-            for (topic, queue_id), offset in offsets.items():
-                request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
-            await self._membership(group).call("CommitOffsets", request)
+            self._stored.update(offsets)
+            return
+        rows = [self._row(queue, offset) for queue, offset in offsets.items()]
+        self._note_newest(offsets)  # An attempt without an answer may have stored it.
+        request = consumer_pb2.CommitOffsetsRequest(
+            group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
+        )
+        limit = None if group.is_away else deadline
+        response = await self._membership(group).call("CommitOffsets", request, limit)
         self._stored.update(offsets)
+        newer = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.newer}
+        for queue, offset in newer.items():
+            self._stored[queue] = self._newest[queue] = offset
+            if queue in self._fetchers:
+                await self._stop_fetching(queue)
+                self._fetch(queue, offset)
+        if newer:
+            text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(newer.items()))
+            raise ConflictError(
+                f"others consumed queues while this member was away: {text}; reading goes on "
+                f"there, forget what was made of earlier messages"
+            )
 
     async def close(self, *, is_processed: bool = True) -> None:
         """Stop, store the offsets, leave the group. Others take over its queues at once.
@@ -281,7 +336,10 @@ class GroupConsumer(Consumption):
         await self._stop_all()
         try:
             if self._group_options.auto_commit and self._is_started:
-                await self._commit(processed)
+                deadline = Deadline(self._options.timeout_ms)
+                groups = {self._groups.get(queue.group) for queue in processed}
+                with self._warned():
+                    await _all(self._commit(group, processed, deadline) for group in groups)
         finally:
             memberships = self._memberships.items()
             # A group that is away drops this member when its heartbeats are missing.
@@ -303,18 +361,36 @@ class GroupConsumer(Consumption):
             offsets[queue] = offset
         return offsets
 
-    async def _commit(self, offsets: Mapping[Queue, int]) -> None:
-        changed = {q: offset for q, offset in offsets.items() if self._stored.get(q) != offset}
+    async def _commit_processed(self, group: BrokerGroup, deadline: Deadline) -> None:
+        async with self._turn(group, deadline):
+            await self._commit(group, self._processed(), deadline)
+
+    async def _commit(
+        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline | None = None
+    ) -> None:
+        """Store those of a broker group that have changed; the caller has its turn."""
+        changed = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if queue.group == group.name and self._stored.get(queue) != offset
+        }
         if changed:
-            await self.commit_offsets(changed)
+            await self._store(group, changed, deadline)
+
+    @contextmanager
+    def _warned(self) -> Iterator[None]:
+        """Log a conflict: the program did not ask for what is stored."""
+        try:
+            yield
+        except ConflictError as error:
+            _log.warning("group %s: %s", self.group, error)
 
     async def _keep_committed(self, group: BrokerGroup) -> None:
         while True:
             await asyncio.sleep(self._group_options.commit_interval_ms / 1000)
             try:
-                async with self._storing[group.name]:
-                    done = self._processed().items()
-                    await self._commit({q: o for q, o in done if q.group == group.name})
+                with self._warned():
+                    await self._commit_processed(group, Deadline(self._options.timeout_ms))
             except QuorumlogError as error:
                 if not error.retryable:
                     self._inbox.fail(error)
@@ -355,6 +431,7 @@ class GroupConsumer(Consumption):
         for queue in [queue for queue in self._fetchers if queue.group == group.name]:
             await self._stop_fetching(queue)
             self._stored.pop(queue, None)
+            self._newest.pop(queue, None)
 
     async def _keep_alive(self, membership: Membership) -> None:
         while True:
@@ -391,9 +468,11 @@ class GroupConsumer(Consumption):
             for queue in lost:
                 await self._stop_fetching(queue)
             if lost and self._group_options.auto_commit:
-                await self._commit(lost)
+                with self._warned():
+                    await self._commit(group, lost)
             for queue in lost:
                 self._stored.pop(queue, None)
+                self._newest.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             for queue, offset in (await self._first_offsets(group, gained)).items():
@@ -415,6 +494,7 @@ class GroupConsumer(Consumption):
                 if o.offset >= 0
             }
         self._stored.update(stored)
+        self._note_newest(stored)
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
@@ -427,3 +507,11 @@ class GroupConsumer(Consumption):
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}
+
+
+async def _all(stores: Iterable[Awaitable[None]]) -> None:
+    """Await all, and raise the first error."""
+    results = await asyncio.gather(*stores, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise beside(result, results)

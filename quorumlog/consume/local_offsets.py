@@ -42,6 +42,11 @@ class LocalOffsets:
                 file.flush()
                 os.fdatasync(file.fileno())
             os.replace(temporary, self._path)
+            directory = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY)
+            try:
+                os.fsync(directory)  # noqa: TID251 - Else a power loss brings the old file back.
+            finally:
+                os.close(directory)
         except OSError as error:
             raise QuorumlogError(
                 f"offsets cannot be kept in {self._path} ({error}); make room for it, or use "

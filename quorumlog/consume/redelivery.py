@@ -7,15 +7,14 @@ have applied one of its attempts. The next call starts again under a new id.
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome, UnknownProducerError
-from quorumlog.pb import retry_pb2
+from quorumlog.pb import consumer_pb2, retry_pb2
 from quorumlog.records.message import Message
-from quorumlog.records.queues import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,9 @@ class Redelivery:
 class Redeliveries:
     """The calls of one consumer to one broker group."""
 
-    def __init__(self, group: BrokerGroup, consumer_group: str, timeout_ms: int) -> None:
+    def __init__(self, group: BrokerGroup, consumer_group: str) -> None:
         self._group = group
         self._consumer_group = consumer_group
-        self._timeout_ms = timeout_ms
         self._turn = asyncio.Lock()
         self._begin()
 
@@ -47,13 +45,15 @@ class Redeliveries:
         delay_ms: int,
         is_dead: bool,
         attempt_count_max: int,
-        offsets: Mapping[Queue, int],
+        offsets: Sequence[consumer_pb2.GroupOffset],
+        deadline: Deadline,
     ) -> Redelivery:
         """Move messages and store offsets, in one step. Raises the error of the cluster."""
         request = retry_pb2.RetryLaterRequest(
             group=self._consumer_group,
             attempt_count_max=attempt_count_max,
             cluster_id=self._group.router.cluster_id,
+            offsets=offsets,
         )
         for message in messages:
             request.messages.add(
@@ -63,23 +63,23 @@ class Redeliveries:
                 delay_ms=delay_ms,
                 is_dead=is_dead,
             )
-        for (topic, queue_id), offset in offsets.items():
-            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         async with self._turn:
             try:
-                response = await self._call(request)
+                response = await self._call(request, deadline)
             except UnknownProducerError as error:
                 if error.outcome is not Outcome.NOT_APPLIED:
                     raise
                 # The cluster has forgotten the id after a long silence; the call had no effect.
-                response = await self._call(request)
+                response = await self._call(request, deadline)
         return Redelivery(response.retried_count, response.dead_count)
 
-    async def _call(self, request: retry_pb2.RetryLaterRequest) -> retry_pb2.RetryLaterResponse:
+    async def _call(
+        self, request: retry_pb2.RetryLaterRequest, deadline: Deadline
+    ) -> retry_pb2.RetryLaterResponse:
         request.producer_id, request.sequence = self._producer_id, self._sequence
         try:
             response: retry_pb2.RetryLaterResponse = await self._group.calls.leader(
-                "retry", "RetryLater", request, Deadline(self._timeout_ms), is_repeatable=True
+                "retry", "RetryLater", request, deadline, is_repeatable=True
             )
         except BaseException:  # Cancelled, too.
             self._begin()

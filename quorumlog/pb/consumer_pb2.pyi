@@ -124,14 +124,16 @@ class ReportMembersResponse(_message.Message):
     def __init__(self, wants_whole: _Optional[bool] = ..., generation: _Optional[int] = ..., changed_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset")
+    __slots__ = ("topic", "queue_id", "offset", "newest_known")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_KNOWN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    newest_known: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., newest_known: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "cluster_id", "must_be_empty")
@@ -146,10 +148,12 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., must_be_empty: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
-    __slots__ = ("index",)
+    __slots__ = ("index", "newer")
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    NEWER_FIELD_NUMBER: _ClassVar[int]
     index: int
-    def __init__(self, index: _Optional[int] = ...) -> None: ...
+    newer: _containers.RepeatedCompositeFieldContainer[GroupOffset]
+    def __init__(self, index: _Optional[int] = ..., newer: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchOffsetsRequest(_message.Message):
     __slots__ = ("group", "queues")

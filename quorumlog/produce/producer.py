@@ -31,6 +31,7 @@ from quorumlog.produce.outgoing_messages import (
     with_message_group,
 )
 from quorumlog.produce.send_options import BatchOptions, takes_options
+from quorumlog.produce.unasked import Failures, warn, watch
 from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
@@ -86,8 +87,9 @@ class Producer:
         self._unfinished: dict[Batch, None] = {}  # In the order of their making.
         self._held_size_bytes = 0
         self._room_waiters: deque[asyncio.Event] = deque()
-        self._failures: list[Batch] = []  # Failed since the last flush; the first 1,000.
+        self._failures = Failures()  # Since the last flush.
         self._leader_changes_before = self._leader_changes()
+        watch(self._waiting_count)
 
     @checks_itself
     async def send(
@@ -133,20 +135,21 @@ class Producer:
             properties = with_message_group(properties, message_group)
         entry = entry_of(topic, body, key, tag, queue_id, properties, flag, self.form)
         size_bytes = size_bytes_of(entry)
+        deadline = None
         if self._room_waiters or not self._has_room(size_bytes):
-            await self._wait_for_room(size_bytes)
+            deadline = await self._wait_for_room(size_bytes)
         backlog = self._accumulator.only
         if backlog is not None and not group and not extra and not self._is_closed:
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
-                deadline = Deadline(self._options.timeout_ms)
+                deadline = deadline or Deadline(self._options.timeout_ms)
                 batch = Batch(deadline, self._on_done, group=backlog.router.group)
                 backlog.sender.send_single(batch, entry, size_bytes, route.queue_count)
                 self._unfinished[batch] = None
                 self._held_size_bytes += size_bytes
                 await batch.waiter()
                 return batch.receipt(0)
-        return await self._add(entry, size_bytes, group, extra).receipt()
+        return await self._add(entry, size_bytes, group, extra, deadline).receipt()
 
     @checks_itself
     async def enqueue(
@@ -249,14 +252,15 @@ class Producer:
         self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
     ) -> Receipts:
         """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest."""
+        deadline = None
         if self._room_waiters or not self._has_room(size_bytes):
-            await self._wait_for_room(size_bytes)
+            deadline = await self._wait_for_room(size_bytes)
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
             backlog = self._accumulator.choose_for_all(entries, group)
         backlog.close_open()
-        batch = self._new_batch(backlog, extra, is_atomic=True)
+        batch = self._new_batch(backlog, extra, deadline, is_atomic=True)
         batch.add_all(entries, size_bytes)
         self._held_size_bytes += size_bytes
         backlog.sender.wake()
@@ -276,10 +280,12 @@ class Producer:
                 await batch.wait()
         finally:
             self._accumulator.flush(-1)
-        failures, self._failures = self._failures, []
-        for batch in failures:
-            if (error := batch.unclaimed_error) is not None:
-                raise error
+        if (error := self._failures.take()) is not None:
+            raise error
+
+    def _waiting_count(self) -> int:
+        """Return the messages without a receipt or an error; any thread may ask."""
+        return sum(batch.record_count for batch in list(self._unfinished))
 
     @property
     def is_closed(self) -> bool:
@@ -348,8 +354,16 @@ class Producer:
 
     # The buffer.
 
-    def _add(self, entry: Entry, size_bytes: int, group: str, extra: bytes) -> Delivery:
-        """Add a message to an open batch of its kind; the caller has checked the room."""
+    def _add(
+        self,
+        entry: Entry,
+        size_bytes: int,
+        group: str,
+        extra: bytes,
+        deadline: Deadline | None = None,
+    ) -> Delivery:
+        """Add a message to an open batch of its kind; the caller has checked the room, and a new
+        batch has what is left of its time."""
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
@@ -360,20 +374,27 @@ class Producer:
         if 0 < backlog.router.batch_size_bytes_max < limit:
             limit = backlog.router.batch_size_bytes_max
         if batch is None or not batch.is_open:
-            batch = backlog.open = self._new_batch(backlog, extra)
+            batch = backlog.open = self._new_batch(backlog, extra, deadline)
             backlog.sender.wake()
         elif batch.size_bytes + size_bytes > limit - _growth(batch) or batch.extra != extra:
             backlog.close_open()
-            batch = backlog.open = self._new_batch(backlog, extra)
+            batch = backlog.open = self._new_batch(backlog, extra, deadline)
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
         if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
             backlog.close_open()
         return delivery
 
-    def _new_batch(self, backlog: GroupBacklog, extra: bytes, *, is_atomic: bool = False) -> Batch:
+    def _new_batch(
+        self,
+        backlog: GroupBacklog,
+        extra: bytes,
+        deadline: Deadline | None,
+        *,
+        is_atomic: bool = False,
+    ) -> Batch:
         batch = Batch(
-            Deadline(self._options.timeout_ms),
+            deadline or Deadline(self._options.timeout_ms),
             self._on_done,
             is_atomic=is_atomic,
             group=backlog.group.name,
@@ -387,8 +408,8 @@ class Producer:
     def _on_done(self, batch: Batch) -> None:
         del self._unfinished[batch]
         self._held_size_bytes -= batch.size_bytes
-        if batch.error is not None and len(self._failures) < 1_000:
-            self._failures.append(batch)
+        if batch.error is not None:
+            self._failures.note(batch)
         if self._room_waiters:
             self._wake_room_waiter()
 
@@ -396,8 +417,9 @@ class Producer:
         held = self._held_size_bytes
         return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
 
-    async def _wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line for room. Raises BusyError when the deadline passes first."""
+    async def _wait_for_room(self, size_bytes: int) -> Deadline:
+        """Wait in line for room; return the deadline of the call. Raises BusyError when it passes
+        first."""
         deadline = Deadline(self._options.timeout_ms)
         line, turn = self._room_waiters, asyncio.Event()
         line.append(turn)  # Until its message has taken its share, so that none comes before it.
@@ -413,6 +435,7 @@ class Producer:
             line.remove(turn)
             # The next in line checks the room, once this message has taken its share.
             asyncio.get_running_loop().call_soon(self._wake_room_waiter)
+        return deadline
 
     def _wake_room_waiter(self) -> None:
         if self._room_waiters and self._has_room(1):
@@ -437,6 +460,7 @@ class Producer:
         if task.cancelled():  # Not by this client: as a rule its event loop ends.
             text = "the producer's task was cancelled; read back what was stored"
             self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
+            warn(self._waiting_count())
         else:
             bug = task.exception()
             self._bug = errors.InternalError(

@@ -307,9 +307,15 @@ class Node:
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
         await self.check(context)
+        response = consumer_pb2.CommitOffsetsResponse(index=7)
         for o in request.offsets:
-            self.cluster.offsets[request.group, o.topic, o.queue_id] = o.offset
-        return consumer_pb2.CommitOffsetsResponse(index=7)
+            key = request.group, o.topic, o.queue_id
+            stored = self.cluster.offsets.get(key, 0)
+            if o.HasField("newest_known") and stored > max(o.offset, o.newest_known):
+                response.newer.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
+            else:
+                self.cluster.offsets[key] = o.offset
+        return response
 
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         await self.check(context)

@@ -47,6 +47,22 @@ async def test_a_second_close_waits_for_the_first() -> None:
         assert cluster.bodies() == [b"0", b"1"]
 
 
+async def test_a_close_that_is_cancelled_decides_nothing_for_the_next_one() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0")
+        cluster.nodes[1].gate.clear()
+        producer.send_nowait("orders", b"1")
+        first = asyncio.create_task(producer.close())
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
+        second = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(errors.ClosedError):
+            await in_time(second)
+        cluster.nodes[1].gate.set()
+
+
 async def test_two_who_close_while_nobody_leads_both_end() -> None:
     async with fake_cluster() as cluster, connect(cluster, timeout_ms=150) as client:
         cluster.leader_id = 0

@@ -10,11 +10,11 @@ commit at once cost one round to a quorum; each caller learns the outcome of its
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from node.broker.append.attached import QueueKey
 from node.broker.append.produce import batch_size_bytes_max, own_size_bytes_max
-from node.broker.core.context import Context
+from node.broker.core.context import Context, noted
 from node.broker.core.offset_moves import Moves
 from node.errors.common import BusyError, NodeError, OutcomeUnknownError, ShuttingDownError
 from node.state.appends import Committed, Prepared
@@ -111,7 +111,7 @@ class OwnAppends:
             self.count -= 1
             self.size_bytes -= size_bytes
             context.moves.end(moves)
-            _noted(decided)
+            noted(decided)
 
         decided.add_done_callback(on_decided)
         try:
@@ -147,7 +147,7 @@ class OwnAppends:
 
     async def decided(self, future: "asyncio.Future[Index]") -> Index:
         """Wait for the future of `submit_nowait`. A caller that gives up does not withdraw it."""
-        future.add_done_callback(_noted)
+        future.add_done_callback(noted)
         return await self._context.decided(future)
 
     def submit_nowait(
@@ -235,9 +235,3 @@ class OwnAppends:
 
 def _accept(prepared: Prepared) -> None:
     """Accept: commands were checked when they were submitted."""
-
-
-def _noted(future: "asyncio.Future[Any]") -> None:
-    """Mark an error as retrieved: the caller that waited for it may have gone."""
-    if not future.cancelled():
-        future.exception()

@@ -7,17 +7,17 @@ served, so that the batches of a producer stay in order.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, QueueKey
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
-from node.broker.core.context import Context
+from node.broker.core.context import Context, noted
 from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MAX
 from node.errors.common import (
     AppendTimeoutError,
@@ -42,7 +42,7 @@ from raft import errors as raft_errors
 from raft.errors import RaftError
 from raft.messages import NO_INDEX
 from store import format as fmt
-from store.errors import LimitExceededError, RecordFormatError, StoreError
+from store.errors import LimitExceededError, Outcome, RecordFormatError, StoreError
 from store.record.topic_names import is_reserved
 
 Refused = (NodeError, StoreError, RaftError)
@@ -74,11 +74,20 @@ def _refuse_names(incarnation: ProducerIncarnation) -> None:
     raise ProducerFencedError(incarnation.name, incarnation.number, 0)
 
 
+class Alone(NamedTuple):
+    """A record of a batch that is appended alone, in its place, if the batch is refused."""
+
+    records: bytes
+    future: "asyncio.Future[AppendResponse]"
+
+
 class _Append:
     """One batch and its callers."""
 
     __slots__ = (
+        "alone",
         "attached_commands",
+        "divided",
         "future",
         "host",
         "incarnation",
@@ -102,6 +111,7 @@ class _Append:
         records: bytes,
         future: "asyncio.Future[AppendResponse]",
         attached_commands: AttachedCommands,
+        alone: Sequence[Alone] = (),
     ) -> None:
         limit_ms, timeout_ms = produce.context.limits.append_timeout_ms, request.timeout_ms
         self.produce = produce
@@ -121,6 +131,9 @@ class _Append:
         """Whose share it takes while it is parked."""
         self.producer_batches: InFlightBatches[_Append] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.alone = alone
+        self.divided: deque[Alone] | None = None
+        """Records that are still to be appended, once the batch was refused while it was parked."""
 
     def check(self, prepared: Prepared) -> None:
         """Refuse a batch by what it touches; nothing is written yet."""
@@ -194,17 +207,28 @@ class Produce:
         request: AppendRequest,
         attached_commands: AttachedCommands = NOTHING_ATTACHED,
         records: bytes | None = None,
+        alone: Sequence[Alone] = (),
     ) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here.
 
         `records` are those of the request where it does not hold them itself. Cancelling the future
-        does not withdraw the batch.
+        does not withdraw the batch. If the batch is refused because of one record, the future is
+        cancelled and those `alone` are appended in order, before all that came later.
         """
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         try:
-            self._begin(request, future, attached_commands, records)
+            self._begin(request, future, attached_commands, records, alone)
         except Refused as error:
-            self._fail(future, error)
+            if not alone or not _is_of_one_record(error):
+                self._fail(future, error)
+                return future
+            future.cancel()
+            for one in alone:
+                try:
+                    how = AppendRequest(record_count=1)
+                    self._begin(how, one.future, NOTHING_ATTACHED, one.records)
+                except Refused as refusal:
+                    self._fail(one.future, refusal)
         return future
 
     def refuse(self, error: Exception) -> "asyncio.Future[AppendResponse]":
@@ -219,6 +243,7 @@ class Produce:
         future: "asyncio.Future[AppendResponse]",
         attached_commands: AttachedCommands,
         records: bytes | None,
+        alone: Sequence[Alone] = (),
     ) -> None:
         context = self.context
         cluster_id = request.cluster_id
@@ -232,7 +257,7 @@ class Produce:
             records = request.records
         if not records:
             raise BadRequestError("records", "at least one record", "empty")
-        append = _Append(self, request, records, future, attached_commands)
+        append = _Append(self, request, records, future, attached_commands, alone)
         size_bytes, limit = append.size_bytes, self.batch_size_bytes_max
         if attached_commands is not NOTHING_ATTACHED:
             size_bytes += len(attached_commands.commands)
@@ -355,7 +380,7 @@ class Produce:
         """Propose parked batches, in order, as far as there is room."""
         while self.parked:
             append = next(iter(self.parked))
-            is_cancelled = append.future.done()
+            is_cancelled = append.future.done() and append.divided is None
             if not is_cancelled and not (self._has_room(append) and self._resume_one(append)):
                 return
             self._unpark(append)
@@ -363,21 +388,42 @@ class Produce:
     def _resume_one(self, append: _Append) -> bool:
         """Propose a parked batch, or fail it; return whether it need not stay parked."""
         try:
-            if append.producer_id and self._is_known(append):
-                _cancel(append.timer)
-                return True
-            return self._propose(append)
+            if append.divided is None:
+                if append.producer_id and self._is_known(append):
+                    _cancel(append.timer)
+                    return True
+                return self._propose(append)
         except Refused as error:
-            _cancel(append.timer)
-            self._fail(append.future, error)
-            return True
+            if not append.alone or not _is_of_one_record(error):
+                _cancel(append.timer)
+                self._fail(append.future, error)
+                return True
+            append.future.cancel()
+            append.divided = deque(append.alone)
+        return self._propose_divided(append, append.divided)
+
+    def _propose_divided(self, append: _Append, left: deque[Alone]) -> bool:
+        """Propose records of a parked batch that was refused, as far as there is room; return
+        whether none is left."""
+        while left:
+            request = AppendRequest(record_count=1, timeout_ms=append.timeout_ms)
+            one = _Append(self, request, left[0].records, left[0].future, NOTHING_ATTACHED)
+            try:
+                if not self._has_room(one) or not self._propose(one):
+                    return False
+                one.timer = self._loop.call_later(one.timeout_ms / 1000, one.on_timeout)
+            except Refused as error:
+                self._fail(one.future, error)
+            left.popleft()
+        _cancel(append.timer)
+        return True
 
     def fail_parked(self) -> None:
         """Fail all parked batches: this node stopped leading, or stops."""
         for append in list(self.parked):
             self._unpark(append)
             _cancel(append.timer)
-            self._fail(append.future, self.context.why_not())
+            self._fail_parked(append, self.context.why_not())
 
     # --- Under way ---
 
@@ -474,13 +520,19 @@ class Produce:
         if append in self.parked:
             self._unpark(append)
             limit = self.context.limits.in_flight_size_bytes_max
-            self._fail(
-                append.future,
-                BusyError("in-flight bytes", self.in_flight_size_bytes, limit),
+            self._fail_parked(
+                append, BusyError("in-flight bytes", self.in_flight_size_bytes, limit)
             )
         else:
             self.timeouts_total += 1
-            self._fail(append.future, AppendTimeoutError(append.timeout_ms))
+            error, caller = AppendTimeoutError(append.timeout_ms), append.future
+            error.decided = append.future = self._loop.create_future()
+            error.decided.add_done_callback(noted)  # Most callers do not ask.
+            self._fail(caller, error)
+
+    def _fail_parked(self, append: _Append, error: Exception) -> None:
+        for future in (append.future, *(one.future for one in append.divided or ())):
+            self._fail(future, error)
 
     def _fail(self, future: "asyncio.Future[AppendResponse]", error: Exception) -> None:
         error = self.context.translate(error)
@@ -488,6 +540,13 @@ class Produce:
         self.busy_total += isinstance(error, BusyError)
         if not future.done():
             future.set_exception(error)
+
+
+def _is_of_one_record(error: BaseException) -> bool:
+    """Whether a refusal may be about one record: nothing was written, and the same batch would be
+    refused again."""
+    outcome, is_retryable = getattr(error, "outcome", None), getattr(error, "retryable", True)
+    return outcome is Outcome.NOT_APPLIED and not is_retryable
 
 
 def _resolve(future: "asyncio.Future[AppendResponse]", response: AppendResponse) -> None:

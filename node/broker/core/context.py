@@ -6,7 +6,7 @@ leader hint; must not know any single call.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
@@ -221,6 +221,12 @@ class Context:
 
 def _ignore(_error: CorruptionError | DerivedFileError) -> None:
     """Ignore damage: no repair is connected."""
+
+
+def noted(future: "asyncio.Future[Any]") -> None:
+    """Mark an error as retrieved: the caller that waited for it may have gone."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def within(work: Awaitable[_T], timeout_ms: float, on_timeout: Callable[[], NodeError]) -> _T:

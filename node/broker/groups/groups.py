@@ -23,6 +23,7 @@ from node.errors.common import (
     UnknownTopicError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
+from node.state.state import newer_offset
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -153,9 +154,10 @@ class Groups:
     async def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
         """Store offsets, all or none; the first commit creates the group.
 
-        An offset may go back: that is how messages are read again. Raises UnknownTopicError,
-        UnknownQueueError, BadRequestError, LimitReachedError, those of `_check_empty` only if the
-        group `must_be_empty`, and the errors of `OwnAppends.submit`.
+        An offset may go back: that is how messages are read again. One that others have stored
+        beyond what a member knows stays, and the answer names it: the member was away. Raises
+        UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, those of
+        `_check_empty` only if the group `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -178,8 +180,15 @@ class Groups:
                 raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
             if row.offset < 0:
                 raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
-            commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        return CommitOffsetsResponse(index=await self._own_appends.submit(command))
+            put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+            if row.HasField("newest_known"):
+                put.newest_known = row.newest_known
+        response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
+        group = context.state.groups.get(request.group, {})
+        for row in request.offsets:
+            if (stored := newer_offset(group, row)) is not None:
+                response.newer.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
+        return response
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acknowledged before the call.

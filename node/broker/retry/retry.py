@@ -316,7 +316,9 @@ def _commit(group: str, rows: Sequence[GroupOffset]) -> Command:
     command = Command()
     command.commit_offsets.group = group
     for row in rows:
-        command.commit_offsets.offsets.add(
+        put = command.commit_offsets.offsets.add(
             topic=row.topic, queue_id=row.queue_id, offset=row.offset
         )
+        if row.HasField("newest_known"):
+            put.newest_known = row.newest_known
     return command

@@ -167,13 +167,14 @@ class NodeConnection(asyncio.Protocol):
 
     async def call(self, method: FramedCall, message: bytes, body: bytes, timeout_s: float) -> Any:
         """Make a call and return its answer. Raises the node's error, or one like `from_rpc`'s."""
-        timeout_s = max(0.001, timeout_s)
+        end_s = time.monotonic() + max(0.001, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(max(0.001, timeout_s)):
                 await self.wait_for_room()
         except TimeoutError:
             text = f"{self.address} took nothing within {timeout_s * 1000:.0f} ms; allow more time"
             raise DeadlineError(text) from None
+        timeout_s = max(0.001, end_s - time.monotonic())
         call = _Call(self, method)
         call.opaque = self.send(method.number, message, body, max(1, int(timeout_s * 1000)), call)
         timer = asyncio.get_running_loop().call_later(timeout_s, call.expire)

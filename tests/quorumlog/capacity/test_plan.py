@@ -1,5 +1,6 @@
 """Figures of a plan follow from their formulas, and what cannot be is a warning."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -218,3 +219,29 @@ def test_hosts_carry_the_load_without_those_that_fail(changes: dict[str, Any]) -
 )
 def test_amounts_are_readable(value: float, unit: str, text: str) -> None:
     assert amount(value, unit) == text
+
+
+@pytest.mark.parametrize(("body", "count"), [(1 << 20, 10), (1 << 10, 100_000), (4 << 20, 1)])
+def test_what_a_refusal_proposes_is_not_refused(body: int, count: int) -> None:
+    with pytest.raises(DemandError) as refused:
+        planned(body_size_bytes=body, batch_count=count)
+    proposed = re.search(r"--batch (\d+)", str(refused.value))
+    if proposed is not None:
+        planned(body_size_bytes=body, batch_count=int(proposed[1]))
+        with pytest.raises(DemandError):
+            planned(body_size_bytes=body, batch_count=int(proposed[1]) + 1)
+    else:
+        with pytest.raises(DemandError):
+            planned(body_size_bytes=body, batch_count=1)
+
+
+@pytest.mark.parametrize("failures", [{"host_failures": n, "copies": 1} for n in (1, 4, 5, 100)])
+def test_the_copies_that_a_warning_proposes_can_be_planned(failures: dict[str, int]) -> None:
+    (warning,) = [one for one in planned(**failures).warnings if "cannot be tolerated" in one]
+    copies = int(re.findall(r"(\d+) copies", warning)[-1])
+    assert not any(
+        "cannot be" in one
+        for one in planned(
+            copies=copies, host_failures=min(failures["host_failures"], copies // 2)
+        ).warnings
+    )

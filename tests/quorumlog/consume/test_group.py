@@ -234,10 +234,10 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
 ) -> None:
     """The offset behind the whole batch would lose the others, should the member die."""
 
-    sent: list[dict[Queue, int]] = []
+    sent: list[list[int]] = []
 
-    async def give_back(*_: object, offsets: dict[Queue, int], **__: object) -> Redelivery:
-        sent.append(offsets)
+    async def give_back(*_: object, offsets: list[Any], **__: object) -> Redelivery:
+        sent.append([row.offset for row in offsets])
         return Redelivery(1, 0)
 
     monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
@@ -253,7 +253,7 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
         assert consumer._processed() == {("orders", 0): 0}
         await consumer.retry_later(batch.messages)
         assert consumer._processed() == {("orders", 0): 3}
-        assert sent == [{}, {}, {Queue("orders", 0): 3}]
+        assert sent == [[], [], [3]]
         await consumer.close(is_processed=False)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
+from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import Inbox
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.errors import Outcome
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryLaterResponse
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message, MessageBatch
@@ -45,7 +47,7 @@ def message(offset: int, topic: str = "orders", **properties: str) -> Message:
 
 def give_back(group: FakeGroup) -> Callable[[int], Any]:
     made: Any = group
-    redeliveries = Redeliveries(made, "readers", 1_000)
+    redeliveries = Redeliveries(made, "readers")
 
     async def one(offset: int) -> Redelivery:
         return await redeliveries.give_back(
@@ -53,7 +55,8 @@ def give_back(group: FakeGroup) -> Callable[[int], Any]:
             delay_ms=5,
             is_dead=False,
             attempt_count_max=3,
-            offsets={Queue("orders", 0): offset + 1},
+            offsets=[GroupOffset(topic="orders", queue_id=0, offset=offset + 1)],
+            deadline=Deadline(1_000),
         )
 
     return one

@@ -8,6 +8,7 @@ import pytest
 
 import quorumlog
 from quorumlog import OutgoingMessage, errors
+from quorumlog.cluster.retry import Deadline
 from quorumlog.pb import log_pb2
 from quorumlog.produce.delay import HELD_SIZE_BYTES
 from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
@@ -458,3 +459,24 @@ async def test_the_largest_message_of_a_batch_is_checked() -> None:
         for bodies in ([b"", large], [large, b""]):
             with pytest.raises(errors.TooLargeError, match="the message has 4189"):
                 await client.producer().send_batch("orders", bodies)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_the_wait_for_room_is_part_of_the_time_of_a_send(
+    monkeypatch: pytest.MonkeyPatch, is_batch: bool
+) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer, made = client.producer(buffer_size_bytes_max=1_000), list[Deadline]()
+        producer.send_nowait("orders", bytes(900))
+
+        def deadline(timeout_ms: float) -> Deadline:
+            made.append(Deadline(timeout_ms))
+            return made[-1]
+
+        monkeypatch.setattr("quorumlog.produce.producer.Deadline", deadline)
+        await (
+            producer.send_batch("orders", [bytes(900)])
+            if is_batch
+            else producer.send("orders", bytes(900))
+        )
+        assert len(made) == 1

@@ -161,7 +161,7 @@ class HaLink:
         while left := list(self._connections):
             for connection in left:
                 self._end(connection, CloseCode.STOPPING, "the node stops")
-            await asyncio.gather(*(connection.closed for connection in left))
+            await asyncio.gather(*(asyncio.shield(connection.closed) for connection in left))
 
     # --- ConnectionOwner ---
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from node.broker.core.context import within
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID
-from node.errors.common import TopicNotWritableError
+from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
 from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
@@ -161,7 +162,7 @@ class Sends(Calls):
                 CreateTopicRequest(topic=topic, queue_count=count)
             )
         pending = self._appended(request)
-        await pending.future
+        await asyncio.shield(pending.future)  # Others wait for the same send.
         return pending.current_answer()
 
     async def _send_copy(self, request: Request, topic: str) -> Answer:
@@ -284,7 +285,11 @@ class Sends(Calls):
         """Return the send that stored, or stores, the message of a key; None if it is new."""
         send = self._unique_keys.send_of(topic, key)
         if send is not None:
-            return send
+            timeout_ms = self._context.limits.append_timeout_ms
+            waiting = within(
+                _outcome(send.future), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
+            )
+            return send._replace(future=asyncio.ensure_future(waiting))
         message = self._unique_keys.stored(topic, key, sender)
         if message is None:
             return None
@@ -318,6 +323,17 @@ class Sends(Calls):
         # A name without a queue of its own takes messages, too, so that a topic with few queues
         # has other names to try.
         return names.queue(number, shown) % count
+
+
+async def _outcome(sent: "asyncio.Future[AppendResponse]") -> AppendResponse:
+    """Return what becomes of a send: the time-out of its first caller decides nothing."""
+    while True:
+        try:
+            return await asyncio.shield(sent)
+        except AppendTimeoutError as error:
+            if error.decided is None:
+                raise
+            sent = error.decided
 
 
 def _settle(

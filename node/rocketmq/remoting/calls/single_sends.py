@@ -8,13 +8,16 @@ message fails because of another one.
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from node.broker import Broker
+from node.broker.append.produce import Alone
+from node.broker.core.context import noted
+from node.errors.common import AppendTimeoutError
 from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
-from store.errors import Outcome
 from store.record.encoder import OwnRecords
 
 RECORD_SIZE_BYTES_MAX: Final = 16 << 10
@@ -69,14 +72,13 @@ class SingleSends:
         if self._timer is not None:
             self._timer.cancel()
         records = OwnRecords(b"".join([single.record for single in singles]))
-        appended = self._append(len(singles), records)
-        if appended.done():  # Refused: those that come next must not overtake these.
-            self._settle(singles, appended)
-        else:
-            appended.add_done_callback(partial(self._settle, singles))
+        alone = [Alone(single.record, single.receipt) for single in singles]
+        appended = self._append(len(singles), records, alone if len(singles) > 1 else ())
+        appended.add_done_callback(partial(self._settle, singles))
 
-    def _append(self, count: int, records: OwnRecords) -> Receipt:
-        appended = self._broker.append_nowait(AppendRequest(record_count=count), records)
+    def _append(self, count: int, records: OwnRecords, alone: Sequence[Alone] = ()) -> Receipt:
+        request = AppendRequest(record_count=count)
+        appended = self._broker.produce.append(request, records=records, alone=alone)
         self._batch_count += 1
         appended.add_done_callback(self._on_done)
         return appended
@@ -89,20 +91,27 @@ class SingleSends:
     def _settle(self, singles: list[_Single], appended: Receipt) -> None:
         """Complete the receipts of a joined batch."""
         if appended.cancelled():
-            for single in singles:
-                single.receipt.cancel()
-            return
+            return  # Refused for one of them: each is appended alone, and answered for itself.
         error = appended.exception()
         if error is None:
             self._share(singles, appended.result())
-        elif len(singles) > 1 and _is_of_one_record(error):
-            for single in singles:
-                alone = self._append(1, single.record)
-                alone.add_done_callback(partial(self._settle, [single]))
+        elif isinstance(error, AppendTimeoutError) and error.decided is not None:
+            error.decided.add_done_callback(partial(self._settle, self._late(singles, error)))
         else:
             for single in singles:
                 if not single.receipt.done():
                     single.receipt.set_exception(error)
+
+    def _late(self, singles: list[_Single], error: AppendTimeoutError) -> list[_Single]:
+        """Fail receipts whose time is over; return the records with those of their decision."""
+        late = [single._replace(receipt=self._loop.create_future()) for single in singles]
+        for single, later in zip(singles, late, strict=True):
+            later.receipt.add_done_callback(noted)
+            if not single.receipt.done():
+                own = AppendTimeoutError(error.timeout_ms)
+                own.decided = later.receipt
+                single.receipt.set_exception(own)
+        return late
 
     @staticmethod
     def _share(singles: list[_Single], response: AppendResponse) -> None:
@@ -116,10 +125,3 @@ class SingleSends:
                 row = QueueRange(topic=topic, queue_id=queue_id, first_offset=offset, count=1)
                 receipt.set_result(AppendResponse(position=position, queues=(row,)))
             position += len(record)
-
-
-def _is_of_one_record(error: BaseException) -> bool:
-    """Whether a refusal may be about one record: nothing was written, and the same batch would be
-    refused again."""
-    outcome, is_retryable = getattr(error, "outcome", None), getattr(error, "retryable", True)
-    return outcome is Outcome.NOT_APPLIED and not is_retryable

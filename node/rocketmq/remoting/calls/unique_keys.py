@@ -10,14 +10,18 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
+from node.errors.common import AppendTimeoutError, OutcomeUnknownError
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.runtime.turn import Turn
 from quorumlog.pb.log_pb2 import AppendResponse
+from raft.messages import NO_INDEX, NO_TERM
+from store.errors import Outcome
 from store.format import Host
 from store.record.message import Message, encode_host
 
@@ -147,7 +151,8 @@ class UniqueKeys:
         return None
 
     def note(self, topic: str, key: str, host: str, send: Pending) -> None:
-        """Note a send of an address that begins; one that fails is forgotten."""
+        """Note a send of an address that begins. One that stored nothing is forgotten; one that is
+        late stays, and one whose outcome is not known is looked up."""
         if len(key) > _KEY_LENGTH_MAX:
             key, send = _digest(key), send._replace(key="")
         now_ms, name = self._unix_ms(), (topic, key)
@@ -161,10 +166,10 @@ class UniqueKeys:
         sender.names[name] = None
         self._forget_old(sender, now_ms - self.window_ms)
         if len(sender.names) > KEY_COUNT_MAX // 2:
-            self._forget_oldest(sender)
+            self._leave(next(iter(sender.names)))
         elif len(self._sends) > KEY_COUNT_MAX:
-            self._forget_oldest(self._largest())
-        send.future.add_done_callback(lambda done: self._on_done(name, send, done))
+            self._leave(next(iter(self._largest().names)))
+        send.future.add_done_callback(partial(self._on_done, name, send))
 
     def _largest(self) -> "_Sender":
         """Return the address that sent most: the one found before, or one of a few others."""
@@ -186,11 +191,11 @@ class UniqueKeys:
             del self._sends[name], sender.names[name]
         return True
 
-    def _forget_oldest(self, sender: "_Sender") -> None:
-        """Forget a key of the window, which the index knows from now on."""
-        name = next(iter(sender.names))
-        sender.known_since_ms = max(sender.known_since_ms, self._sends[name].at_ms + 1)
-        del self._sends[name], sender.names[name]
+    def _leave(self, name: "_Name") -> None:
+        """Leave a key of the window to the index."""
+        send = self._sends.pop(name)
+        send.sender.known_since_ms = max(send.sender.known_since_ms, send.at_ms + 1)
+        del send.sender.names[name]
 
     async def expire(self, turn: Turn) -> None:
         """Forget old keys of addresses that send no more, some of each."""
@@ -207,10 +212,18 @@ class UniqueKeys:
     def _on_done(
         self, name: "_Name", pending: Pending, done: "asyncio.Future[AppendResponse]"
     ) -> None:
-        if done.cancelled() or done.exception() is not None:
-            send = self._sends.get(name)
-            if send is not None and send.pending is pending:
-                del self._sends[name], send.sender.names[name]
+        error = OutcomeUnknownError(NO_INDEX, NO_TERM) if done.cancelled() else done.exception()
+        send = self._sends.get(name)
+        if error is None or send is None or send.pending is not pending:
+            return
+        if isinstance(error, AppendTimeoutError) and error.decided is not None:
+            late = pending._replace(future=error.decided)
+            self._sends[name] = send._replace(pending=late)
+            late.future.add_done_callback(partial(self._on_done, name, late))
+        elif getattr(error, "outcome", Outcome.UNKNOWN) is Outcome.NOT_APPLIED:
+            del self._sends[name], send.sender.names[name]
+        else:
+            self._leave(name)
 
 
 def _key_count(sender: _Sender) -> int:

@@ -350,3 +350,20 @@ async def test_large_messages_are_looked_at_in_turns_with_others(
                 turn_count += 1
             assert len((await task).queues) == 4
             assert turn_count >= 4
+
+
+async def test_an_offset_of_a_member_that_was_away_is_left_out(tmp_path: Path) -> None:
+    async with node_at(tmp_path, topics=TOPICS) as node:
+        await commit(node, ("orders", 0, 200), ("orders", 1, 5))
+        rows = [
+            GroupOffset(topic="orders", queue_id=0, offset=117, newest_known=100),
+            GroupOffset(topic="orders", queue_id=1, offset=4, newest_known=5),
+            GroupOffset(topic="bills", queue_id=0, offset=1, newest_known=0),
+        ]
+        request = CommitOffsetsRequest(group="g", offsets=rows)
+        answer = await node.broker.groups.commit_offsets(request)
+        assert [(row.topic, row.queue_id, row.offset) for row in answer.newer] == [
+            ("orders", 0, 200)
+        ]
+        stored = node.broker.context.state.groups["g"]
+        assert stored == {"orders": {0: 200, 1: 4}, "bills": {0: 1}}

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from node.config.limits import Limits
 from node.errors.common import UnknownTopicError
 from node.rocketmq.remoting.calls.single_sends import COUNT_MAX, SingleSends
+from quorumlog.pb.log_pb2 import AppendRequest
 from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_message
 from tests.node.broker_fakes import node_at
@@ -98,6 +100,24 @@ async def test_a_record_that_is_refused_refuses_no_other(tmp_path: Path) -> None
         with pytest.raises(UnknownTopicError):
             await receipts[2]
         assert singles._batch_count == 0
+
+
+async def test_records_of_a_batch_that_is_refused_late_keep_their_place(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=Limits(in_flight_count_max=1)) as node:
+        singles, driver = SingleSends(node.broker), node.driver
+        driver.is_holding = True
+        topics = ("orders", "orders", "gone", "orders")
+        receipts = [singles.append(topic, 0, record(topic, b"x")) for topic in topics]
+        singles.flush()  # As a batch of the same connection does.
+        behind = AppendRequest(record_count=1)
+        receipts.append(node.broker.append_nowait(behind, record("orders", b"behind")))
+        assert node.broker.produce.parked_count == 2
+        driver.release()
+        kept = [await receipts[number] for number in (0, 1, 3, 4)]
+        assert [receipt.queues[0].first_offset for receipt in kept] == [0, 1, 2, 3]
+        with pytest.raises(UnknownTopicError):
+            await receipts[2]
+        assert (node.broker.produce.parked_count, node.broker.produce.parked_size_bytes) == (0, 0)
 
 
 async def test_an_unknown_outcome_is_that_of_all_that_were_joined(tmp_path: Path) -> None:

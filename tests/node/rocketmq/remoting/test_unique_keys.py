@@ -2,15 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from node.config.limits import Limits
 from node.config.settings import Settings
+from node.errors.common import NodeError
 from node.rocketmq.remoting.calls import unique_keys
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.runtime.turn import Turn
-from tests.node.rocketmq.remoting.clients import ClassicClient, gateway_at
+from store.errors import Outcome, StoreError
+from tests.node.rocketmq.remoting.clients import SEND, ClassicClient, gateway_at, send_fields
 from tests.patience import eventually
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def settings(root: Path) -> Settings:
-    return Settings(node_id=1, directory=root, rocketmq_unique_ms=60_000)
+    return Settings(node_id=1, directory=root, rocketmq_unique_ms=60_000, rocketmq_auto_topics=True)
 
 
 async def stored(client: ClassicClient) -> int:
@@ -67,12 +71,66 @@ async def test_a_send_under_way_is_waited_for_and_one_that_failed_is_new(tmp_pat
         driver.is_holding = True
         failed = asyncio.create_task(client.send(b"x", UNIQ_KEY="B"))
         await eventually(lambda: driver.pending, "the send")
-        driver.decide(0)
-        assert (await failed).code != 0
-        driver.is_holding = False
-        if not driver.is_ready:
-            driver.lead()
-        assert (await client.send(b"x", UNIQ_KEY="B")).code == 0
+        driver.decide(0)  # Nothing was stored, so it is appended again.
+        await eventually(lambda: driver.pending, "the send again")
+        driver.release()
+        assert (await failed).code == 0
+        assert await stored(client) == 2
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("topic", ["orders", "fresh"])
+async def test_no_caller_decides_for_the_others_of_its_send(
+    tmp_path: Path, topic: str, is_late: bool
+) -> None:
+    """The time of the first one is over, or its connection."""
+    limits = Limits(append_timeout_ms=100 if is_late else 60_000)
+    async with gateway_at(tmp_path, settings=settings(tmp_path), limits=limits) as gateway:
+        first, second, driver = await gateway.client(), await gateway.client(), gateway.node.driver
+        driver.is_holding, count, begun = True, driver.append_count, []
+        for key in ("A", "B"):  # Alone, and joined with others that wait.
+            begun.append(first.begin(SEND, send_fields(topic, 0, "g0.n1", UNIQ_KEY=key), b"x"))
+            if topic == "fresh" and key == "A":
+                await eventually(lambda: driver.pending, "the topic")
+                driver.commit()
+            await eventually(lambda: len(driver.pending) == len(begun), "the message")
+        if is_late:
+            assert [(await one).code for one in begun] == [14, 14]
+            setattr(gateway.node.broker.context, "limits", Limits())  # noqa: B010 - it is Final.
+        again = [
+            second.begin(SEND, send_fields(topic, 0, "g0.n2", UNIQ_KEY=key), b"x") for key in "AB"
+        ]
+        await eventually(lambda: gateway.call_count == 2 * (2 - is_late), "the sends again")
+        await first.close()
+        await eventually(lambda: gateway.call_count == 2, "the first client is gone")
+        driver.release()
+        assert [(await one).code for one in again] == [0, 0]
+        assert driver.append_count == count + 2 + (topic == "fresh")
+
+
+async def test_a_key_is_new_again_only_after_what_stored_nothing() -> None:
+    kinds: list[Any] = [NodeError, StoreError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    asked = list[str]()
+
+    def newest_by_key(_topic: str, key: str, **_: int) -> tuple[()]:
+        asked.append(key)
+        return ()
+
+    store = SimpleNamespace(newest_by_key=newest_by_key)
+    keys = UniqueKeys(cast("Context", SimpleNamespace(store=store)), 60_000, lambda: 90_000)
+    for kind in kinds:
+        asked.clear()
+        keys.begin()
+        keys._began_ms = 0
+        future = asyncio.get_running_loop().create_future()
+        keys.note("t", "A", "10.0.0.1", Pending(future, 0, "", [1], ("127.0.0.1", 1)))
+        future.set_exception(kind.__new__(kind))
+        await asyncio.sleep(0)
+        assert keys.send_of("t", "A") is None
+        keys.stored("t", "A", "10.0.0.1")
+        assert (asked == []) is (kind.outcome is Outcome.NOT_APPLIED), kind
 
 
 async def test_without_a_window_every_send_is_stored(tmp_path: Path) -> None:

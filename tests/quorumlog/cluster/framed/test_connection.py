@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -365,3 +366,25 @@ async def test_numbers_of_calls_begin_again_after_the_last() -> None:
         await call(connection)
         await call(connection)
         assert seen == [(1 << 32) - 1, 1]
+
+
+async def test_the_wait_for_room_is_part_of_the_time_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with connected(idle) as connection:
+        late_s, sent = [0.0], list[int]()
+        clock = SimpleNamespace(monotonic=lambda: late_s[0])
+        monkeypatch.setattr("quorumlog.cluster.framed.connection.time", clock)
+
+        async def wait_for_room() -> None:
+            late_s[0] = 20.0
+
+        def send(_method: int, _message: bytes, _body: bytes, timeout_ms: int, _: Any) -> int:
+            sent.append(timeout_ms)
+            raise errors.UnavailableError("enough")
+
+        monkeypatch.setattr(connection, "wait_for_room", wait_for_room)
+        monkeypatch.setattr(connection, "send", send)
+        with pytest.raises(errors.UnavailableError):
+            await connection.call(PULL, REQUEST, b"", 30.0)
+        assert sent == [10_000]

@@ -1,0 +1,114 @@
+"""No way to store an offset moves it behind a newer one: of the same member, or of others."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog import errors
+from quorumlog.consume.group import GroupConsumer
+from quorumlog.consume.local_offsets import LocalOffsets
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
+from quorumlog.records.queues import Queue
+from tests.patience import eventually
+from tests.quorumlog.consume.test_group import take
+from tests.quorumlog.fake_cluster import FakeCluster, Node, connect, fake_cluster
+
+KEY = "g", "orders", 0
+
+
+async def in_background(consumer: GroupConsumer) -> None:
+    stored = consumer._stored[consumer.assignment()[0]]
+    await eventually(lambda: consumer._stored[consumer.assignment()[0]] > stored, "it is told")
+
+
+async def queue_lost(consumer: GroupConsumer) -> None:
+    (group,) = consumer._groups.all
+    await consumer._share(group, [])
+
+
+@asynccontextmanager
+async def one_queue(interval_ms: int) -> AsyncIterator[tuple[FakeCluster, GroupConsumer]]:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 1
+        await client.producer().send_batch("orders", [b"%d" % i for i in range(10)], queue_id=0)
+        async with client.group_consumer("g", "orders", commit_interval_ms=interval_ms) as consumer:
+            yield cluster, consumer
+
+
+WAYS: dict[str, Callable[[GroupConsumer], Awaitable[None]]] = {
+    "commit": GroupConsumer.commit,
+    "commit_offsets": lambda consumer: consumer.commit_offsets({("orders", 0): 3}),
+    "in background": in_background,
+    "queue lost": queue_lost,
+    "close": GroupConsumer.close,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_member_that_was_away_stores_nothing_behind_what_others_stored(way: str) -> None:
+    interval_ms = 10 if way == "in background" else 60_000
+    async with one_queue(interval_ms) as (cluster, consumer):
+        await take(consumer, 4)
+        if way == "in background":
+            await eventually(lambda: cluster.offsets.get(KEY) == 3, "it is stored")
+        else:
+            await consumer.commit()
+        await take(consumer, 1)
+        cluster.offsets[KEY] = 8  # Of the member that had the queue meanwhile.
+        if way.startswith("commit"):
+            with pytest.raises(errors.ConflictError):
+                await WAYS[way](consumer)
+        else:
+            await WAYS[way](consumer)
+        assert cluster.offsets[KEY] == 8
+        if way not in ("queue lost", "close"):
+            assert [one.queue_offset for one in await take(consumer, 2)] == [8, 9]
+            await consumer.commit_offsets({("orders", 0): 2})  # Its own it may set back.
+            assert cluster.offsets[KEY] == 2
+
+
+async def test_a_member_stores_its_offsets_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with one_queue(60_000) as (cluster, consumer):
+        gate, asked, commit = asyncio.Event(), list[int](), Node.CommitOffsets
+
+        async def late(node: Any, request: CommitOffsetsRequest, context: Any) -> Any:
+            asked.append(request.offsets[0].offset)
+            if len(asked) == 1:
+                await gate.wait()
+            return await commit(node, request, context)
+
+        monkeypatch.setattr(Node, "CommitOffsets", late)
+        calls = []
+        for _ in range(3):
+            await take(consumer, 2)
+            calls.append(asyncio.create_task(consumer.commit()))
+            await eventually(lambda: asked, "the first is under way")
+            await asyncio.sleep(0)
+        assert asked == [2]
+        gate.set()
+        await asyncio.gather(*calls)
+        assert asked == [2, 6], "each stores what is handed out when it has its turn"
+        assert cluster.offsets[KEY] == 6
+
+
+def test_a_file_of_offsets_is_durable_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, fsync = list[list[str]](), os.fsync
+
+    def noted(fd: int) -> None:
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(tmp_path)
+        done.append(os.listdir(fd))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    LocalOffsets(str(tmp_path / "offsets")).store({Queue("orders", 0): 7})
+    assert done == [["offsets"]], "renamed before"
+    assert LocalOffsets(str(tmp_path / "offsets")).get(Queue("orders", 0)) == 7
