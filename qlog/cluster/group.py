@@ -48,7 +48,7 @@ async def describe(client: "Client", name: str) -> Printout:
 
     \b
     Keys of -o json:
-      group, member_count, lag_count, topics, client_ids, queues
+      group, member_count, lag_count, topics, client_ids, warnings, queues
       queues: group (the broker group), topic, queue_id, offset, min_offset, max_offset,
         lag_count
 
