@@ -20,8 +20,6 @@ from node.errors.common import (
     BadRequestError,
     GroupNotEmptyError,
     UnknownGroupError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
@@ -51,7 +49,6 @@ from store.record.check import store_timestamp
 
 _AT_ONCE: Final = 64  # Queues looked at before other tasks get their turn: about 0.2 ms.
 _NO_OFFSET: Final = -1
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Groups:
@@ -139,15 +136,8 @@ class Groups:
         command = Command()
         commit = command.commit_offsets
         commit.group = request.group
-        topics = context.state.topics
         for row in request.offsets:
-            topic = topics.get(row.topic)
-            if topic is None:
-                raise UnknownTopicError(row.topic)
-            if not 0 <= row.queue_id < topic.queue_count:
-                raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
-            if row.offset < 0:
-                raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
+            context.check_offset(row.topic, row.queue_id, row.offset)
             commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
         return CommitOffsetsResponse(index=await self._own_appends.submit(command))
 
