@@ -24,8 +24,11 @@ from node.rocketmq.remoting.protocol.codes import RequestCode as Code
 from node.services.methods import SERVICES, _methods
 from quorumlog.pb import rocketmq_pb2
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
-from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
+from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.lookup_pb2 import TraceMessageRequest
+from quorumlog.pb.retry_pb2 import ListDeadLettersRequest, RetryLaterRequest, RetryMessage
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
+from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import node_at
 from tests.node.nameserver.brokers import NOW_MS, ha_report, send
 from tests.node.rocketmq.remoting.clients import gateway_at
@@ -168,6 +171,23 @@ def test_reports_to_the_name_server() -> None:
             send(directory, report | {name: made.get(name, value)})
             routed = other_groups(directory, "c", "", NOW_MS, lambda group: group.topics)
             assert len(routed) == len([_share(each) for each in groups(directory, NOW_MS)])
+
+
+@pytest.mark.parametrize("number", [-INT32, -1, INT32 - 1])
+async def test_numbers_in_records(tmp_path: Path, number: int) -> None:
+    """A producer writes what it likes; readers of every protocol meet it."""
+    async with grpc_gateway_at(tmp_path) as gateway:
+        broker, born = gateway.node.broker, number << 32
+        numbers: dict[str, Any] = {"flag": number, "reconsume_times": number, "born_unix_ms": born}
+        record = encode_message("orders", 0, b"x", {"UNIQ_KEY": "U"}, **numbers)
+        receipt = await broker.append(AppendRequest(records=record, record_count=1))
+        named = message_id(gateway.node.log.store.config.store_host, receipt.position)
+        await broker.lookup.trace_message(TraceMessageRequest(message_id=named))
+        found = [each for each in await gateway.receive() if each.HasField("message")]
+        assert [each.message.body for each in found] == [b"x"]
+        given = [RetryMessage(topic="orders", offset=0, is_dead=True)]
+        await broker.retry.retry_later(RetryLaterRequest(group="g", messages=given))
+        await broker.dead_letters.list_dead_letters(ListDeadLettersRequest(group="g"))
 
 
 @pytest.mark.parametrize("offset", [-1, END + 1, 999, INT64 - 1])
