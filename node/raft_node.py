@@ -42,6 +42,7 @@ from node.replication.raft.repair import (
     open_repaired,
 )
 from node.replication.raft.snapshots import Snapshots
+from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.watches import DisconnectionWatch, FoundingWatch
 from node.replication.replication import Replication
@@ -175,6 +176,7 @@ class RaftAssembly:
             on_progress,
             fs=node.fs,
             committed_index=lives.committed,
+            before_cut=NodeFile(node.fs, root).note_cut,
         )
         return await repair.run(damaged)
 

@@ -334,6 +334,11 @@ class Reads:
         lo, hi = max(queue.min_offset, self._begin_offset(queue)), queue.max_offset
         return min(lo, hi), hi
 
+    def written_end(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the next message appended to a queue: behind all that is in the log,
+        visible or not. Of a replicated log only the leader's is right."""
+        return self.log.stamper.next_offsets.get((topic.encode(), queue_id), 0)
+
     def queues(self) -> list[QueueInfo]:
         """Return every queue with its range of offsets, sorted; sees all that was appended.
 

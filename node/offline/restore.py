@@ -31,7 +31,7 @@ from node.state.command_records import CommandEncoder
 from node.state.machine import StateMachine
 from quorumlog.pb.state_pb2 import Command
 from raft.ceiling import TERM_END
-from raft.messages import NO_INDEX, Configuration, Index, Standing, Term
+from raft.messages import NO_INDEX, NO_TERM, Configuration, Index, Standing, Term
 from raft.ready import EntryKind, HardState
 from store.config import StoreConfig
 from store.durability.identity import BOOT_ID_NAME, LOCK_NAME
@@ -263,10 +263,16 @@ def _go_on_alone(
         _write_end(log, settings, known, term)
         own = HardState(term, settings.node_id, Standing.FULL, found.incarnation)
         log.save_hard_state(own)
-        if former.state_fence:  # The state was rebuilt, and no other one is left to differ.
-            log.node_file.save(
-                replace(log.node_file.record, state_fence="", state_fence_position=NO_INDEX)
+        # The state was rebuilt, and no other one is left to differ; and no other
+        # node remembers acks of the terms before.
+        log.node_file.save(
+            replace(
+                log.node_file.record,
+                state_fence="",
+                state_fence_position=NO_INDEX,
+                cut_term=NO_TERM,
             )
+        )
         restored = Restored(
             directory=str(settings.directory),
             cluster_id=settings.cluster_id,

@@ -44,6 +44,7 @@ class Facts(NamedTuple):
 
     term: Term
     last_index: Index
+    """Up to where the log went in this term, including entries that a repair has cut since."""
     standing: Standing
     incarnation: int
     """Grows with each loss of memory that the node knows of."""

@@ -91,6 +91,7 @@ class _Closed:
         self.begin = EntryBoundary(start.min_position, start.link)
         if is_resetting:  # The opening drops what is there.
             goal = Goal(start.min_position, start.link.entry_index)
+        self.last_index = goal.entry_index
         self.image = DataImage(fs, data_directory(root, config), config.file_size_bytes)
         undo.callback(self.image.close)
         self.walk = DamageWalk(self.image.read, config.file_size_bytes, goal)
@@ -244,6 +245,14 @@ class RepairSession:
         return self._closed.begin.link.entry_index + 1
 
     @property
+    def held(self) -> tuple[int, int]:
+        """Newest term of the entries beside the damage, and last index that this log has held, as
+        far as the mark or the entry behind the damage shows it."""
+        damaged = self.damaged
+        term = damaged.before.term if damaged.after is None else damaged.after.term
+        return term, max(self._closed.last_index, damaged.hi_index - 1)
+
+    @property
     def was_seen(self) -> bool:
         """Whether readers have seen damaged entries, which are committed then and never cut."""
         return self.damaged.position < self._closed.mark.mark.dispatched_position
@@ -292,8 +301,9 @@ class RepairSession:
         """Cut the damaged entries and all behind them; durable on return.
 
         Call it only if `contradicts` has proven that they were never committed, and they were not
-        seen. Good entries in front of the damage stay, and Raft cuts what is of the branch. Raises
-        StoreFullError, FileSystemError (repeat it) or SyncFailedError (stop).
+        seen; note `held` before, since this replica may have acked up to there. Good entries in
+        front of the damage stay, and Raft cuts what is of the branch. Raises StoreFullError,
+        FileSystemError (repeat it) or SyncFailedError (stop).
         """
         assert not self.was_seen, f"cut {self.damaged}, which readers have seen"
         damaged, fs, image = self.damaged, self._fs, self._closed.image

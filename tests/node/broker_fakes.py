@@ -270,9 +270,12 @@ async def node_at(
     *,
     topics: dict[str, int] | None = None,
     limits: Limits | None = None,
+    filled: int = 0,
     **config: Any,
 ) -> AsyncIterator[Fixture]:
-    """Open a node in a directory, with topic orders of 4 queues unless told otherwise."""
+    """Open a node in a directory, with topic orders of 4 queues unless told otherwise.
+
+    `filled`: messages in each queue of orders, which groups may have read."""
     settings = {"container": "ledger", "flush": "async", **config}
     limits = limits or Limits()
     fs = FileSystem()
@@ -306,7 +309,10 @@ async def node_at(
             await broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=queue_count)
             )
-        yield Fixture(broker, driver, machine, log, clock)
+        node = Fixture(broker, driver, machine, log, clock)
+        for queue_id in range(4 if filled else 0):
+            await node.append(0, filled, queue_id=queue_id)
+        yield node
         broker.stop()
         driver.is_holding = True  # What the broker wrote last is not decided any more.
     finally:

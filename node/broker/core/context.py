@@ -211,6 +211,22 @@ class Context:
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)
 
+    def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        """Raise unless a group may be at this offset of a queue; on the leader.
+
+        A group behind the end would miss messages. The end is that of the log: another replica may
+        have shown readers what this one applies in a moment. Raises UnknownTopicError,
+        UnknownQueueError, BadRequestError."""
+        found = self.state.topics.get(topic)
+        if found is None:
+            raise UnknownTopicError(topic)
+        if not 0 <= queue_id < found.queue_count:
+            raise UnknownQueueError(topic, queue_id, found.queue_count)
+        end = self.store.written_end(topic, queue_id)
+        if not 0 <= offset <= end:
+            expected = f"0 to {end}, the end of {topic}/{queue_id}"
+            raise BadRequestError("offset", expected, str(offset))
+
     def check_name(self, field: str, name: str) -> None:
         """Raise BadRequestError for a group name that cannot stand in the files of RocketMQ."""
         limit = self.limits.name_size_characters_max

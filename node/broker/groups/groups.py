@@ -19,8 +19,6 @@ from node.errors.common import (
     BadRequestError,
     GroupNotEmptyError,
     UnknownGroupError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
 from node.state.state import newer_offset
@@ -54,7 +52,6 @@ from store.record.topic_names import retry_topic
 
 _NO_OFFSET: Final = -1
 _STRATEGY_LENGTH_MAX: Final = 64
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Groups:
@@ -171,15 +168,8 @@ class Groups:
         command = Command()
         commit = command.commit_offsets
         commit.group = request.group
-        topics = context.state.topics
         for row in request.offsets:
-            topic = topics.get(row.topic)
-            if topic is None:
-                raise UnknownTopicError(row.topic)
-            if not 0 <= row.queue_id < topic.queue_count:
-                raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
-            if row.offset < 0:
-                raise BadRequestError("offset", f"0 to {_OFFSET_MAX}", str(row.offset))
+            context.check_offset(row.topic, row.queue_id, row.offset)
             put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
             if row.HasField("newest_known"):
                 put.newest_known = row.newest_known

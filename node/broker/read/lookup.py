@@ -239,7 +239,7 @@ class _Trace:
                 offset=message.queue_offset,
                 message_id=message.message_id,
                 group=group,
-                reconsume_times=message.reconsume_times,
+                reconsume_times=max(0, message.reconsume_times),  # Of a producer: any number.
             )
         )
 

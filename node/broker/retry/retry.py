@@ -20,8 +20,6 @@ from node.broker.records.retry import dead_letter, given_back, origin_topic, tim
 from node.errors.common import (
     BadRequestError,
     ReservedTopicError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
@@ -217,7 +215,7 @@ class Retry:
         stored = self._context.state.groups.get(group)
         new = []
         for row in request.offsets:
-            self._check_offset(row)
+            self._context.check_offset(row.topic, row.queue_id, row.offset)
             if stored is None or row.queue_id not in stored.get(row.topic, ()):
                 given = (
                     message.offset
@@ -236,15 +234,6 @@ class Retry:
             create = self._context.create_command(_topic(retry_topic(group)))
             if create.HasField("recreate_topic"):  # Its records come behind it.
                 await self._own_appends.submit(create)
-
-    def _check_offset(self, row: GroupOffset) -> None:
-        topic = self._context.state.topics.get(row.topic)
-        if topic is None:
-            raise UnknownTopicError(row.topic)
-        if not 0 <= row.queue_id < topic.queue_count:
-            raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
-        if row.offset < 0:
-            raise BadRequestError("offset", "0 or more", str(row.offset))
 
     def _topics_of(self, group: str) -> list[Command]:
         """Return commands that create the topics of a group that do not exist yet."""

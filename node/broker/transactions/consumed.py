@@ -22,8 +22,6 @@ from node.errors.common import (
     BadRequestError,
     BusyError,
     LimitReachedError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.transactions import OffsetConflictError
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
@@ -120,16 +118,13 @@ class OffsetsUnderWay:
         Raises OffsetConflictError, BusyError, LimitReachedError, UnknownTopicError,
         UnknownQueueError.
         """
-        state, moves, group = self._context.state, self._context.moves, consumed.group
+        moves, group = self._context.moves, consumed.group
         if moves.deleted_groups[group]:
             raise BusyError(f"deletions of group {group}", 1, 1)
         new_count = 0
         for row in consumed.offsets:
-            topic, key = state.topics.get(row.topic), (group, row.topic, row.queue_id)
-            if topic is None:
-                raise UnknownTopicError(row.topic)
-            if not 0 <= row.queue_id < topic.queue_count:
-                raise UnknownQueueError(row.topic, row.queue_id, topic.queue_count)
+            self._context.check_offset(row.topic, row.queue_id, row.offset)
+            key = (group, row.topic, row.queue_id)
             if moves.deleted_topics[row.topic]:
                 raise BusyError(f"deletions of topic {row.topic}", 1, 1)
             if moves.offsets[key]:

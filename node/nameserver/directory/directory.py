@@ -16,6 +16,7 @@ from typing import Final
 from node.nameserver.directory.fields import (
     CommandRefused,
     Result,
+    a_broker_id,
     a_list,
     a_text,
     an_integer,
@@ -197,14 +198,14 @@ class Directory:
         names = self.limits.name_size_chars_max
         nonce = a_text(command.get("nonce"), "nonce", names, may_be_empty=False)
         number = an_integer(command.get("number"), "number", 1)
-        binding = Binding(an_integer(command.get("master_id"), "master_id"), nonce)
+        binding = Binding(a_broker_id(command.get("master_id"), "master_id"), nonce)
         group = self.group(command.get("group"))
         group.elect(number, binding, _expected(command), self.limits)
         return {"number": number, "master_id": binding.master_id, "nonce": nonce}
 
     def _alter_in_sync(self, command: Command) -> dict[str, Json]:
         version = self.group(command.get("group")).alter_in_sync(
-            an_integer(command.get("requester"), "requester"),
+            a_broker_id(command.get("requester"), "requester"),
             ids(command.get("members"), "members", self.limits.broker_count_max),
             _expected(command),
             self.limits,
@@ -336,7 +337,7 @@ def _decoded(encoded: bytes) -> Command:
 
 
 def _process(command: Command) -> tuple[int, int]:
-    broker_id = an_integer(command.get("broker_id"), "broker_id")
+    broker_id = a_broker_id(command.get("broker_id"), "broker_id")
     return broker_id, an_integer(command.get("start_ms"), "start_ms")
 
 

@@ -12,6 +12,8 @@ from typing import Final
 from store.files.meta_file import Json
 
 INTEGER_MAX: Final = 2**63 - 1
+ID_MAX: Final = 2**31 - 1
+"""The highest broker id: that of a node. Routes have no room for more than a uint32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ def an_integer(value: Json, name: str, lo: int = 0, hi: int = INTEGER_MAX) -> in
     return value
 
 
+def a_broker_id(value: Json, name: str) -> int:
+    """Return the id of a broker. Raises Refusal."""
+    return an_integer(value, name, 0, ID_MAX)
+
+
 def a_choice(value: Json, name: str, choices: tuple[str, ...]) -> str:
     """Return one of `choices`. Raises Refusal."""
     if not isinstance(value, str) or value not in choices:
@@ -99,7 +106,7 @@ def an_object(value: Json, name: str) -> dict[str, Json]:
 
 def ids(values: Json, name: str, count_max: int) -> tuple[int, ...]:
     """Return broker ids in ascending order, each once. Raises Refusal."""
-    members = [an_integer(value, name) for value in a_list(values, name, count_max)]
+    members = [a_broker_id(value, name) for value in a_list(values, name, count_max)]
     if len(set(members)) != len(members):
         raise CommandRefused("malformed", f"{name} names a broker twice")
     return tuple(sorted(members))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from node.nameserver.directory.fields import (
+    a_broker_id,
     a_choice,
     a_list,
     a_text,
@@ -145,7 +146,7 @@ def parse_report(command: Mapping[str, Json], limits: DirectoryLimits) -> Broker
         cluster=text("cluster"),
         group=text("group"),
         kind=a_choice(command.get("kind"), "kind", KINDS),
-        broker_id=integer("broker_id"),
+        broker_id=a_broker_id(command.get("broker_id"), "broker_id"),
         start_ms=integer("start_ms"),
         address=text("address"),
         now_ms=integer("now_ms"),
@@ -183,7 +184,7 @@ def parse_bindings(value: Json, limits: DirectoryLimits) -> dict[int, Binding]:
         parts = exactly(entry, "binding", 3)
         number = an_integer(parts[0], "epoch", 1)
         nonce = a_text(parts[2], "nonce", limits.name_size_chars_max, may_be_empty=False)
-        bindings[number] = Binding(an_integer(parts[1], "master id"), nonce)
+        bindings[number] = Binding(a_broker_id(parts[1], "master id"), nonce)
     return bindings
 
 

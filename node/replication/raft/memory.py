@@ -40,7 +40,8 @@ class RaftMemory:
         if not record.is_founded:
             return None
         term, _, standing, incarnation = record.hard_state
-        return Facts(term, self._log.last_index, standing, incarnation)
+        last_index = record.acked_last_index(self._log.last_index)
+        return Facts(term, last_index, standing, incarnation)
 
     def become_joining(self, incarnation: int) -> None:
         if self.driver is not None:

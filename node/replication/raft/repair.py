@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from node.replication.raft.fetch import EntryFetcher, FetchError
 from node.runtime.on_thread import on_thread
-from raft.messages import NO_INDEX, Index, NodeId
+from raft.messages import NO_INDEX, Index, NodeId, Term
 from store.config import StoreConfig
 from store.errors import (
     CorruptionError,
@@ -116,11 +116,16 @@ class ClosedRepair:
         limits: RepairLimits | None = None,
         fs: FileSystem | None = None,
         committed_index: Index = NO_INDEX,
+        before_cut: Callable[[Term, Index], None],
     ) -> None:
-        """`committed_index`: entries up to it are known to be committed, so they are never cut."""
+        """`committed_index`: entries up to it are known to be committed, so they are never cut.
+
+        `before_cut` makes the `held` of a session durable, on a thread (`NodeFile.note_cut`); after
+        a StoreFullError or FileSystemError of it the cut is tried again."""
         self._root, self._config, self._fetcher = root, config, fetcher
         self._on_progress, self._fs = on_progress, fs or FileSystem()
         self._limits, self._committed_index = limits or RepairLimits(), committed_index
+        self._before_cut = before_cut
         self._progress = RepairProgress(0, 0, 0, "")
 
     async def run(self, damage: list[DamagedRange] | None = None) -> list[RepairReport]:
@@ -161,6 +166,8 @@ class ClosedRepair:
                 while not (session.is_complete or is_branch):
                     is_branch = await self._fetch_some(session)
                 try:
+                    if is_branch:
+                        await on_thread(partial(self._before_cut, *session.held))
                     return await on_thread(session.cut if is_branch else session.finish)
                 except DamageWiderError:
                     wider = session.damaged.end_position - damaged.end_position

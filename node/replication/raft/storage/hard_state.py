@@ -15,7 +15,16 @@ from typing import Final, NoReturn
 
 from node.runtime.identity import check_identity
 from raft.errors import HardStateNotSavedError
-from raft.messages import NO_INDEX, Configuration, ConfigurationAt, Index, NodeId, Standing
+from raft.messages import (
+    NO_INDEX,
+    NO_TERM,
+    Configuration,
+    ConfigurationAt,
+    Index,
+    NodeId,
+    Standing,
+    Term,
+)
 from raft.ready import HardState, InitialState, recovering_state
 from store.config import StoreConfig
 from store.errors import (
@@ -44,6 +53,8 @@ class NodeRecord:
     from it. `life`: starts of this disk, see `raft.lives`. `state_fence`: in what the replicated
     state was found to differ from that of a majority, empty if it was not; and
     `state_fence_position`: behind which log position.
+    `cut_last_index`: where the log ended before a repair cut entries of the leader of `cut_term`
+    that another term's entry has replaced at a majority, so that none of them is ever committed.
     """
 
     cluster_id: str
@@ -57,6 +68,16 @@ class NodeRecord:
     life: int = 0
     state_fence: str = ""
     state_fence_position: int = NO_INDEX
+    cut_term: Term = NO_TERM
+    cut_last_index: Index = NO_INDEX
+
+    def acked_last_index(self, last_index: Index) -> Index:
+        """Return up to where this disk held the log of its term; `last_index`: where it ends now.
+
+        Others compare it with what the node acked in that term. A repair may have cut such entries;
+        an old copy of the disk never held them."""
+        is_of_term = self.cut_term == self.hard_state.term
+        return max(last_index, self.cut_last_index) if is_of_term else last_index
 
 
 class NodeFile:
@@ -101,6 +122,18 @@ class NodeFile:
         if record != self.record or self._meta.generation == 0:
             self._meta.save(_encode(record))
             self.record = record
+
+    def note_cut(self, term: Term, last_index: Index) -> None:
+        """Note in the file of a closed log that a branch is about to be cut, whose entries are of
+        `term` and older, and which ends at `last_index`.
+
+        Without an entry of the own term nothing proves that the leader of that term is the one of
+        the branch, so what was acked to it still counts. Durable on return. Raises as `load_any`
+        and `save`."""
+        record = self.load_any()
+        if term == record.hard_state.term:
+            reached = record.acked_last_index(last_index)
+            self.save(replace(record, cut_term=term, cut_last_index=reached))
 
     def save_hard_state(self, hard_state: HardState) -> None:
         """Replace term, vote and standing; durable on return.
@@ -155,6 +188,8 @@ def _encode(record: NodeRecord) -> dict[str, Json]:
         "life": record.life,
         "state_fence": record.state_fence,
         "state_fence_position": record.state_fence_position,
+        "cut_term": record.cut_term,
+        "cut_last_index": record.cut_last_index,
     }
 
 
@@ -182,6 +217,8 @@ _NUMBERS: Final = (
     ("state_fence_position", NO_INDEX),
 )
 """Fields with the least value of each."""
+_LATER_NUMBERS: Final = (("cut_term", NO_TERM), ("cut_last_index", NO_INDEX))
+"""The same, of fields that an earlier build did not write; without one, its value is the least."""
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
@@ -198,6 +235,8 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         numbers = []
         for field, lo in _NUMBERS:
             numbers.append(_integer(payload[field], lo=lo))
+        for field, lo in _LATER_NUMBERS:
+            numbers.append(_integer(payload.get(field, lo), lo=lo))
         field = "state_fence"
         state_fence = payload[field]
         if not isinstance(state_fence, str):
@@ -216,7 +255,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         indexes = _integers(payload[field], lo=0)
     except (KeyError, ValueError) as error:
         refuse(field, error)
-    node_id, term, vote, incarnation, life, state_fence_position = numbers
+    node_id, term, vote, incarnation, life, state_fence_position, *cut = numbers
     return NodeRecord(
         cluster_id,
         node_id,
@@ -229,6 +268,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         life,
         state_fence,
         state_fence_position,
+        *cut,
     )
 
 

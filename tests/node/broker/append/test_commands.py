@@ -21,7 +21,7 @@ async def commit(node: Fixture, group: str) -> CommitOffsetsResponse:
 async def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
     limits = replace(Limits(), group_count_max=1)
 
-    async with node_at(tmp_path, limits=limits, file_size_bytes=256 * PAGE) as node:
+    async with node_at(tmp_path, filled=10, limits=limits, file_size_bytes=256 * PAGE) as node:
         crowd = [commit(node, f"g{n}") for n in range(3000)]
         found = await asyncio.gather(*crowd, return_exceptions=True)
         assert len(node.machine.state.groups) == 1
@@ -30,7 +30,7 @@ async def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
 
 
 async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
-    async with node_at(tmp_path, file_size_bytes=256 * PAGE) as node:
+    async with node_at(tmp_path, filled=10, file_size_bytes=256 * PAGE) as node:
         delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
         first = asyncio.ensure_future(delete)
         await asyncio.sleep(0)
@@ -44,6 +44,6 @@ async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_p
 async def test_commands_of_one_turn_fit_into_small_batches(tmp_path: Path) -> None:
     limit = 4096  # The smallest that the settings allow.
     config: dict[str, Any] = {"batch_size_bytes_max": limit, "body_size_bytes_max": limit}
-    async with node_at(tmp_path, **config) as node:
+    async with node_at(tmp_path, filled=10, **config) as node:
         await asyncio.gather(*(commit(node, f"group-{n}") for n in range(100)))
         assert len(node.machine.state.groups) == 100

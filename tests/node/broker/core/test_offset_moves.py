@@ -111,7 +111,7 @@ async def test_an_import_counts_although_its_caller_went(tmp_path: Path) -> None
 
 
 async def test_other_queues_and_groups_do_not_wait(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
+    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
         await node.append(0, 3)
         under_way = await node.written(received(node))
         others = [
@@ -166,7 +166,9 @@ async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Pa
 
 
 async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_offset_count_max=1)) as node:
+    async with node_at(
+        tmp_path, filled=10, topics=TOPICS, limits=Limits(group_offset_count_max=1)
+    ) as node:
         node.driver.is_holding = True
         first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         second = node.broker.append_nowait(outputs(1, offset(3, 5)))

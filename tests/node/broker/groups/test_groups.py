@@ -123,7 +123,7 @@ async def test_a_silent_member_is_out(tmp_path: Path) -> None:
 
 
 async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
+    async with node_at(tmp_path, filled=10) as node:
         node.clock.now_ms += 60_000
         await commit(node, ("orders", 0, 1))
         generation = (await beat(node, "a")).generation
@@ -206,8 +206,9 @@ async def test_bad_heartbeats_are_refused(tmp_path: Path) -> None:
 
 
 async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
+    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
         assert await fetch(node) == []
+        await node.append(0, 7, topic="bills")
         index = await commit(node, ("orders", 1, 5), ("bills", 0, 7))
         assert index == node.driver.applied_index
         assert await fetch(node) == [("bills", 0, 7), ("orders", 1, 5)]
@@ -223,7 +224,7 @@ async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
 
 
 async def test_bad_commits_are_refused(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
+    async with node_at(tmp_path, filled=10, limits=SMALL_LIMITS) as node:
         last = node.log.last_index
         for rows, kind in (
             ([], errors.BadRequestError),
@@ -280,7 +281,7 @@ async def test_a_group_is_described_with_its_lag(tmp_path: Path) -> None:
 
 
 async def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
+    async with node_at(tmp_path, filled=10) as node:
         await commit(node, ("orders", 0, 7))
         node.clock.now_ms += 60_000
         await beat(node, "a")
@@ -294,7 +295,7 @@ async def test_a_group_with_members_is_not_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
+    async with node_at(tmp_path, filled=10) as node:
         await commit(node, ("orders", 0, 7))
         await beat(node, "a")
         node.driver.lose(2)
@@ -323,7 +324,7 @@ async def test_a_new_leader_does_not_take_a_group_for_empty(tmp_path: Path) -> N
 
 
 async def test_a_member_that_spoke_keeps_its_group_with_a_new_leader(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
+    async with node_at(tmp_path, filled=10) as node:
         await commit(node, ("orders", 0, 7))
         node.driver.lose(2)
         node.driver.lead()

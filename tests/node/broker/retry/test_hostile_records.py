@@ -43,7 +43,7 @@ async def test_a_count_below_zero_that_a_producer_wrote_is_none(tmp_path: Path) 
 
 
 async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
+    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
         await node.broker.groups.commit_offsets(plain(1))
         gone = await node.written(node.broker.groups.commit_offsets(plain(5)))
         gone.cancel()
@@ -75,7 +75,7 @@ async def test_a_first_offset_counts_although_its_caller_went(tmp_path: Path) ->
 async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
     tmp_path: Path,
 ) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
+    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
         node.driver.is_holding = True
         first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         node.driver.failure = BusyError("entries", 1, 1)

@@ -57,7 +57,7 @@ TOPICS = {"orders": 4, "bills": 1}
 
 
 async def test_outputs_and_offsets_are_stored_together(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         first = await node.broker.append(outputs(0, offset(-1, 3), offset(-1, 1, 2)))
         assert first.record_count == 1
         assert offsets_of(node) == {"orders": {0: 3, 2: 1}}
@@ -67,7 +67,7 @@ async def test_outputs_and_offsets_are_stored_together(tmp_path: Path) -> None:
 
 
 async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         await node.broker.append(outputs(0, offset(-1, 3)))
         for late in (offset(-1, 2), offset(0, 3), offset(4, 5)):
             with pytest.raises(OffsetConflictError, match="another consumer") as caught:
@@ -80,7 +80,7 @@ async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path
 
 
 async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         node.driver.is_holding = True
         first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         second = node.broker.append_nowait(outputs(1, offset(3, 5)))
@@ -96,7 +96,7 @@ async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
 
 
 async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         node.driver.is_holding = True
         kept = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         cut = node.broker.append_nowait(outputs(1, offset(3, 5)))
@@ -115,7 +115,7 @@ async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> 
 
 
 async def test_news_of_an_old_term_do_not_disturb_the_new_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         node.driver.is_holding = True
         old = node.broker.append_nowait(outputs(0, offset(-1, 3)))
         node.driver.lose()
@@ -130,7 +130,7 @@ async def test_news_of_an_old_term_do_not_disturb_the_new_one(tmp_path: Path) ->
 
 
 async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
         again = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
         assert (again.is_duplicate, again.position) == (True, first.position)
@@ -138,7 +138,7 @@ async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
 
 
 async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
         with pytest.raises(BusyError, match="commits of orders/0 by readers"):
             await node.broker.append(outputs(0, offset(-1, 3)))
@@ -152,7 +152,7 @@ async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) ->
 
 
 async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", topics=TOPICS) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
         call = await node.written(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
         call.cancel()
         await asyncio.wait({call})
@@ -164,7 +164,7 @@ async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) ->
 
 async def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
     limits = Limits(group_count_max=1, group_offset_count_max=2, offset_count_max=3)
-    async with node_at(tmp_path / "n", topics=TOPICS, limits=limits) as node:
+    async with node_at(tmp_path / "n", filled=10, topics=TOPICS, limits=limits) as node:
         delayed = outputs(0, offset(-1, 1))
         delayed.has_delayed = True
         for kind, asked in (

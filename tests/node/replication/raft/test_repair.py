@@ -93,7 +93,12 @@ def closed(
     **options: Any,
 ) -> ClosedRepair:
     root, config = str(wreck.root), wreck.config
+    options.setdefault("before_cut", must_not_cut)
     return ClosedRepair(root, config, fetcher, on_progress, limits=_QUICK, **options)
+
+
+def must_not_cut(term: int, last_index: int) -> None:
+    raise AssertionError(f"a cut of {term}, {last_index}")
 
 
 def _wipe_a_file(wreck: Wreck) -> None:
@@ -432,8 +437,15 @@ async def test_a_branch_that_was_never_committed_is_cut(
             refused.cancel()
             await asyncio.gather(refused, return_exceptions=True)
             assert branch.find()[0] == damaged
-            repair = closed(branch, asker.fetcher, committed_index=COMMON_COUNT - 1)
+            ends: list[tuple[int, int]] = []
+            repair = closed(
+                branch,
+                asker.fetcher,
+                committed_index=COMMON_COUNT - 1,
+                before_cut=lambda *held: ends.append(held),
+            )
             store, reports = await open_repaired(lambda: open_replica(branch.root), repair.run)
     with store:
         assert [report.is_cut for report in reports] == [True]
+        assert ends == [(branch.spots[-1].term, branch.spots[-1].index)], "told before the cut"
         assert store.ledger.last_index == damaged.lo_index - 1

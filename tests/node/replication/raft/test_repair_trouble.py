@@ -12,6 +12,7 @@ from node.replication.raft.fetch import EntryFetcher
 from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,
+    OnProgress,
     RepairLimits,
     RepairProgress,
     find_damaged,
@@ -203,6 +204,17 @@ class _Session:
         type(self).closed_count += 1
 
 
+def closed(on_progress: OnProgress) -> ClosedRepair:
+    return ClosedRepair(
+        "root",
+        small_config(),
+        _nobody(),
+        on_progress,
+        limits=_QUICK,
+        before_cut=lambda *_: None,
+    )
+
+
 @pytest.mark.parametrize("trouble", [_FULL, FileSystemError("write", "data/0", 5)])
 async def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
     trouble: StoreError, monkeypatch: pytest.MonkeyPatch
@@ -213,13 +225,7 @@ async def test_a_closed_repair_waits_until_its_disk_takes_what_was_fetched(
     monkeypatch.setattr("node.replication.raft.repair.find_damage", lambda root, config, *, fs: [])
     waits: list[str] = []
 
-    repair = ClosedRepair(
-        "root",
-        small_config(),
-        _nobody(),
-        lambda progress: waits.append(progress.waiting_for),
-        limits=_QUICK,
-    )
+    repair = closed(lambda progress: waits.append(progress.waiting_for))
     assert await repair.run([_BLANK]) == [_DONE]
     assert str(trouble) in waits
     assert _Session.closed_count == 1
@@ -239,7 +245,7 @@ async def test_damage_whose_edges_changed_is_searched_again_before_any_more_is_r
     )
     seen: list[RepairProgress] = []
 
-    repair = ClosedRepair("root", small_config(), _nobody(), seen.append, limits=_QUICK)
+    repair = closed(seen.append)
     reports = await repair.run([_BLANK, behind])
     assert [report.damaged for report in reports] == [wider]
     assert [(one.range_count, one.size_bytes) for one in seen] == [(2, 200), (0, 300)]

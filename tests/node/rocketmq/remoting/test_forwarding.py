@@ -64,6 +64,7 @@ async def test_the_leader_carries_out_what_any_node_is_told(tmp_path: Path) -> N
         record = decode_message((await reader.pull(0, 0, ext={"bname": "g0.n3"})).body)
         assert record.body == b"far"
         assert record.born_host[0] == "127.0.0.1"
+        assert (await client.send(b"near")).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
         assert (await reader.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"

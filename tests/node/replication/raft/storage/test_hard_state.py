@@ -26,6 +26,8 @@ RECORD = NodeRecord(
     8,
     "topics behind log position 7",
     7,
+    6,
+    9,
 )
 
 
