@@ -105,7 +105,7 @@ def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
     file = keys_file
     try:
         if keys_file is not None:
-            key, secret = next(iter(access_keys(keys_file.read_text()).items()))
+            key, secret = next(iter(access_keys(keys_file.read_text("utf-8-sig")).items()))
         if ca_file is not None:
             file, tls = ca_file, ssl.create_default_context(cafile=ca_file)
             tls.check_hostname = False

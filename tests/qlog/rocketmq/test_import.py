@@ -204,7 +204,7 @@ async def test_a_message_that_is_not_taken_holds_no_other(
         full = "x" * (400 - len("UNIQ_KEY_0_a__"))
         bodies = (b"0", b"large", b"2", b"full", b"4", b"large", b"full")
         for n, body in enumerate(bodies):
-            properties = {"a": full} if body == b"full" else {}
+            properties: dict[str, Any] = {"a": full} if body == b"full" else {}
             sent = await client.send(body, queue=0, UNIQ_KEY=str(n), **properties)
             assert sent.code == 0, sent.remark
         append = target.append
