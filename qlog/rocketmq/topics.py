@@ -132,7 +132,9 @@ async def copy_topics(
 ) -> Copies:
     """Copy the topics that are named, or all but RocketMQ's own, until nothing new is there."""
     copies, queue_count = Copies(), 0
-    _, own_names = await source.brokers()
+    _, own_names, without_master = await source.brokers()
+    for broker, no_master in without_master.items():
+        copies.refuse(broker, no_master)
     there = await source.topics()
     for topic in sorted(wanted.difference(there)):
         why = "the name server has no route of it"
