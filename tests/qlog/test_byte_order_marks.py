@@ -5,14 +5,19 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import grpc
 import pytest
 
 from node.config.load import load
 from node.config.settings import Settings
+from node.peers.security import tls
 from qlog.cluster import config_files
 from qlog.messages.produce_input import parse_json_lines, parse_lines
 from qlog.rocketmq.source import access_of
+from quorumlog.cluster.tls import ClientTls
+from tests.node.peers.certificates import Authority
 
 
 def _settings(file: Path | None, **given: Any) -> Settings:
@@ -38,6 +43,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "password": ("0123456789abcdef0123456789abcdef", _name_server),
     "keys of a source": ("first s1\n", lambda file: access_of(file, None)),
     "tables": ("{}", lambda file: config_files._read(file.parent)),
+    "certificates": ("-----BEGIN", tls._read),
     "lines": (
         "key=body",
         lambda file: list(
@@ -59,3 +65,12 @@ def test_a_mark_changes_nothing(text: str, read: Callable[[Path], Any], tmp_path
         file.chmod(0o600)
         found.append(read(file))
     assert found[0] == found[1]
+
+
+def test_a_mark_before_certificates_of_a_client_does_not_hide_them(tmp_path: Path) -> None:
+    ca = Authority(tmp_path).path
+    text = ca.read_bytes()
+    ca.write_bytes(codecs.BOM_UTF8 + text)
+    with mock.patch.object(grpc, "ssl_channel_credentials") as given:
+        ClientTls(ca=str(ca)).credentials()
+    given.assert_called_once_with(text, None, None)
