@@ -128,6 +128,18 @@ class LakeTable:
         self.files.delete(f"{_STAGED}/merge")
 
 
+def read_table(spark: "SparkSession", path: str) -> "DataFrame":
+    """Read a table; a topic is text, as it was written. Spark guesses the types of columns that are
+    names of directories, so topic 007 would be the number 7. Raises AnalysisException."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [
+        StructField(one.name, StringType() if one.name == "topic" else one.dataType)
+        for one in spark.read.parquet(path).schema.fields
+    ]
+    return spark.read.schema(StructType(fields)).parquet(path)
+
+
 def _batches(file: File) -> Iterable[int]:
     found = _NAME.fullmatch(file.name)
     assert found is not None, f"{file.name} is none of ours"

@@ -112,8 +112,8 @@ _Layer = tuple[dict[str, Any], dict[str, str]]
 def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
     try:
         # Bytes, since reading as text would turn a lone carriage return, which TOML forbids, into
-        # an end of a line.
-        text = path.read_bytes().decode()
+        # an end of a line. Editors of Windows write a mark of UTF-8 before the text.
+        text = path.read_bytes().decode("utf-8-sig")
         values = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)

@@ -8,6 +8,7 @@ The list is short on purpose: a value with one right choice for every cluster is
 module that uses it.
 """
 
+import codecs
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -428,13 +429,15 @@ class Settings(BaseModel):
         return str(Address("" if is_same or listen is None else listen.host, bound_port))
 
     def secret(self) -> bytes:
-        """Read the secret; empty if there is none. White space around it does not count."""
-        return b"" if self.secret_file is None else self.secret_file.read_bytes().strip()
+        """Read the secret; empty if there is none. A mark of UTF-8 before it and white space around
+        it do not count."""
+        file = self.secret_file
+        return b"" if file is None else file.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
 
     def rocketmq_keys(self) -> dict[str, str]:
         """Read the access keys and their secrets; none if there is no file. Raises ValueError."""
         file = self.rocketmq_keys_file
-        return {} if file is None else access_keys(file.read_text())
+        return {} if file is None else access_keys(file.read_text("utf-8-sig"))
 
     def nameserver(self) -> NameServerSettings | None:
         """Return the settings of this node's name server replica; None if there is none."""
@@ -445,7 +448,7 @@ class Settings(BaseModel):
             address=own,
             members=tuple(map(str, self.nameserver_members)) or (own,),
             directory=str(self.directory / "nameserver"),
-            password=None if file is None else file.read_text("utf-8", "replace").strip(),
+            password=None if file is None else file.read_text("utf-8-sig", "replace").strip(),
         )
 
     def store_config(self, store_host: Host | None = None) -> StoreConfig:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipeline.checks import check_source
+from pipeline.table import read_table
 from quorumlog.pb.state_pb2 import Command
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def from_cluster(spark: "SparkSession", cluster: Mapping[str, str], topic: str) 
 
 def from_parquet(spark: "SparkSession", path: str, topic: str = "") -> "DataFrame":
     """Return the rows of a table that `ingest` wrote, of some topics or of all."""
-    rows = spark.read.parquet(path)
+    rows = read_table(spark, path)
     return rows.where(rows.topic.isin(topic.split(","))) if topic else rows
 
 

@@ -17,6 +17,7 @@ from pipeline.checks import check_source, check_target
 from pipeline.errors import OptionError
 from pipeline.options import sink_options, source_options
 from pipeline.progress import Show, show_nothing, tasks_shown
+from pipeline.table import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +94,7 @@ def _parquet(spark: "SparkSession", path: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
     try:
-        rows = spark.read.parquet(path)
+        rows = read_table(spark, path)
     except AnalysisException as error:
         raise OptionError(f"there is no Parquet at {path}", "name a table of 'ingest'") from error
     wanted = _SOURCE_COLUMNS.split(",")

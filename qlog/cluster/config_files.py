@@ -118,7 +118,7 @@ def _read(directory: Path) -> dict[str, str]:
                 "import topics.json and subscriptionGroup.json first, then offsets in parts",
             )
         try:
-            files[name] = path.read_text("utf-8")
+            files[name] = path.read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, str(error)) from error
     return files

@@ -8,6 +8,7 @@ message are held.
 import asyncio
 import base64
 import binascii
+import codecs
 import enum
 import json
 import os
@@ -89,7 +90,8 @@ def parse_lines(
         return
     separator = key_separator.encode()
     for number, line in enumerate(lines, first_line):
-        key, found, body = line.partition(separator)
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        key, found, body = text.partition(separator)
         if not found:
             raise CliError(
                 f"line {number} of {name} has no key separator {key_separator!r}",

@@ -55,7 +55,7 @@ async def import_cluster(
 
     NAMESERVER is HOST:PORT of a name server of RocketMQ, several with semicolons between. The
     source is only read. Each message is stored once, however often the command is stopped and run
-    again: it goes on behind the last message of each queue. It follows the source until a pass
+    again: it goes on where each queue of the source was. It follows the source until a pass
     finds nothing new, and then stores the offsets; a group is never moved back. Topics of RocketMQ
     itself (retries, dead letters, delayed and half messages among them) are named and left behind.
     docs/rocketmq.md has the steps of a move.
@@ -75,7 +75,7 @@ async def import_cluster(
       qlog rocketmq import 10.0.0.1:9876 --source-keys keys.txt --source-ca ca.pem
       qlog rocketmq import 10.0.0.1:9876 -o json | jq .refused
 
-    Ends with 0, or with 1 when a topic or group was refused; the others were copied.
+    Ends with 0, or with 1 when a topic, a group or a message was refused; the others were copied.
     """
     from qlog.progress import progress_bars
     from qlog.rocketmq.groups import copy_groups

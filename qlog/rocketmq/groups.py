@@ -43,7 +43,7 @@ async def copy_groups(
     With `only_of` those without an offset in a topic of the copy are left out, unless named.
     Refusals go to `copies`.
     """
-    masters, _ = await source.brokers()
+    masters, _, _ = await source.brokers()
     addresses = [address for _, address in sorted(masters.items())]
     seen: set[str] = set()
     done: list[GroupCopy] = []

@@ -6,19 +6,23 @@ time and host, properties. What is no UTF-8 in a property is replaced, since not
 stored beside it.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from node.rocketmq.protocol.properties import IMPORTED_FROM
 from qlog.rocketmq.shapes import SourceError
-from quorumlog.records.queues import Queue
 from store import format as fmt
 from store.errors import StoreError
-from store.record.message import Message, decode_message, encode_message, valid_text
+from store.record.message import (
+    Message,
+    decode_message,
+    encode_message,
+    encode_properties,
+    valid_text,
+)
 
-_PART_COUNT: Final = 5
+_PART_COUNT: Final = 3
 _DIGITS_MAX: Final = 19
 _PROPERTY_COUNT_MAX: Final = 32_768
 """Properties of the messages of a pull; a property of 5 bytes takes 200 in memory."""
@@ -30,25 +34,18 @@ no open transaction."""
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a copied message comes from, and the number of the batch that stored it.
-
-    It is a property of the message. Batches of a queue are numbered: the cluster stores each number
-    once, also when several runs send it. A new `generation` counts from 0 again, where a topic that
-    was deleted has used the numbers of the one before.
-    """
+    """Where a copied message comes from: a property of the message."""
 
     broker: str
     queue_id: int
     offset: int
-    generation: int
-    sequence: int
 
     def __str__(self) -> str:
-        return f"{self.broker}/{self.queue_id}/{self.offset}/{self.generation}/{self.sequence}"
+        return f"{self.broker}/{self.queue_id}/{self.offset}"
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "Mark | None":
-        """Return the mark of a message; None for one that was not copied."""
+        """Return the mark of a message; None for one without."""
         parts = properties.get(IMPORTED_FROM, "").rsplit("/", _PART_COUNT - 1)
         digits = parts[1:]
         if len(parts) < _PART_COUNT or not all(
@@ -56,12 +53,6 @@ class Mark:
         ):
             return None
         return cls(parts[0], *map(int, digits))
-
-
-def producer_id_of(queue: Queue, generation: int) -> int:
-    """Return the id under which the batches of a generation are numbered, the same in each run."""
-    text = f"rocketmq import\0{queue.topic}\0{queue.group}\0{queue.queue_id}\0{generation}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") | 1
 
 
 def messages_in(body: bytes, topic: str, offset: int, where: str, count_max: int) -> list[Message]:
@@ -95,23 +86,26 @@ def messages_in(body: bytes, topic: str, offset: int, where: str, count_max: int
     return messages
 
 
-def record_of(message: Message, queue: Queue, mark: Mark) -> bytes:
-    """Return the record that is stored for a message. Raises SourceError."""
+def has_room_for_mark(properties: Mapping[str, str], mark: Mark) -> bool:
+    """Whether a message with these properties can carry a mark; one that cannot goes without."""
+    marked = encode_properties({**properties, IMPORTED_FROM: str(mark)})
+    return len(marked) <= fmt.PROPERTIES_SIZE_BYTES_MAX
+
+
+def record_of(message: Message, queue_id: int, mark: Mark) -> bytes:
+    """Return the record that is stored for a message. Raises StoreError."""
     properties = {valid_text(name): valid_text(text) for name, text in message.properties.items()}
     properties.pop(fmt.PROPERTY_CRC, None)  # The log makes its own.
-    properties[IMPORTED_FROM] = str(mark)
-    try:
-        return encode_message(
-            message.topic,
-            queue.queue_id,
-            message.body,
-            properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~_HOST_FLAGS,
-            born_unix_ms=message.born_unix_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-        )
-    except StoreError as error:
-        what = f"{message.topic} {mark.broker}/{mark.queue_id}: offset {mark.offset} is not stored"
-        raise SourceError(what, str(error), "leave the topic out with --topic") from error
+    if has_room_for_mark(properties, mark):
+        properties[IMPORTED_FROM] = str(mark)
+    return encode_message(
+        message.topic,
+        queue_id,
+        message.body,
+        properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~_HOST_FLAGS,
+        born_unix_ms=message.born_unix_ms,
+        born_host=message.born_host,
+        reconsume_times=message.reconsume_times,
+    )

@@ -66,6 +66,10 @@ class SourceError(CliError):
         )
 
 
+class NoMasterError(SourceError):
+    """A broker of the source has no master now."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceQueue:
     """A queue of the source, at the master of its broker."""
@@ -134,14 +138,15 @@ def number_of(ext: Mapping[str, str], name: str, where: str) -> int:
 
 
 def masters_of(rows: Mapping[str, object], where: str) -> dict[str, str]:
-    """Return the address of each broker's master, by the broker's name. Raises SourceError."""
+    """Return the address of each broker's master, by the broker's name. Raises NoMasterError,
+    SourceError."""
     masters: dict[str, str] = {}
     for name, row in rows.items():
         broker = name_of(name, where)
         addresses = mapping_of(mapping_of(row, where).get("brokerAddrs"), where, BROKER_COUNT_MAX)
         address = addresses.get(_MASTER)
         if address is None:
-            raise SourceError(
+            raise NoMasterError(
                 f"{where}: broker {broker} has no master now",
                 "only a master has all messages of its broker",
                 "wait until it is back, then run it again",

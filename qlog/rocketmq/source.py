@@ -28,6 +28,7 @@ from qlog.rocketmq.shapes import (
     TABLE,
     TOPIC_COUNT_MAX,
     Bounds,
+    NoMasterError,
     SourceError,
     SourceQueue,
     document_of,
@@ -105,7 +106,7 @@ def access_of(keys_file: Path | None, ca_file: Path | None) -> Access:
     file = keys_file
     try:
         if keys_file is not None:
-            key, secret = next(iter(access_keys(keys_file.read_text()).items()))
+            key, secret = next(iter(access_keys(keys_file.read_text("utf-8-sig")).items()))
         if ca_file is not None:
             file, tls = ca_file, ssl.create_default_context(cafile=ca_file)
             tls.check_hostname = False
@@ -142,13 +143,20 @@ class RocketSource:
 
     # --- The cluster ---
 
-    async def brokers(self) -> tuple[dict[str, str], frozenset[str]]:
-        """Return the masters by broker name, and the names of clusters and brokers."""
+    async def brokers(self) -> tuple[dict[str, str], frozenset[str], dict[str, NoMasterError]]:
+        """Return the masters by broker name, the names of clusters and brokers, and the brokers
+        without a master: they hold up nothing of the others."""
         where = "the list of brokers"
         document = await self._name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {}, where, ROUTE)
         rows = mapping_of(document.get("brokerAddrTable"), where, BROKER_COUNT_MAX)
         clusters = mapping_of(document.get("clusterAddrTable"), where, BROKER_COUNT_MAX)
-        return masters_of(rows, where), frozenset({*rows, *clusters})
+        masters, without = dict[str, str](), dict[str, NoMasterError]()
+        for name, row in rows.items():
+            try:
+                masters |= masters_of({name: row}, where)
+            except NoMasterError as error:
+                without[name] = error
+        return masters, frozenset({*rows, *clusters}), without
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""

@@ -1,19 +1,22 @@
 """The target: the topic that a copy makes, and each of its queues as the copy goes on in it.
 
-Owns the exactly-once rule. The last message of a queue says what was copied, so nothing is kept
-elsewhere. Batches are numbered in the messages themselves, and the cluster stores each number of a
-queue once: a batch that an earlier run, or one beside this, sent and that comes late is stored
-once, too. Must not know how messages are read from the source.
+Owns the exactly-once rule. The offset at which a queue of the source goes on is that of a group of
+its own here, stored in the entry of each batch: it outlives the messages. The cluster stores a
+batch only where that offset is the one expected, so a batch that an earlier run, or one beside
+this, sent and that comes late is refused. Must not know how messages are read from the source.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qlog.rocketmq.records import Mark, producer_id_of, record_of
+from qlog.rocketmq.records import Mark, has_room_for_mark, record_of
 from qlog.rocketmq.shapes import QUEUE_COUNT_MAX, SourceQueue
 from quorumlog.command_errors import CliError
-from quorumlog.errors import UnknownProducerError, UnknownTopicError
+from quorumlog.errors import ConflictError, QuorumlogError, TooLargeError, UnknownTopicError
+from quorumlog.pb.transaction_pb2 import ConsumedOffsets
 from quorumlog.records.queues import Queue
+from store.errors import StoreError
 from store.record.message import Message
 
 if TYPE_CHECKING:
@@ -21,8 +24,9 @@ if TYPE_CHECKING:
 
 BATCH_SIZE_BYTES: Final = 1 << 20
 """Records of one append, but for a single record that is larger."""
-GENERATION_COUNT_MAX: Final = 1_000
-"""How often a topic may be copied, deleted and copied again."""
+PROGRESS_PREFIX: Final = "CID_RMQ_SYS_IMPORT_"
+"""Of the groups whose offsets are those of queues of a source; a prefix of RocketMQ's own groups.
+"""
 _READ_AND_WRITE: Final = 6
 
 
@@ -32,11 +36,21 @@ class TargetError(CliError):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a queue. `mark` is that of its last message; None: there is no message."""
+    """The end of a queue, and the offset of the source that comes next; -1 for a new copy."""
 
     min_offset: int
     next_offset: int
-    mark: Mark | None
+    stored: int
+
+
+@dataclass(slots=True)
+class LeftBehind:
+    """Messages of a queue that the cluster does not take: where the first is, why, how many."""
+
+    first_offset: int
+    last_offset: int
+    why: str
+    count: int = 1
 
 
 class TargetQueue:
@@ -45,96 +59,123 @@ class TargetQueue:
     def __init__(self, client: "Client", queue: Queue, source: SourceQueue) -> None:
         self._client = client
         self.queue, self.source = queue, source
-        self.tail = Tail(0, 0, None)
-        self._generation = self._sequence = 0
-
-    @property
-    def source_offset(self) -> int:
+        digest = hashlib.sha256(f"{source.broker}/{source.queue_id}".encode()).hexdigest()[:16]
+        self._progress = PROGRESS_PREFIX + digest
+        self.tail = Tail(0, 0, -1)
+        self.source_offset = 0
         """The offset of the source at which the copy goes on."""
-        return self.tail.mark.offset + 1 if self.tail.mark is not None else 0
+        self.left: LeftBehind | None = None
 
     async def look(self) -> None:
         """Read the end of the queue. Raises TargetError if its last message was not copied."""
-        client, queue = self._client, self.queue
+        client, queue, source = self._client, self.queue, self.source
         (row,) = await client.queue_offsets(queue.topic, [queue])
-        mark = None
+        last = None
         if row.min_offset < row.max_offset:
-            last = await client.pull(
+            found = await client.pull(
                 queue.topic, queue.queue_id, row.max_offset - 1, max_count=1, group=queue.group
             )
-            mark = Mark.of(last[0].properties) if last else None
-            if mark is None:
+            last = found[0].properties if found else {}
+        # Read behind the end: another run may go on meanwhile, and offsets of groups are never too
+        # high.
+        progress = await client.admin.fetch_offsets(self._progress, [queue])
+        stored = progress.get(queue, -1)
+        self.source_offset = max(stored, 0)
+        if last is not None:
+            mark = Mark.of(last)
+            if mark is not None and (mark.broker, mark.queue_id) != (
+                source.broker,
+                source.queue_id,
+            ):
+                raise TargetError(
+                    f"queue {queue} has messages of {mark.broker}/{mark.queue_id}",
+                    f"it would get those of {source}: brokers or queues of the source changed",
+                    f"qlog topic delete {queue.topic} and run it again",
+                )
+            if mark is not None:
+                self.source_offset = max(stored, mark.offset + 1)
+            elif stored < 0 or has_room_for_mark(last, self._mark(stored)):
                 raise TargetError(
                     f"queue {queue} ends with a message that was not copied",
                     "a copy goes on behind its own last message, and others wrote behind that",
                     f"choose topics with --topic, or qlog topic delete {queue.topic} and run it "
                     "again",
                 )
-            if (mark.broker, mark.queue_id) != (self.source.broker, self.source.queue_id):
-                raise TargetError(
-                    f"queue {queue} has messages of {mark.broker}/{mark.queue_id}",
-                    f"it would get those of {self.source}: brokers or queues of the source changed",
-                    f"qlog topic delete {queue.topic} and run it again",
-                )
-            self._generation, self._sequence = mark.generation, mark.sequence + 1
-        self.tail = Tail(row.min_offset, row.max_offset, mark)
+        self.tail = Tail(row.min_offset, row.max_offset, stored)
 
-    async def append(self, messages: list[Message]) -> None:
-        """Store messages of the source, each once. Raises TargetError, and errors of an append."""
+    async def append(self, messages: list[Message]) -> frozenset[int]:
+        """Store messages of the source, each once; return the offsets of those left behind.
+
+        That are messages which the cluster does not take: one of them holds no other. Raises
+        TargetError, and errors of an append.
+        """
+        left, count_max = set[int](), len(messages)
         while messages := [m for m in messages if m.queue_offset >= self.source_offset]:
-            records, mark = self._next_batch(messages)
+            tail, records = self.tail, list[bytes]()
             try:
-                receipt = await self._client.raw.append(
-                    b"".join(records),
-                    len(records),
-                    producer_id=producer_id_of(self.queue, self._generation),
-                    sequence=self._sequence,
-                    group=self.queue.group,
-                )
-            except UnknownProducerError:
-                self._renew()  # The cluster has forgotten the numbers of this queue.
-                continue
-            if not receipt.is_duplicate:
-                tail = self.tail
-                self.tail = Tail(tail.min_offset, tail.next_offset + len(records), mark)
-                self._sequence += 1
-                continue
-            # A batch of this number is there: this one, or one of another run.
-            known, generation = self.tail.mark, self._generation
-            await self.look()
-            if self.tail.mark == known:
-                self._generation = generation
-                self._renew()  # It was one of a topic that was deleted.
+                self._encode(messages[:count_max], records)
+                next_offset = messages[len(records) - 1].queue_offset + 1
+                await self._store(records, next_offset)
+            except ConflictError:  # A batch is there: this one, or one of another run.
+                await self.look()
+                if self.source_offset < tail.stored:
+                    raise TargetError(
+                        f"what was copied into queue {self.queue} is gone",
+                        "its topic, or the group of its progress, was deleted meanwhile",
+                        "run it again",
+                    ) from None
+            except (StoreError, QuorumlogError) as error:
+                if not isinstance(error, StoreError | TooLargeError) and not error.faulty_records:
+                    raise
+                if len(records) > 1:
+                    count_max = 1
+                    continue
+                offset = messages[0].queue_offset
+                left.add(offset)
+                self._leave(offset, error)
+            else:
+                self.tail = Tail(tail.min_offset, tail.next_offset + len(records), next_offset)
+                self.source_offset = next_offset
+        return frozenset(left)
 
-    def _next_batch(self, messages: list[Message]) -> tuple[list[bytes], Mark]:
-        """Return the records of the next batch, and the mark of the last one."""
-        records: list[bytes] = []
-        size_bytes, last = 0, None
+    def _encode(self, messages: list[Message], records: list[bytes]) -> None:
+        """Add the records of the next batch. Raises StoreError, for the first message only."""
+        size_bytes = 0
         for message in messages:
-            source = self.source
-            mark = Mark(
-                source.broker,
-                source.queue_id,
-                message.queue_offset,
-                self._generation,
-                self._sequence,
-            )
-            record = record_of(message, self.queue, mark)
-            if last is not None and size_bytes + len(record) > BATCH_SIZE_BYTES:
-                break
+            try:
+                mark = self._mark(message.queue_offset)
+                record = record_of(message, self.queue.queue_id, mark)
+            except StoreError:
+                if records:
+                    return
+                raise
+            size_bytes += len(record)
+            if records and size_bytes > BATCH_SIZE_BYTES:
+                return
             records.append(record)
-            size_bytes, last = size_bytes + len(record), mark
-        assert last is not None, "a batch has messages"
-        return records, last
 
-    def _renew(self) -> None:
-        self._generation, self._sequence = self._generation + 1, 0
-        if self._generation >= GENERATION_COUNT_MAX:
-            raise TargetError(
-                f"queue {self.queue} was copied and deleted {GENERATION_COUNT_MAX} times",
-                "the cluster remembers the batches of each time",
-                "copy to another cluster",
-            )
+    async def _store(self, records: list[bytes], next_offset: int) -> None:
+        queue, consumed = self.queue, ConsumedOffsets(group=self._progress)
+        consumed.offsets.add(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            expected=self.tail.stored,
+            offset=next_offset,
+        )
+        await self._client.raw.append(
+            b"".join(records), len(records), consumed=consumed, group=queue.group
+        )
+
+    def _leave(self, offset: int, error: Exception) -> None:
+        """Pass a message over. The next batch stores that it was."""
+        if self.left is None:
+            self.left = LeftBehind(offset, offset, str(error))
+        elif offset > self.left.last_offset:
+            self.left.last_offset, self.left.count = offset, self.left.count + 1
+        self.source_offset = offset + 1
+
+    def _mark(self, offset: int) -> Mark:
+        return Mark(self.source.broker, self.source.queue_id, offset)
 
     def offset_of(self, source_offset: int) -> int:
         """Return the offset of the target for one of the source, within what was copied.

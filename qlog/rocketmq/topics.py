@@ -132,7 +132,9 @@ async def copy_topics(
 ) -> Copies:
     """Copy the topics that are named, or all but RocketMQ's own, until nothing new is there."""
     copies, queue_count = Copies(), 0
-    _, own_names = await source.brokers()
+    _, own_names, without_master = await source.brokers()
+    for broker, no_master in without_master.items():
+        copies.refuse(broker, no_master)
     there = await source.topics()
     for topic in sorted(wanted.difference(there)):
         why = "the name server has no route of it"
@@ -161,6 +163,9 @@ async def copy_topics(
                 copies.topics.remove(copy)
                 copies.refuse(copy.topic, error)
     for copy in list(copies.topics):  # Offsets of groups follow from where the queues end.
+        queues = [queue for queue in copy.queues if queue.left is not None]
+        if queues:
+            copies.refuse(copy.topic, _left_behind(queues))
         try:
             await all_of(target.look() for target in copy.queues)
         except FORESEEN as error:
@@ -179,6 +184,17 @@ async def _begin(source: RocketSource, client: "Client", topic: str, count_max: 
         )
     message_type = await source.message_type(topic, queues[0].address)
     return TopicCopy(topic, await queues_of_topic(client, topic, queues, message_type))
+
+
+def _left_behind(queues: list[TargetQueue]) -> SourceError:
+    found = [queue.left for queue in queues if queue.left is not None]
+    count = sum(one.count for one in found)
+    return SourceError(
+        f"{count} messages of topic {queues[0].queue.topic} are left behind, "
+        f"the first at offset {found[0].first_offset} of {queues[0].source}",
+        found[0].why,
+        "read these from the source and send them as this cluster takes them; all others are here",
+    )
 
 
 async def _skipped(source: RocketSource, topic: str) -> Skipped:
@@ -213,7 +229,7 @@ async def _copy_queue(
             f"check the address; or qlog topic delete {copy.topic} and run it again",
         )
     if offset < lo:
-        copy.gap_count += lo - offset if target.tail.mark is not None else 0
+        copy.gap_count += lo - offset if offset else 0
         offset = lo
     first_offset, before = offset, target.source_offset
     copy.due_count += hi - offset
@@ -221,9 +237,10 @@ async def _copy_queue(
         messages, offset = await _read(source, target, offset, hi)
         if not messages:
             break
-        await target.append(messages)
-        copy.message_count += len(messages)
-        copy.size_bytes += sum(len(message.body) for message in messages)
+        left = await target.append(messages)
+        sizes = [len(one.body) for one in messages if one.queue_offset not in left]
+        copy.message_count += len(sizes)
+        copy.size_bytes += sum(sizes)
         show(copy.topic, copy.message_count, copy.due_count)
     if first_offset == offset < hi:
         raise SourceError(

@@ -4,6 +4,7 @@ Owns which of the files go together. Must not know where the paths come from: a 
 line, or a job of Spark.
 """
 
+import codecs
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -55,7 +56,9 @@ class ClientTls(NamedTuple):
 
         import grpc
 
-        ca, certificate, key = (Path(path).read_bytes() if path else None for path in self)
+        ca, certificate, key = (
+            Path(path).read_bytes().removeprefix(codecs.BOM_UTF8) if path else None for path in self
+        )
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:

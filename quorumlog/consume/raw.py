@@ -12,6 +12,7 @@ from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
+from quorumlog.pb.transaction_pb2 import ConsumedOffsets
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, queue_of
 
@@ -103,22 +104,26 @@ class Raw:
         records: bytes,
         record_count: int,
         *,
-        producer_id: int,
-        sequence: int,
+        producer_id: int = 0,
+        sequence: int = 0,
+        consumed: ConsumedOffsets | None = None,
         group: str = "",
         timeout_ms: int | None = None,
     ) -> RawReceipt:
         """Append encoded records as one batch, exactly once for its producer id and sequence.
 
         The caller owns the id: the same batch sent again under the same numbers, even after a
-        restart, adds nothing. The id must not be 0. Sequences begin at 0 and have no gap. Raises
-        OutOfSequenceError, UnknownProducerError, and the errors of any append.
+        restart, adds nothing. Sequences begin at 0 and have no gap. With `consumed` instead of an
+        id the batch is stored where these offsets are those expected, and stores the next ones.
+        Raises OutOfSequenceError, UnknownProducerError, ConflictError (also where an attempt before
+        stored the batch), and the errors of any append.
         """
         request = log_pb2.AppendRequest(
             records=records,
             record_count=record_count,
             producer_id=producer_id,
             sequence=sequence,
+            consumed=consumed,
             cluster_id=self._groups.cluster_id,
         )
         deadline = Deadline(timeout_ms or self._timeout_ms)

@@ -111,7 +111,7 @@ class Producer:
         """Send one message and wait for its receipt.
 
         The queue is `queue_id`, or chosen by CRC-32 of `key` modulo the number of queues, or round
-        robin a batch at a time. `key` (several when separated by spaces) is indexed for
+        robin a batch at a time. `key` (several with one blank between) is indexed for
         `query_by_key`; consumers can filter by `tag`. A str body is sent as UTF-8.
 
         In a cluster of several broker groups `group` names one of them. Without it a `queue_id` is

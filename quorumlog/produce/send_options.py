@@ -18,7 +18,7 @@ class MessageOptions(TypedDict, total=False):
     """Options of every message."""
 
     key: str | None
-    """Indexed for `query_by_key`, several when separated by spaces. Chooses group and queue."""
+    """Indexed for `query_by_key`, several with one blank between. Chooses group and queue."""
     tag: str | None
     """Consumers can filter by it."""
     queue_id: int | None

@@ -133,8 +133,8 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
-        """The keys under which it can be queried."""
-        return self.properties.get("KEYS", "").split()
+        """The keys under which it can be queried: one blank separates them, as in RocketMQ."""
+        return [key for key in self.properties.get("KEYS", "").split(" ") if key]
 
     @property
     def key(self) -> str | None:

@@ -292,9 +292,13 @@ def valid_text(text: str) -> str:
 
 def index_keys(properties: Mapping[str, str]) -> list[str]:
     """Return the keys under which a message can be found: UNIQ_KEY, then each of KEYS (3.2)."""
-    unique = properties.get(fmt.PROPERTY_UNIQUE_KEY)
-    keys = [key for key in properties.get(fmt.PROPERTY_KEYS, "").split(" ") if key]
+    unique, keys = properties.get(fmt.PROPERTY_UNIQUE_KEY), keys_in(properties)
     return [unique, *keys] if unique else keys
+
+
+def keys_in(properties: Mapping[str, str]) -> list[str]:
+    """Return each of KEYS. One blank separates them, as in RocketMQ; no other white space does."""
+    return [key for key in properties.get(fmt.PROPERTY_KEYS, "").split(" ") if key]
 
 
 def java_hash(text: str) -> int:

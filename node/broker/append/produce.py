@@ -259,9 +259,10 @@ class Produce:
             raise BadRequestError("records", "at least one record", "empty")
         append = _Append(self, request, records, future, attached_commands, alone)
         size_bytes, limit = append.size_bytes, self.batch_size_bytes_max
-        if attached_commands is not NOTHING_ATTACHED:
+        if attached_commands.moves_stored or size_bytes <= limit:
+            # Commands are in the entry, and not in what has to fit into one again.
             size_bytes += len(attached_commands.commands)
-            limit = self.own_size_bytes_max if attached_commands.moves_stored else limit
+            limit = self.own_size_bytes_max
         if size_bytes > limit:
             raise LimitExceededError("batch", size_bytes, limit)
         # A parked append is deduplicated when it is resumed, after all appends parked before it.

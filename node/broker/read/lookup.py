@@ -34,6 +34,8 @@ from store.record.topic_names import dead_letter_topic, retry_topic
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 _HELD_TOPICS: Final = (fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC)
 _PULL_COUNT: Final = 256
+_DIGITS_MAX: Final = 10
+"""Of a number of a queue; the property may have any text."""
 _OUTCOMES: Final[dict[int, str]] = {
     transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
     transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK: "rolled back",
@@ -138,7 +140,7 @@ class _Trace:
         properties = held.properties
         topic = properties.get(fmt.PROPERTY_REAL_TOPIC, "")
         queue_id = properties.get(fmt.PROPERTY_REAL_QUEUE_ID, "")
-        if not topic or not queue_id.isdecimal():
+        if not topic or not queue_id.isdecimal() or len(queue_id) > _DIGITS_MAX:
             return []
 
         def is_copy(message: Message) -> bool:

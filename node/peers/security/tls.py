@@ -6,6 +6,7 @@ trusts the system's CAs and proves nothing itself. A certificate must name the h
 address) that peers and clients dial. Files are read when a node starts, and not again.
 """
 
+import codecs
 import contextlib
 import re
 import ssl
@@ -130,6 +131,6 @@ def _text(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # gRPC would find no PEM behind it.
     except OSError as error:
         raise TlsFileError(str(path), str(error)) from error

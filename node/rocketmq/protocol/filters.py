@@ -5,7 +5,7 @@ Owns how an expression is read; must not know how messages are filtered.
 
 from typing import Final, NamedTuple
 
-from node.rocketmq.protocol.names import check_tag
+from node.rocketmq.protocol.names import check_tag, tags_in
 from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code, FilterExpression, FilterType
 
@@ -31,7 +31,9 @@ def filter_of(expression: FilterExpression) -> Filter:
         return Filter()
     if expression.type == FilterType.SQL:
         return Filter(sql=text)
-    tags = tuple(dict.fromkeys(part.strip() for part in text.split("||")))
+    tags = tuple(tags_in(text))
+    if not tags:
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, f"{text[:200]!r} names no tag")
     if len(tags) > TAG_COUNT_MAX:
         what = f"{len(tags)} tags, the limit is {TAG_COUNT_MAX}"
         raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)

@@ -31,7 +31,7 @@ from quorumlog.records.compression import KIND_MASK, ZLIB, decompress
 from store import format as fmt
 from store.format import Host
 from store.record.message import Message as Record
-from store.record.message import encode_message, valid_text
+from store.record.message import encode_message, keys_in, valid_text
 
 _log: Final = structlog.get_logger(component="rocketmq")
 
@@ -241,7 +241,7 @@ def from_record(record: Record, topic: str) -> Message:
     if properties.BODY_ENCODING in found:
         encoding = _GZIP
     system = pb.SystemProperties(
-        keys=found.get(fmt.PROPERTY_KEYS, "").split(" ") if fmt.PROPERTY_KEYS in found else (),
+        keys=keys_in(found),
         message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
         body_digest=pb.Digest(type=pb.DigestType.MD5, checksum=digest),
         body_encoding=encoding,

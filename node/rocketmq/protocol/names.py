@@ -56,6 +56,12 @@ def _checked_name(what: str, resource: Resource, length_max: int, code: Code) ->
     return name
 
 
+def tags_in(expression: str) -> list[str]:
+    """Return the tags of an expression `a || b`, each once. An empty part is none."""
+    parts = dict.fromkeys(part.strip() for part in expression.split("||"))
+    return [tag for tag in parts if tag]
+
+
 def check_tag(tag: str) -> None:
     """Raise CallRefusedError for a tag that could not be filtered by."""
     if not tag.strip() or TAG_SEPARATOR in tag or has_control(tag):

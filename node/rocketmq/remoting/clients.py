@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from node.broker.groups.members import MemberKind, Reported
 from node.errors.common import BusyError
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
+from node.rocketmq.protocol.names import tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -50,17 +51,23 @@ class Subscription:
     version: int
 
     def __post_init__(self) -> None:
-        """Raise RefusedError for an expression that is too long to be taken apart."""
+        """Raise RefusedError for an expression that is too long, or has separators and no tag."""
         if len(self.expression) > EXPRESSION_LENGTH_MAX:
             what = f"{len(self.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, what)
+        if not self.is_all and not self.is_sql and not self.tags:  # None would be all messages.
+            what = f"{self.expression[:200]!r} names no tag"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, what)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it asks for all messages, whatever their tags."""
+        return self.expression.strip() in ("", "*")
 
     @property
     def tags(self) -> list[str]:
         """The tags of the expression; none: all messages."""
-        if self.is_sql or self.expression.strip() in ("", "*"):
-            return []
-        return [tag for tag in (part.strip() for part in self.expression.split("||")) if tag]
+        return [] if self.is_sql or self.is_all else tags_in(self.expression)
 
     @property
     def document(self) -> dict[str, Any]:

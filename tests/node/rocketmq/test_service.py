@@ -287,7 +287,7 @@ async def test_a_field_that_no_record_could_hold_is_refused_by_name(
 async def test_receives_that_cannot_be(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         sql = pb.FilterExpression(type=FilterType.SQL, expression="a >")
-        tag = pb.FilterExpression(type=FilterType.TAG, expression="a || ")
+        tag = pb.FilterExpression(type=FilterType.TAG, expression=" || ")
         none = pb.MessageQueue(topic=pb.Resource(name="none"))
         for fields, code in (
             ({"group": pb.Resource(name="")}, Code.ILLEGAL_CONSUMER_GROUP),

@@ -27,7 +27,7 @@ from deploy.stdlib_source import (
 )
 from pipeline.errors import OffsetsError, OptionError
 from pipeline.jobs.ingest import ingest
-from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable
+from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable, read_table
 from quorumlog import sync
 from quorumlog.records.message import Message
 from tests.patience import PATIENCE_S
@@ -179,6 +179,14 @@ def test_wrong_options_leave_no_trace(
     with pytest.raises(OptionError, match="the source has no option 'topik'"):
         ingest(spark, {"servers": cluster[0].bootstrap, "topik": "x"}, str(tmp_path / "table"))
     assert not (tmp_path / "table").exists()
+
+
+def test_a_topic_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["007", "1e3", "7"]
+    rows = spark.sql("select explode(split('007,1e3,7', ',')) as topic, date'2026-01-31' as date")
+    LakeTable(spark, str(tmp_path)).add(0, rows.selectExpr("*", "topic as name").coalesce(1))
+    found = read_table(spark, str(tmp_path)).collect()
+    assert sorted((row.topic, row.name) for row in found) == [(name, name) for name in names]
 
 
 @pytest.mark.long

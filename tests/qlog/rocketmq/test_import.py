@@ -26,8 +26,10 @@ from quorumlog.errors import NotFoundError
 from quorumlog.pb.common_pb2 import Delays
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.records.compression import CompressedMessage
+from store import format as fmt
+from store.errors import LimitExceededError
 from store.record.message import encode_message
-from tests.node.broker_fakes import configure
+from tests.node.broker_fakes import configure, request
 from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import COMMIT, Gateway
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
@@ -169,6 +171,57 @@ async def test_a_topic_that_was_deleted_is_copied_again(tmp_path: Path) -> None:
             assert copies.topics[0].message_count == 16
             await check(clusters, 4)
             await clusters.target.client.admin.delete_topic("orders")
+
+
+async def test_how_far_a_copy_is_outlives_the_messages_that_it_stored(tmp_path: Path) -> None:
+    async with clusters_at(tmp_path) as clusters:
+        await fill(clusters.source, 0, 3)
+        await clusters.copy()
+        node, store = clusters.target.node, clusters.target.node.log.store
+        await clusters.target.client.admin.create_topic("busy", queue_count=1)
+        while len(store.log.files.files) < 4:
+            await node.broker.produce.append(request(0, 20, topic="busy"))
+        for _ in range(2):
+            store.log.delete_first()
+            store.engine.queues.correct_min_offsets(store.log.min_position)
+        for added in (0, 1, 0):
+            hi = sum(store.reads.queue_range("orders", 0)[1:])
+            await fill(clusters.source, hi, hi + added)
+            copies, _ = await clusters.copy()
+            assert (copies.topics[0].message_count, copies.refused) == (4 * added, [])
+        found = await clusters.target.messages("orders", 4)
+        assert [[m.body.decode() for m in queue] for queue in found] == [
+            [f"{name}/{queue}/3"] for name, queue in PLACES
+        ]
+
+
+async def test_a_message_that_is_not_taken_holds_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fmt, "PROPERTIES_SIZE_BYTES_MAX", 400)
+    async with clusters_at(tmp_path) as clusters:
+        client, target = await clusters.source.client(), clusters.target
+        full = "x" * (400 - len("UNIQ_KEY_0_a__"))
+        bodies = (b"0", b"large", b"2", b"full", b"4", b"large", b"full")
+        for n, body in enumerate(bodies):
+            properties: dict[str, Any] = {"a": full} if body == b"full" else {}
+            sent = await client.send(body, queue=0, UNIQ_KEY=str(n), **properties)
+            assert sent.code == 0, sent.remark
+        append = target.append
+
+        async def strict(request: AppendRequest) -> AppendResponse:
+            if b"large" in request.records:
+                raise LimitExceededError("batch", 5, 4)
+            return await append(request)
+
+        target.append = strict
+        for count in (5, 0):
+            copies, _ = await clusters.copy()
+            assert copies.topics[0].message_count == count
+            assert [one.name for one in copies.refused] == ["orders"] * (count > 0)
+            (queue, *_) = await target.messages("orders", 4)
+            assert [m.body for m in queue] == [body for body in bodies if body != b"large"]
+        assert copies.topics[0].queues[0].offset_of(7) == 5
 
 
 async def test_groups_are_made_and_moved_and_never_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from qlog.connection import SERVER_VARIABLE
 from qlog.rocketmq import groups, records, source, topics
 from qlog.rocketmq.shapes import SourceError
 from store.record.message import encode_message
-from tests.node.rocketmq.remoting.clients import ALL_GROUPS, MAX, PULL, ROUTE, TOPICS
+from tests.node.rocketmq.remoting.clients import ALL_GROUPS, CLUSTER, MAX, PULL, ROUTE, TOPICS
 from tests.qlog.rocketmq.clusters import target_at
 from tests.qlog.rocketmq.lying_source import Lie, frame, route, said, source_with
 from tests.qlog.running import PROGRAM
@@ -65,6 +65,11 @@ _MANY = _record(0, {f"p{n}": "x" for n in range(9)})
 CASES: dict[str, Callable[[], Case]] = {
     "pulls without progress": lambda: Case(
         {MAX: said(offset=str(1 << 62)), PULL: _one_further}, 1, "21 pulls in a row"
+    ),
+    "a broker without a master holds up no other": lambda: Case(
+        {CLUSTER: said({"brokerAddrTable": {"x": {"brokerAddrs": {}}}, "clusterAddrTable": {}})},
+        1,
+        "broker x has no master now",
     ),
     "pages of groups": lambda: Case({ALL_GROUPS: _pages()}, 3, "more than 3 pages of groups"),
     "groups": lambda: Case(

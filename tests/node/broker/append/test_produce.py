@@ -193,21 +193,23 @@ async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> No
 
 
 async def test_commands_attached_to_a_batch_count_against_its_limit(tmp_path: Path) -> None:
-    """Only a batch of records that were stored before may be larger than those of clients."""
+    """Only records that were stored before may be larger than those of clients; commands are in
+    the entry only."""
     async with node_at(tmp_path) as node:
         produce = node.broker.produce
         limit = produce.batch_size_bytes_max
-        assert limit < produce.own_size_bytes_max
+        own_limit = produce.own_size_bytes_max
+        assert limit < own_limit
         overhead = len(record(0)) - 40
         fits = request(0, 1, size_bytes=limit - overhead)
         too_large = request(0, 1, size_bytes=limit - overhead + 1)
-        for asked, attached in (
-            (fits, AttachedCommands(b"c", 1)),
-            (too_large, AttachedCommands()),
+        for asked, attached, found in (
+            (fits, AttachedCommands(bytes(own_limit - limit + 1), 1), own_limit),
+            (too_large, AttachedCommands(), limit),
         ):
             with pytest.raises(LimitExceededError) as caught:
                 await produce.append(asked, attached)
-            assert (caught.value.what, caught.value.limit_bytes) == ("batch", limit)
+            assert (caught.value.what, caught.value.limit_bytes) == ("batch", found)
         moved = await produce.append(too_large, AttachedCommands(moves_stored=True))
         assert moved.record_count == 1
 
