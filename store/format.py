@@ -87,6 +87,8 @@ TOPIC_SIZE_CHARACTERS_MAX: Final = 127  # Largest number in one signed byte (V1)
 TOPIC_SIZE_CHARACTERS_HARD_MAX: Final = 255  # Retry and dead-letter topics, stored as V2.
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX: Final = "%DLQ%"
+IMPORT_GROUP_PREFIX: Final = "CID_RMQ_SYS_IMPORT_"
+"""Of the groups whose offsets are those of queues of a source; RocketMQ's own groups begin so."""
 RECORD_OVERHEAD_BYTES_MAX: Final = 65536  # A record may exceed the body limit by this much (1.5).
 # Transactions (8.8): half messages, those that are done, those that were given up without an end.
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"

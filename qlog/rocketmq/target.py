@@ -17,6 +17,7 @@ from quorumlog.errors import ConflictError, QuorumlogError, TooLargeError, Unkno
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
 from quorumlog.records.queues import Queue
 from store.errors import StoreError
+from store.format import IMPORT_GROUP_PREFIX
 from store.record.message import Message
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 BATCH_SIZE_BYTES: Final = 1 << 20
 """Records of one append, but for a single record that is larger."""
-PROGRESS_PREFIX: Final = "CID_RMQ_SYS_IMPORT_"
-"""Of the groups whose offsets are those of queues of a source; a prefix of RocketMQ's own groups.
-"""
 _READ_AND_WRITE: Final = 6
 
 
@@ -60,7 +58,7 @@ class TargetQueue:
         self._client = client
         self.queue, self.source = queue, source
         digest = hashlib.sha256(f"{source.broker}/{source.queue_id}".encode()).hexdigest()[:16]
-        self._progress = PROGRESS_PREFIX + digest
+        self._progress = IMPORT_GROUP_PREFIX + digest
         self.tail = Tail(0, 0, -1)
         self.source_offset = 0
         """The offset of the source at which the copy goes on."""

@@ -43,6 +43,7 @@ from store.reads import Reads
 from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
+_OFFSET_MAX: Final = (1 << 63) - 1
 NAME_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
@@ -211,7 +212,7 @@ class Context:
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)
 
-    def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+    def check_offset(self, topic: str, queue_id: int, offset: int, *, has_end: bool = True) -> None:
         """Raise unless a group may be at this offset of a queue; on the leader.
 
         A group behind the end would miss messages. The end is that of the log: another replica may
@@ -222,7 +223,7 @@ class Context:
             raise UnknownTopicError(topic)
         if not 0 <= queue_id < found.queue_count:
             raise UnknownQueueError(topic, queue_id, found.queue_count)
-        end = self.store.written_end(topic, queue_id)
+        end = self.store.written_end(topic, queue_id) if has_end else _OFFSET_MAX
         if not 0 <= offset <= end:
             expected = f"0 to {end}, the end of {topic}/{queue_id}"
             raise BadRequestError("offset", expected, str(offset))

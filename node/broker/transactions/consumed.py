@@ -31,6 +31,7 @@ from quorumlog.pb.transaction_pb2 import (
     CommitConsumedResponse,
     ConsumedOffsets,
 )
+from store import format as fmt
 
 _NOT_SET: Final = -1
 
@@ -123,7 +124,9 @@ class OffsetsUnderWay:
             raise BusyError(f"deletions of group {group}", 1, 1)
         new_count = 0
         for row in consumed.offsets:
-            self._context.check_offset(row.topic, row.queue_id, row.offset)
+            # How far an import is counts in messages of its source.
+            is_own = not group.startswith(fmt.IMPORT_GROUP_PREFIX)
+            self._context.check_offset(row.topic, row.queue_id, row.offset, has_end=is_own)
             key = (group, row.topic, row.queue_id)
             if moves.deleted_topics[row.topic]:
                 raise BusyError(f"deletions of topic {row.topic}", 1, 1)

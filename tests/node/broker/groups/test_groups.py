@@ -354,17 +354,17 @@ async def test_large_messages_are_looked_at_in_turns_with_others(
 
 
 async def test_an_offset_of_a_member_that_was_away_is_left_out(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
-        await commit(node, ("orders", 0, 200), ("orders", 1, 5))
+    async with node_at(tmp_path, topics=TOPICS, filled=20) as node:
+        await commit(node, ("orders", 0, 20), ("orders", 1, 5))
         rows = [
-            GroupOffset(topic="orders", queue_id=0, offset=117, newest_known=100),
+            GroupOffset(topic="orders", queue_id=0, offset=12, newest_known=10),
             GroupOffset(topic="orders", queue_id=1, offset=4, newest_known=5),
-            GroupOffset(topic="bills", queue_id=0, offset=1, newest_known=0),
+            GroupOffset(topic="bills", queue_id=0, offset=0, newest_known=0),
         ]
         request = CommitOffsetsRequest(group="g", offsets=rows)
         answer = await node.broker.groups.commit_offsets(request)
         assert [(row.topic, row.queue_id, row.offset) for row in answer.newer] == [
-            ("orders", 0, 200)
+            ("orders", 0, 20)
         ]
         stored = node.broker.context.state.groups["g"]
-        assert stored == {"orders": {0: 200, 1: 4}, "bills": {0: 1}}
+        assert stored == {"orders": {0: 20, 1: 4}, "bills": {0: 0}}
