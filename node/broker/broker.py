@@ -110,7 +110,7 @@ class Broker:
         self.transactions: Final = TransactionCalls(
             context, self.produce, self.own_appends, self.incarnations.check, unix_ms
         )
-        self.pop: Final = Pop(context, self.own_appends, unix_ms)
+        self.pop: Final = Pop(context, self.own_appends, self.group_members, unix_ms)
         self.delay: Final = Delay(context, self.produce, self.own_appends, unix_ms)
         self.retry: Final = Retry(context, self.produce, self.own_appends, unix_ms)
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)

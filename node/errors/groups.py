@@ -18,6 +18,20 @@ class GroupDisabledError(NodeError):
     what: str
 
 
+class GroupKindError(NodeError):
+    """The group has members of another kind, and each kind would read every message."""
+
+    code, status = "node.group_kind", "FAILED_PRECONDITION"
+    text = (
+        "group {group!r} has members that read {kind}, {client_id!r} among them, so no other may "
+        "read {other}; use another group, or stop these first"
+    )
+    group: str
+    kind: str
+    client_id: str
+    other: str
+
+
 class TopicForbiddenError(NodeError):
     """The group's settings forbid reading this topic. The call had no effect."""
 

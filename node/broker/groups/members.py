@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.errors.common import LimitReachedError, NotReadyError
+from node.errors.groups import GroupKindError
 from node.runtime.accounts import Charge, Kind, caller
 from quorumlog.pb import consumer_pb2 as pb
 
@@ -67,8 +68,6 @@ class _Member:
         """Time of its last heartbeat."""
         self.nodes: set[int] = set()
         """Those that report it; none: it sends heartbeats."""
-        self.is_popping = False
-        """Whether it asked what to pop, which its heartbeats to nodes do not tell."""
         self.topics, self.strategy = _NO_TOPICS, ""
         self.queues: Queues = frozenset()
         """Queues that the member says it reads; nothing is decided by them."""
@@ -134,6 +133,7 @@ class Members:
         found = self._group(group, now_ms) or _Group(self._next_generation())
         member = found.members.get(client_id)
         if member is None:
+            _check_kind(group, found, kind)
             member = self._add(group, found, client_id, kind, _size_bytes(topics, frozenset()))
         is_known = (member.topics, member.kind, member.strategy) == (topics, kind, strategy)
         member.seen_ms = now_ms
@@ -204,13 +204,19 @@ class Members:
         for client_id in gone:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
-        for client_id, kind in reported.kinds.items():
+        for client_id, of_report in reported.kinds.items():
             known = group.members.get(client_id)
+            # Of a member that is new to a popping group: it may not have told yet.
+            kind = MemberKind.POPPING if _is_popping(group) else of_report
             if known is None:
                 known = self._add(name, group, client_id, kind, 0)
             known.nodes.add(reporter)
             taken[client_id] = kind
-            self._set_kind(group, known, kind)
+            # A classic client tells one node that it takes messages by pop.
+            told = max(one.kinds.get(client_id, kind) for one in group.reported.values())
+            if known.kind is not told:
+                known.kind = told
+                self._changed(group)
         if old.filters != reported.filters:
             self._changed(group)
 
@@ -224,25 +230,25 @@ class Members:
     # --- Questions ---
 
     def sharing(self, group: str, now_ms: int) -> list[str]:
-        """Return all members that divide the queues of a group. Raises NotReadyError."""
+        """Return the members that divide the queues of a group. Raises NotReadyError."""
+        return self._of_kind(group, MemberKind.SHARING, now_ms)
+
+    def _of_kind(self, group: str, kind: MemberKind, now_ms: int) -> list[str]:
         self.check_settled(group, now_ms)
         found = self._group(group, now_ms)
         members = sorted(found.members.items()) if found is not None else ()
-        return [name for name, one in members if one.kind is MemberKind.SHARING]
+        return [name for name, one in members if one.kind is kind]
 
-    def popping(self, group: str, client_id: str, now_ms: int) -> list[str]:
-        """Note that a reported member takes messages by pop, and return all that do. Raises
-        NotReadyError."""
-        self.check_settled(group, now_ms)
-        found = self._group(group, now_ms)
-        if found is None:
-            return []
-        member = found.members.get(client_id)
-        if member is not None and member.nodes:
-            member.is_popping = True
-            self._set_kind(found, member, MemberKind.POPPING)
-        members = sorted(found.members.items())
-        return [name for name, one in members if one.kind is MemberKind.POPPING]
+    def check_popping(self, group: str, now_ms: int) -> None:
+        """Raise GroupKindError if members divide the queues of a group."""
+        if group in self._groups:
+            found = self._group(group, now_ms)
+            if found is not None:
+                _check_kind(group, found, MemberKind.POPPING)
+
+    def popping(self, group: str, now_ms: int) -> list[str]:
+        """Return the members of a group that take messages by pop. Raises NotReadyError."""
+        return self._of_kind(group, MemberKind.POPPING, now_ms)
 
     def heard(self, group: str, now_ms: int) -> list[str]:
         """Return the members that send heartbeats: clients of this protocol. Raises
@@ -376,12 +382,6 @@ class Members:
         if not group.members:
             self._groups.pop(name, None)  # None: it is about to be filled again.
 
-    def _set_kind(self, group: _Group, member: _Member, kind: MemberKind) -> None:
-        kind = MemberKind.POPPING if member.is_popping else kind
-        if member.kind is not kind:
-            member.kind = kind
-            self._changed(group)
-
     def _changed(self, group: _Group) -> None:
         group.generation, group.warnings = self._next_generation(), None
 
@@ -406,6 +406,22 @@ class Members:
         """Return a number that grows through all terms: members see a change of the leader."""
         self._changes += 1
         return max(0, self._term) << 32 | self._changes
+
+
+def _is_popping(group: _Group) -> bool:
+    """Whether the member that is there for longest takes messages by pop: it decides for all."""
+    first = next(iter(group.members.values()), None)
+    return first is not None and first.kind is MemberKind.POPPING
+
+
+def _check_kind(name: str, group: _Group, kind: MemberKind) -> None:
+    """Raise GroupKindError for a member that would read what others of another kind read, too."""
+    client_id, first = next(iter(group.members.items()), ("", None))
+    if first is None or kind is MemberKind.BROADCASTING or first.kind is MemberKind.BROADCASTING:
+        return
+    if first.kind is not kind:
+        words = {MemberKind.SHARING: "by queue", MemberKind.POPPING: "by pop"}
+        raise GroupKindError(name, words[first.kind], client_id, words[kind])
 
 
 def _topics_of(group: _Group) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.groups.members import Members
 from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
@@ -31,13 +32,14 @@ class Pop:
         self,
         context: Context,
         own_appends: OwnAppends,
+        members: Members,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock of invisible times."""
         self._context: Final = context
         self.shared: Final = PopShared(context, own_appends, unix_ms, self._on_due)
         self.dead_letters: Final = PopDeadLetters(context, own_appends)
-        self.receives: Final = Receives(self.shared)
+        self.receives: Final = Receives(self.shared, members)
         self.settlement: Final = Settlement(self.shared, self.dead_letters)
         self.receive = self.receives.receive
         self.ack = self.settlement.ack

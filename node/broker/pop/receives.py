@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.held import DAMAGE
@@ -64,8 +65,9 @@ class _Taken(NamedTuple):
 class Receives:
     """Answers receives. One per broker."""
 
-    def __init__(self, shared: PopShared) -> None:
+    def __init__(self, shared: PopShared, members: Members) -> None:
         self._shared: Final = shared
+        self._members = members
         self._context: Final = shared.context
         self._turn = 0
         self._reserved_count = 0
@@ -132,6 +134,7 @@ class Receives:
         context.check_cluster(request.cluster_id)
         context.check_name("group", request.group)
         context.check_leads()
+        self._members.check_popping(request.group, context.clock_ms())
         tags = request.tags
         if tags and request.sql:
             raise BadRequestError("sql", "tags or an expression", "both")

@@ -125,6 +125,8 @@ class Group:
     consume_type: str = ""
     message_model: str = ""
     consume_from: str = ""
+    is_popping: bool = False
+    """Whether its consumers take messages by pop, which their heartbeats do not tell."""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
     by_address: dict[str, dict[str, Subscription]] = field(default_factory=dict)
@@ -382,6 +384,13 @@ class Clients:
                 self._remove(key, [one.client_id for one in gone])
             yield
 
+    def popping(self, group: str) -> None:
+        """Note that the consumers of a group take messages by pop."""
+        known = self.consumers.get(group)
+        if known is not None and not known.is_popping:
+            known.is_popping = True
+            self.changed.add(group)
+
     def consumer_groups(self) -> Iterable[str]:
         """See `Gateway.consumer_groups`."""
         return self.consumers
@@ -393,6 +402,7 @@ class Clients:
             return None
         is_broadcasting = known.message_model == BROADCASTING
         kind = MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
+        kind = MemberKind.POPPING if known.is_popping else kind
         found = [one for of_host in known.by_address.values() for one in of_host.values()]
         filters = {one.topic: one.expression if one.is_sql or one.tags else "" for one in found}
         return Reported({one.client_id: kind for one in known.connected()}, filters)

@@ -106,7 +106,7 @@ class Remoting:
         )
         self._topics = TopicAdmin(shared, self._routes.own_topics)
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(shared, self._routes.places)
+        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.told)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
@@ -194,7 +194,7 @@ class Remoting:
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
-            RequestCode.QUERY_ASSIGNMENT: at_leader(self._pops.assignment),
+            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
             **dict.fromkeys(REFUSED, _refuse),
         }

@@ -7,7 +7,7 @@ group's own, whichever broker name the request names. A message that was not ack
 again in place: there is no retry topic for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
@@ -41,22 +41,31 @@ class PopCalls(Calls):
     """Answers the requests of pop consumers. One per gateway."""
 
     def __init__(
-        self, shared: Shared, places: Callable[[str], list[tuple[Share, NamedPlace]]]
+        self,
+        shared: Shared,
+        places: Callable[[str], list[tuple[Share, NamedPlace]]],
+        told: Callable[[], Awaitable[None]],
     ) -> None:
-        """`places` returns the broker names of each group that has queues of a topic."""
+        """`places` returns the broker names of each group that has queues of a topic; `told`
+        returns when the leader knows what changed here of the members."""
         super().__init__(shared)
-        self._places = places
+        self._places, self._told = places, told
 
     # --- Assignments ---
 
     async def assignment(self, request: Request) -> Answer:
         """Return what a consumer reads: every broker name by pop, and the retry topic by one
         member alone, by pull."""
+        self._shared.clients.popping(text_in(document_of(request.command.body), "consumerGroup"))
+        await self._told()
+        return await self._shared.ask_leader(request, self._assigned)
+
+    async def _assigned(self, request: Request) -> Answer:
         document = document_of(request.command.body)
         topic, group = text_in(document, "topic"), text_in(document, "consumerGroup")
         client_id = text_in(document, "clientId")
         places = self._places(topic)
-        members = self._broker.group_members.popping(group, client_id, self._context.clock_ms())
+        members = self._broker.group_members.popping(group, self._context.clock_ms())
         is_first = members[:1] == [client_id]
         rows = []
         for share, place in places:

@@ -7,6 +7,7 @@ import pytest
 
 from node.broker.groups.members import MemberKind
 from node.errors.common import GroupNotEmptyError
+from node.errors.groups import GroupKindError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DescribeGroupRequest
 from quorumlog.pb.consumer_pb2 import (
     CommitOffsetsRequest,
@@ -14,6 +15,7 @@ from quorumlog.pb.consumer_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
 )
+from quorumlog.pb.pop_pb2 import ReceiveRequest
 from tests.node.rocketmq.remoting.clients import (
     MEMBERS,
     RESET,
@@ -27,7 +29,7 @@ from tests.node.transaction_calls import begun, round_of
 from tests.patience import eventually
 
 GROUP = "readers"
-CHECK = 39
+CHECK, ASSIGNMENT = 39, 400
 SETTLED_MS = 60_000
 
 
@@ -167,3 +169,27 @@ async def test_producers_at_other_nodes_are_asked_about_their_transactions(tmp_p
             assert (await producer.hear()).code == CHECK
             await producer.close()
             await eventually(lambda: not producers.is_there("paying"), "nor longer than it is")
+
+
+async def test_members_that_pop_and_members_that_share_keep_out_of_each_others_groups(
+    tmp_path: Path,
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        members, pop = gateway.node.broker.group_members, gateway.node.broker.pop
+        asked = ReceiveRequest(group=GROUP, topic="orders", queue_id=-1)
+        client = await gateway.client()
+        await client.heartbeat("m@1", group=GROUP)
+        with pytest.raises(GroupKindError, match="by queue"):
+            await pop.receive(asked)
+        query = {"topic": "orders", "consumerGroup": GROUP, "clientId": "m@1"}
+        assert (await client.ask(ASSIGNMENT, body=json.dumps(query).encode())).code == 0
+        await pop.receive(asked)
+        with pytest.raises(GroupKindError, match="by pop"):
+            await beat(gateway, "a")
+        await client.heartbeat("n@1", group=GROUP)
+        assert members.popping(GROUP, SETTLED_MS) == ["m@1", "n@1"], "as the first one does"
+        await client.close()
+        await eventually(lambda: not members.clients_of(GROUP, 0), "they left")
+        await beat(gateway, "a")
+        with pytest.raises(GroupKindError, match="by queue"):
+            await pop.receive(asked)
