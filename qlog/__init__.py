@@ -9,7 +9,6 @@ from the help.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from qlog.imports import paused_collector
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.standard_output import escape_output, prepare_stdout
+from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -161,7 +160,9 @@ class LazyGroup(click.Group):
         choose_engine()
         prepare_stdout()
         escape_output()
-        sys.exit(self._run(args, prog_name, **extra))
+        code = self._run(args, prog_name, **extra)
+        drop_unwritten()
+        sys.exit(code)
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
         stdout = sys.stdout
@@ -180,8 +181,6 @@ class LazyGroup(click.Group):
                 raise
             return ExitCode.BROKEN_PIPE
         except BrokenPipeError:
-            # Bytes that are still buffered would raise once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
             return report(error)

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar
 
+from quorumlog.cluster.forks import forks
+
 
 class CloseOnce:
     """The close of one object, once."""
@@ -26,6 +28,7 @@ class CloseOnce:
 
     async def once(self, close: Callable[[], Awaitable[None]]) -> None:
         """Run `close`, or wait until the first caller has; only that one gets the exception."""
+        forks.check()
         if self.is_begun:
             await self._over.wait()
             return

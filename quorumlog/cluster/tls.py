@@ -59,7 +59,11 @@ class ClientTls(NamedTuple):
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:
-                context.load_cert_chain(self.certificate, self.key)
+                context.load_cert_chain(
+                    self.certificate,
+                    self.key,
+                    password=b"",  # Else OpenSSL asks for it on the terminal, if there is one.
+                )
         except ssl.SSLError as error:
             given = ", ".join(filter(None, self))
             raise InvalidRequestError(

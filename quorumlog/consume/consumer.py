@@ -15,6 +15,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
 from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
@@ -161,6 +162,7 @@ class Consumption:
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
     def _check_open(self) -> None:
+        forks.check()
         if self._is_closed:
             raise ClosedError("the consumer is closed; make another one")
 
