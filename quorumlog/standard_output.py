@@ -39,7 +39,7 @@ def stand_in_for_closed() -> None:
             assert opened == number, f"the lowest free descriptor is {opened}, not {number}"
             os.set_inheritable(number, True)
             mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(number, mode, encoding=_ENCODING, errors=_ERRORS))
+            setattr(sys, name, os.fdopen(number, mode, encoding=_ENCODING, errors=_ERRORS))
 
 
 def prepare_stdout() -> None:

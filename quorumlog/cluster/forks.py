@@ -1,7 +1,7 @@
 """Forks of a process that has made a client: none of them can have one.
 
-Owns what is known of such a fork. gRPC does not survive a fork, the threads and loops of clients are
-those of the parent, and its connections are shared: a call in the child would wait for ever, or
+Owns what is known of such a fork. gRPC does not survive a fork, the threads and loops of clients
+are those of the parent, and its connections are shared: a call in the child would wait for ever, or
 write between the frames of the parent. So each client asks here before it waits for anything.
 """
 

@@ -68,8 +68,11 @@ class ClientTls(NamedTuple):
             given = ", ".join(filter(None, self))
             raise InvalidRequestError(
                 f"TLS cannot use {given} ({error}); each must be PEM, and a key that of its "
-                f"certificate"
+                f"certificate, without a passphrase"
             ) from None
+        if ca is None:  # gRPC would trust others than frames do, of its own.
+            found = context.get_ca_certs(binary_form=True)
+            ca = "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode() or None
         return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context)
 
 
