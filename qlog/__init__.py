@@ -18,7 +18,7 @@ import click
 
 from qlog.imports import paused_collector
 from qlog.transport import transport_option
-from quorumlog.cluster.grpc_engine import choose_engine
+from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
 from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stdout
 from quorumlog.version import __version__
@@ -167,6 +167,7 @@ class LazyGroup(click.Group):
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
         stdout = sys.stdout
         try:
+            check_polling()
             result = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
         except click.exceptions.NoArgsIsHelpError as error:

@@ -115,6 +115,8 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Message:
+        if forks.parent:
+            forks.check()
         while (message := self.next_ready()) is None:
             spent = self._current
             async with self._taking:
@@ -145,6 +147,7 @@ class Consumption:
 
     async def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
+        forks.check()
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:

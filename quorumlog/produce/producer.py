@@ -276,6 +276,7 @@ class Producer:
 
         Raises the first failure since the last flush whose Delivery was not asked for it.
         """
+        forks.check()
         self._accumulator.flush(1)
         try:
             for batch in list(self._unfinished):
