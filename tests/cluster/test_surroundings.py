@@ -5,8 +5,10 @@ docs/operations.md, "Surroundings", says the same for people.
 """
 
 import ast
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +19,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deploy.local_nodes import DIRECT
+from deploy.local_nodes import FRAMED_PORT_DISTANCE
+from node.runtime.channel_options import CHANNEL_OPTIONS
+from quorumlog.cluster.channels import _OPTIONS
 from quorumlog.cluster.tls import ClientTls
 from tests.patience import PATIENCE_S
 
 ROOT: Final = Path(__file__).parents[2]
+DESCRIPTORS: Final = 300
 NOWHERE: Final = "http://127.0.0.1:9"
 PROXIES: Final = {f"{name}_proxy": NOWHERE for name in ("http", "https", "grpc", "all")}
 SERVICE: Final = {
@@ -51,7 +56,7 @@ with sync.connect(os.environ["QUORUMLOG_SERVER"]) as client, client.producer() a
     producer.send("t", "parent")
 """
 SERVE: Final = "config check --node-id 1 --directory d"
-ROWS: Final = (
+ROWS: Final[tuple[tuple[str, dict[str, str], str, int, str], ...]] = (
     # name, variables, words of a shell, exit code, what it says
     ("proxies", PROXIES, "qlog topic list", 0, ""),
     ("proxies, over gRPC", PROXIES, "qlog --transport grpc produce t </dev/null", 0, ""),
@@ -93,7 +98,7 @@ def shell(
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a node, and of the topic `t`, in surroundings that are all hostile."""
     root = tmp_path_factory.mktemp("surroundings")
-    words = "umask 0; qlog local start --nodes 1 --dir c -o json <&-"
+    words = f"umask 0; ulimit -n {DESCRIPTORS}; qlog local start --nodes 1 --dir c -o json <&-"
     try:
         done = shell(words, root, {**PROXIES, **SERVICE, **ASCII, "HOME": "/proc"})
         assert not done.returncode, done.stderr
@@ -103,6 +108,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         open_to_others = [one for one in (root / "c").rglob("*") if one.stat().st_mode & 0o077]
         assert not open_to_others
         yield found["address"]
+        assert "Too many open files" not in (root / "c/node-1/log").read_text("utf-8")
     finally:
         shell("qlog local stop --dir c", root, {})
 
@@ -116,6 +122,16 @@ def test_surroundings(
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
     assert "Traceback" not in done.stderr
     assert "bug in QuorumLog" not in done.stderr
+
+
+def test_strangers_at_a_port_leave_descriptors_to_the_node(node: str, tmp_path: Path) -> None:
+    host, _, port = node.rpartition(":")
+    with contextlib.ExitStack() as held:
+        for _ in range(2 * DESCRIPTORS):
+            address = host, int(port) + FRAMED_PORT_DISTANCE
+            held.enter_context(socket.create_connection(address, PATIENCE_S))
+        done = shell("echo x | qlog produce t", tmp_path, {}, node)
+    assert not done.returncode, done.stderr
 
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
@@ -134,7 +150,10 @@ def test_no_code_asks_libraries_for_what_they_read_around_them() -> None:
     faults = []
     folders = ("node", "quorumlog", "qlog", "deploy", "pipeline", "bench")
     for path in (one for folder in folders for one in (ROOT / folder).rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        if not any(one in text for one in ("secure_channel(", "load_cert_chain(", "urlopen(")):
+            continue
+        for call in ast.walk(ast.parse(text)):
             if not isinstance(call, ast.Call):
                 continue
             name = ast.unparse(call.func).rpartition(".")[2]
@@ -145,4 +164,4 @@ def test_no_code_asks_libraries_for_what_they_read_around_them() -> None:
             if is_bare or asks or name == "urlopen":
                 faults.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
     assert not faults
-    assert not DIRECT.handle_open.keys() & {"proxy"}
+    assert ("grpc.enable_http_proxy", 0) in {*CHANNEL_OPTIONS} & {*_OPTIONS}
