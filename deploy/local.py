@@ -61,16 +61,25 @@ Progress = Callable[[str], None]
 
 
 def default_directory() -> Path:
-    """Return the default directory of a person's cluster: one for all working directories."""
+    """Return the default directory of a person's cluster: one for all working directories.
+
+    Raises LocalError `local.no_home`."""
     given = os.environ.get(DIRECTORY_VARIABLE)
-    return Path(given) if given else Path.home() / ".quorumlog" / "local"
+    if given:
+        return Path(given)
+    try:
+        return Path.home() / ".quorumlog" / "local"
+    except RuntimeError:
+        what = f"user {os.getuid()} has no home directory, and HOME is not set"
+        do = f"set HOME, or name a directory with --dir or {DIRECTORY_VARIABLE}"
+        raise LocalError("local.no_home", what, do) from None
 
 
 def known_servers() -> str | None:
     """Return addresses of the cluster in the default directory; None unless a node of it runs."""
     try:
         cluster = LocalCluster.open(default_directory())
-    except LocalError:
+    except LocalError:  # Without a home there is no such cluster either.
         return None
     return cluster.bootstrap if any(map(cluster.is_alive, cluster.node_ids)) else None
 

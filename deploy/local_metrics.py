@@ -4,11 +4,11 @@ Owns the parsing of a page of metrics; must not know the meaning of any of them.
 """
 
 from typing import Final
-from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import LocalCluster
+from deploy.local_nodes import DIRECT
 
 _TIMEOUT_S: Final = 60
 
@@ -19,7 +19,7 @@ def metric_of(cluster: LocalCluster, node_id: int, name: str, **labels: str) -> 
     Raises KeyError for a metric that it does not have, OSError if it does not answer.
     """
     address = next(one.http_address for one in cluster.status() if one.node_id == node_id)
-    with urlopen(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
+    with DIRECT.open(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
         return sum_of(answer.read().decode(), name, **labels)
 
 

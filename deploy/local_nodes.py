@@ -33,6 +33,9 @@ _LOG_LENGTH_SHOWN: Final = 400
 _PREFIX: Final = "QUORUMLOG_"
 _INHERITED: Final = (f"{_PREFIX}FAILPOINTS", f"{_PREFIX}TEST_")
 
+DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks a node itself, and no proxy that `http_proxy` names."""
+
 Relay = Callable[[int, int, int], int]
 """(source node, target node, port of the target's peer link): the port that the source dials."""
 
@@ -236,7 +239,7 @@ def inherited_environment() -> dict[str, str]:
 
 def ask(address: str, path: str) -> dict[str, Any] | None:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
+        with DIRECT.open(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
             found = json.load(answer)
     except (OSError, ValueError):
         return None

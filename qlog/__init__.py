@@ -9,7 +9,6 @@ from the help.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ import click
 
 from qlog.imports import paused_collector
 from qlog.transport import transport_option
-from quorumlog.cluster.grpc_engine import choose_engine
+from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.standard_output import escape_output, prepare_stdout
+from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -161,11 +160,14 @@ class LazyGroup(click.Group):
         choose_engine()
         prepare_stdout()
         escape_output()
-        sys.exit(self._run(args, prog_name, **extra))
+        code = self._run(args, prog_name, **extra)
+        drop_unwritten()
+        sys.exit(code)
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
         stdout = sys.stdout
         try:
+            check_polling()
             result = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
         except click.exceptions.NoArgsIsHelpError as error:
@@ -180,8 +182,6 @@ class LazyGroup(click.Group):
                 raise
             return ExitCode.BROKEN_PIPE
         except BrokenPipeError:
-            # Bytes that are still buffered would raise once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
             return report(error)

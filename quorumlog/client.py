@@ -17,6 +17,7 @@ from quorumlog.arguments import checked, checked_call
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
 from quorumlog.cluster.close_once import CloseOnce, Kept
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
@@ -100,6 +101,7 @@ class Client:
         credentials: Credentials = None,
         transport: Transport = "auto",
     ) -> None:
+        forks.use()
         Deadline(timeout_ms)  # Raises for a bad timeout.
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -170,6 +172,7 @@ class Client:
                 raise  # Otherwise the first error says more.
 
     def _check_not_closed(self) -> None:
+        forks.check()
         if self._is_closed:
             raise ClosedError("the client is closed; connect again")
 

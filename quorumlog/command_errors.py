@@ -5,6 +5,7 @@ Raft and of a node are recognised by the attributes that all of them carry (`cod
 """
 
 import enum
+import errno
 import sys
 import traceback
 from dataclasses import dataclass
@@ -62,6 +63,12 @@ def explain(error: Exception) -> Explanation:
         )
     if isinstance(getattr(error, "code", None), str):
         return _explain_coded(error)
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return Explanation(
+            "stdin or stdout is closed, and the command needs it",
+            f"the system says: {error.strerror}",
+            "start it with that stream; </dev/null and >/dev/null stand for none",
+        )
     if isinstance(error, OSError):
         return Explanation(
             str(error.filename or "a system call") + f": {error.strerror or error}",

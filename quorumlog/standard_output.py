@@ -1,7 +1,7 @@
-"""Standard output of our programs: what is printed arrives whole, and any text can be printed.
+"""Standard streams of our programs: what is printed arrives whole, and any text can be printed.
 
-Owns the buffer below stdout, the encoding of all output, and the one place where text for people is
-escaped. Programs call it first of all.
+Owns what stands for a closed stream, the buffer below stdout, the encoding of all output, and the
+one place where text for people is escaped. Programs call it first of all.
 """
 
 import io
@@ -23,6 +23,25 @@ def encoded(text: str) -> bytes:
     return text.encode(_ENCODING, _ERRORS)
 
 
+def stand_in_for_closed() -> None:
+    """Open what stands for each standard descriptor that is closed: cron jobs and supervisors may
+    start a program so.
+
+    Else a socket gets its number, which libuv refuses with an abort, or a file of the store, into
+    which the next error would be written. A read of the stand-in for stdin and a write to that for
+    stdout fail (EBADF), since no input is not an empty one, and no output not one that arrived.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_WRONLY)
+            assert opened == number, f"the lowest free descriptor is {opened}, not {number}"
+            os.set_inheritable(number, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(number, mode, encoding=_ENCODING, errors=_ERRORS))
+
+
 def prepare_stdout() -> None:
     """Have stdout encode as `encoded` does, wait for a slow reader, and stand on a buffer.
 
@@ -30,6 +49,7 @@ def prepare_stdout() -> None:
     Without a buffer (PYTHONUNBUFFERED) Python hands a text to the pipe in one system call and drops
     what that call did not take, which a signal suffices for: a long document would end in its
     middle, without an error."""
+    stand_in_for_closed()
     stdout = sys.stdout
     raw = getattr(stdout, "buffer", None)
     if isinstance(raw, io.RawIOBase):
@@ -41,6 +61,14 @@ def prepare_stdout() -> None:
     if raw is not None:
         with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
             os.set_blocking(raw.fileno(), True)
+
+
+def drop_unwritten() -> None:
+    """Drop what stdout does not take: at the exit Python would try again, and end with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def escape_output() -> None:

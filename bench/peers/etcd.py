@@ -46,6 +46,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.enable_http_proxy", 0),
 )
 _M: Final = message_classes()
 

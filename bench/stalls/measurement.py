@@ -39,6 +39,7 @@ from node.rocketmq.remoting.calls.sent_messages import BATCH_COUNT_MAX
 from node.rocketmq.remoting.channel import RemotingChannel
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import VERSION, Command
+from node.runtime.channel_options import CHANNEL_OPTIONS
 from quorumlog.pb import admin_pb2
 
 BURST_COUNT: Final = 8
@@ -106,7 +107,7 @@ async def measure(only: Sequence[str], on_row: Callable[[StandStill], None]) -> 
     without one."""
     with watched_node() as (node, port):
         channel = await RemotingChannel.connect("127.0.0.1", port, None, lambda _: None)
-        async with grpc.aio.insecure_channel(node.nodes.address(1)) as link:
+        async with grpc.aio.insecure_channel(node.nodes.address(1), CHANNEL_OPTIONS) as link:
             asker = _Asker(channel, link)
             await _fill(asker)
             own_calls = [*own()]

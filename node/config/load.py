@@ -28,6 +28,11 @@ OTHER_VARIABLES: Final = frozenset(
 place of installed packages. They may be exported for all processes."""
 OTHER_PREFIXES: Final = (f"{ENVIRONMENT_PREFIX}CLIENT_", f"{ENVIRONMENT_PREFIX}TEST_")
 """Prefixes of the variables of clients and tests, which a node ignores."""
+_OF_SERVICE: Final = re.compile(
+    rf"{ENVIRONMENT_PREFIX}(?:\w+_)?"
+    r"(?:(?:SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(?:TCP|UDP|SCTP)\w*)=|PORT=(?:tcp|udp|sctp)://)"
+)
+"""Begins what Kubernetes tells each pod of a Service `quorumlog` or `quorumlog-...`: NAME=value."""
 _VALUE_LENGTH_MAX: Final = 60
 
 
@@ -142,6 +147,8 @@ def _from_environment(environment: Mapping[str, str], problems: list[ConfigProbl
         if not is_ours or variable in variables or variable.startswith(OTHER_PREFIXES):
             continue
         if variable.removeprefix(ENVIRONMENT_PREFIX) in OTHER_VARIABLES:
+            continue
+        if _OF_SERVICE.match(f"{variable}={environment[variable]}"):
             continue
         problems.append(_unknown(variable, environment[variable], "environment", variables))
     given = {name: variable for variable, name in variables.items() if variable.lower() in texts}

@@ -11,6 +11,7 @@ under way, stays charged to the address until it ends.
 """
 
 import ipaddress
+import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -137,13 +138,23 @@ def row_size_bytes(*texts: str) -> int:
     return ROW_SIZE_BYTES + sum(map(sys.getsizeof, texts))
 
 
+def affordable_connections() -> int:
+    """Return how many connections callers of one port may have: half of the descriptors that this
+    process may have, so that strangers at a port never take the last one, which the log needs."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # The node raises its own limit to it.
+    count_max = LIMITS[Kind.CONNECTIONS].count_max
+    return count_max if hard == resource.RLIM_INFINITY else max(1, min(count_max, hard // 2))
+
+
 def limits_of(call_count_max: int) -> Mapping[Kind, Limit]:
     """Return the limits of a node that serves at most `call_count_max` calls at once, half of them
     over gRPC, whose calls need memory of their own."""
     calls, documents = LIMITS[Kind.CALLS], LIMITS[Kind.DOCUMENTS]
+    connections = replace(LIMITS[Kind.CONNECTIONS], count_max=affordable_connections())
     size_bytes_max = max(documents.size_bytes_max, call_count_max * CALL_SIZE_BYTES // 2)
     return {
         **LIMITS,
+        Kind.CONNECTIONS: connections,
         Kind.CALLS: replace(calls, count_max=call_count_max),
         Kind.DOCUMENTS: replace(documents, size_bytes_max=size_bytes_max),
     }

@@ -11,5 +11,6 @@ CHANNEL_OPTIONS: Final = (
     # Else one that is at another address now is dialled at its old one for half a minute.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.enable_retries", 0),  # The caller retries; a hidden retry would falsify `outcome`.
+    ("grpc.enable_http_proxy", 0),  # Nodes reach each other directly, whatever `http_proxy` says.
 )
 """Pairs of a name and a value, as `grpc.aio` takes them; the client library has its own."""

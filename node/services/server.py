@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from node.config.limits import PortLimits
 from node.config.types import Address
-from node.runtime.accounts import Accounts, Kind
+from node.runtime.accounts import Accounts, Kind, affordable_connections
 from node.services.bounds.bounded import Bounds
 from node.services.bounds.callers import GrpcCallers
 from node.services.bounds.connection_cut import cut_connection, traffic_of
@@ -55,7 +55,6 @@ OPTIONS: Final = (
     ("grpc.compression_enabled_algorithms_bitset", 1),
     # By its probes gRPC would take 4 MiB of each request before it is read.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.max_allowed_incoming_connections", CONNECTION_COUNT_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
@@ -93,7 +92,12 @@ class GrpcServer:
     def __init__(self, accounts: Accounts, limits: PortLimits | None = None) -> None:
         """`accounts` bound what callers hold."""
         limits = limits or PortLimits()
-        options = (*OPTIONS, ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max))
+        connection_count_max = min(CONNECTION_COUNT_MAX, affordable_connections())
+        options = (
+            *OPTIONS,
+            ("grpc.server_handshake_timeout_ms", limits.handshake_ms_max),
+            ("grpc.max_allowed_incoming_connections", connection_count_max),
+        )
         # A refused call is there until its client takes the refusal.
         count_max = REFUSED_FACTOR * accounts.limits[Kind.CALLS].count_max
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=count_max)
@@ -104,7 +108,7 @@ class GrpcServer:
         self.responses: Final = ResponseWatch(self._cut)
         callers = GrpcCallers(accounts)
         self._gate = Gate(Bounds(callers, self.requests, self.responses))
-        self._idle = IdleConnections(callers, CONNECTION_COUNT_MAX)
+        self._idle = IdleConnections(callers, connection_count_max)
         self._looking: asyncio.Task[None] | None = None
         self._port = 0
         self._is_open = False

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, TypeVar
 
 from quorumlog.cluster.channels import NodeChannel, answer_of
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.frames import FRAMED_METHODS
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.cluster.routes import Router
@@ -113,6 +114,7 @@ class Calls:
         self, node: NodeChannel, service: Service, method: str, request: Any, timeout_s: float
     ) -> Any:
         """Make one attempt."""
+        forks.check()
         if self.is_closed:
             raise ClosedError("the client is closed; connect again")
         self.attempts += 1

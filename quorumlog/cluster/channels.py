@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.framed.port import FramedPort
 from quorumlog.cluster.tls import TlsCredentials
 from quorumlog.cluster.transport import Transport
@@ -60,6 +61,7 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.enable_retries", 0),  # The client retries; a hidden retry would falsify `outcome`.
     ("grpc.use_local_subchannel_pool", 1),  # Closing a client closes its connections.
+    ("grpc.enable_http_proxy", 0),  # Nodes are reached directly, whatever `http_proxy` says.
 )
 
 
@@ -193,6 +195,7 @@ class Channels:
                 "transport 'framed' cannot use credentials of gRPC; give those of "
                 "quorumlog.ClientTls(...).credentials()"
             )
+        forks.use()
         self._credentials = credentials
         self._transport = transport
         self._nodes: dict[str, NodeChannel] = {}
@@ -229,7 +232,8 @@ class Channels:
         return node
 
     def check_open(self) -> None:
-        """Raise ClosedError if the client is closed."""
+        """Raise ClosedError if the client is closed, or that of another process."""
+        forks.check()
         if self._is_closed:
             raise ClosedError("the client is closed; connect again")
 

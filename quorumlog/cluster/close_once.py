@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar
 
+from quorumlog.cluster.forks import forks
+
 
 class CloseOnce:
     """The close of one object, once."""
@@ -29,6 +31,7 @@ class CloseOnce:
 
         A caller that is cancelled gives up its own close only: the next one runs it again, and
         learns what became of it."""
+        forks.check()
         while self.is_begun and not self._is_given_up:
             if self._over.is_set():
                 return

@@ -62,13 +62,20 @@ class ClientTls(NamedTuple):
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:
-                context.load_cert_chain(self.certificate, self.key)
+                context.load_cert_chain(
+                    self.certificate,
+                    self.key,
+                    password=b"",  # Else OpenSSL asks for it on the terminal, if there is one.
+                )
         except ssl.SSLError as error:
             given = ", ".join(filter(None, self))
             raise InvalidRequestError(
                 f"TLS cannot use {given} ({error}); each must be PEM, and a key that of its "
-                f"certificate"
+                f"certificate, without a passphrase"
             ) from None
+        if ca is None:  # gRPC would trust others than frames do, of its own.
+            found = context.get_ca_certs(binary_form=True)
+            ca = "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode() or None
         return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context)
 
 

@@ -15,6 +15,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
 from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
@@ -114,6 +115,8 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Message:
+        if forks.parent:
+            forks.check()
         while (message := self.next_ready()) is None:
             spent = self._current
             async with self._taking:
@@ -144,6 +147,7 @@ class Consumption:
 
     async def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
+        forks.check()
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:
@@ -161,6 +165,7 @@ class Consumption:
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
     def _check_open(self) -> None:
+        forks.check()
         if self._is_closed:
             raise ClosedError("the consumer is closed; make another one")
 

@@ -17,6 +17,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -329,6 +330,7 @@ class PopConsumer:
     # --- Life cycle ---
 
     def _check_open(self) -> None:
+        forks.check()
         if self.is_closed:
             raise self._closed()
 

@@ -16,6 +16,7 @@ from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb.log_pb2 import ProducerIncarnation
 from quorumlog.produce.accumulator import Accumulator, GroupBacklog
@@ -139,7 +140,12 @@ class Producer:
         if self._room_waiters or not self._has_room(size_bytes):
             deadline = await self._wait_for_room(size_bytes)
         backlog = self._accumulator.only
-        if backlog is not None and not group and not extra and not self._is_closed:
+        if (
+            backlog is not None
+            and not group
+            and not extra
+            and not (self._is_closed or forks.parent)
+        ):
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
                 deadline = deadline or Deadline(self._options.timeout_ms)
@@ -274,6 +280,7 @@ class Producer:
 
         Raises the first failure since the last flush whose Delivery was not asked for it.
         """
+        forks.check()
         self._accumulator.flush(1)
         try:
             for batch in list(self._unfinished):
@@ -450,6 +457,8 @@ class Producer:
     # Its end.
 
     def _check_open(self) -> None:
+        if forks.parent:  # Without a call for each message.
+            forks.check()
         if self._bug is not None:
             raise self._bug
         if self._is_closed:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self, TypeVar
 
+from quorumlog.cluster.forks import forks
 from quorumlog.consume import consumer as async_consumer
 from quorumlog.consume import group as async_group
 from quorumlog.consume import pop as async_pop
@@ -31,6 +32,8 @@ class _Iteration(Wrapper[_Consumer]):
         return self
 
     def __next__(self) -> Message:
+        if forks.parent:  # Before the lock, which another thread of the parent may have held.
+            forks.check()
         with self._taking:
             message = self._inner.next_ready()
             if message is None:
@@ -47,6 +50,7 @@ class _Iteration(Wrapper[_Consumer]):
 
     def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
+        forks.check()
         with self._taking:
             return loop_thread.call(self._inner.next_batch())
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from quorumlog.cluster.forks import forks
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
 _T = TypeVar("_T")
@@ -30,6 +31,7 @@ class LoopThread:
 
     def acquire(self) -> None:
         """Start the thread if it does not run."""
+        forks.check()  # Before the lock, which another thread of the parent may have held.
         with self._lock:
             self._users += 1
             if self._loop is None:
@@ -69,15 +71,16 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Start a coroutine in the loop's thread and return the future of its result."""
-        with self._lock:  # Work that is submitted before the stop is cancelled by it.
-            try:
+        try:
+            forks.check()
+            with self._lock:  # Work that is submitted before the stop is cancelled by it.
                 if self._loop is None:
                     raise ClosedError("the client is closed or not started; use 'with' or start()")
                 self.check_outside()
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
-            except BaseException:
-                work.close()
-                raise
+        except BaseException:
+            work.close()
+            raise
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the loop's thread and wait for it. An interrupt cancels it.
@@ -95,7 +98,9 @@ class LoopThread:
             raise
 
     def check_outside(self) -> None:
-        """Raise InvalidRequestError in the loop's thread itself, where waiting would never end."""
+        """Raise InvalidRequestError in the loop's thread itself, where waiting would never end,
+        and ClosedError in a fork, where there is no such thread."""
+        forks.check()
         if threading.current_thread() is self._thread:
             raise InvalidRequestError(
                 "a blocking call from within a callback would wait for itself; hand it to a "

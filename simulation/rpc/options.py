@@ -29,6 +29,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     (
         "grpc.primary_user_agent",
         "grpc.enable_retries",  # Calls are never made again.
+        "grpc.enable_http_proxy",  # There are none.
         "grpc.use_local_subchannel_pool",  # Channels never share a connection.
         "grpc.so_reuseport",  # Ports are never shared.
         "grpc.compression_enabled_algorithms_bitset",  # Nothing is compressed.

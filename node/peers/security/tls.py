@@ -69,7 +69,11 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     """Return credentials to dial the client service of another node. Raises TlsFileError."""
-    roots = _read(files.ca) if files.ca is not None else None
+    if files.ca is not None:
+        roots: bytes | None = _read(files.ca)
+    else:  # Those that peers trust; gRPC has others of its own.
+        found = client_context(files).get_ca_certs(binary_form=True)
+        roots = "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode() or None
     return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
 
 

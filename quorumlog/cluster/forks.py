@@ -1,0 +1,45 @@
+"""Forks of a process that has made a client: none of them can have one.
+
+Owns what is known of such a fork. gRPC does not survive a fork, the threads and loops of clients
+are those of the parent, and its connections are shared: a call in the child would wait for ever, or
+write between the frames of the parent. So each client asks here before it waits for anything.
+"""
+
+import os
+
+from quorumlog.errors import ClosedError
+
+CODE = "client.forked"
+
+
+class Forks:
+    """What this process knows of its forks. `parent` is 0 in a process that may have clients, else
+    the id of the process whose clients this fork has copies of."""
+
+    def __init__(self) -> None:
+        self.parent = 0
+        self._is_used = False
+        os.register_at_fork(after_in_child=self._on_forked)
+
+    def use(self) -> None:
+        """Note that this process has a client from now on. Raises ClosedError as `check`."""
+        self.check()
+        self._is_used = True
+
+    def check(self) -> None:
+        """Raise ClosedError (`client.forked`) in a fork of a process that had made a client."""
+        if self.parent:
+            raise ClosedError(
+                f"process {os.getpid()} is a fork of process {self.parent}, which had made a "
+                f"client before: neither that client nor another one works here; fork before the "
+                f"first client is made, or start the process without a fork (multiprocessing: "
+                f"the start method 'spawn')",
+                code=CODE,
+            )
+
+    def _on_forked(self) -> None:
+        if self._is_used and not self.parent:
+            self.parent = os.getppid()
+
+
+forks = Forks()
