@@ -286,7 +286,10 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
         if type(row.get(name)) is bool:
             setattr(settings, field, row[name])
     times = row.get("retryMaxTimes")
-    if type(times) is int and 0 <= times <= RETRY_COUNT_MAX:
+    if times is not None:
+        if type(times) is not int or not 0 <= times <= RETRY_COUNT_MAX:
+            text = f"retryMaxTimes is {str(times)[:40]}; it is a number from 0 to {RETRY_COUNT_MAX}"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         settings.retry_count_max = times
     try:
         delays = retry_delays_of(row.get("groupRetryPolicy"))

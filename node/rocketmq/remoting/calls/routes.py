@@ -116,6 +116,10 @@ class RouteCalls(Calls):
             "writeQueueNums": max(1, own_count),
         }
 
+    def shown_counts(self, topic: str) -> set[int]:
+        """Return the counts of queues that a route shows of a topic, over all broker names."""
+        return {self._queues(*row)["writeQueueNums"] for row in self.places(topic)}
+
     async def cluster_info(self, request: Request) -> Answer:
         """Return all broker names with their addresses."""
         table = {
