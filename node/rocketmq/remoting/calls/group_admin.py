@@ -231,12 +231,16 @@ class GroupAdmin(Calls):
                 f"them, whose next commit would undo this; stop them, then use qlog group reset"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        only_back = ext.get("isForce", "").lower() == "false"
+        stored = self._context.state.groups.get(group, {}).get(topic, {})
         moved: dict[str, int] = {}
         rows = []
         turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
+                if to_offset < 0 and only_back:
+                    offset = min(offset, stored.get(queue, offset))
                 moved[self._shared.queue_key(topic, number, shown)] = offset
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:

@@ -24,7 +24,6 @@ from store import format as fmt
 from store.format import Host
 from store.record.message import encode_host
 
-_COMMIT: Final = 1
 _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _MESSAGE_COUNT_MAX: Final = 1_024

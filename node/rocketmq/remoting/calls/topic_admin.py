@@ -2,8 +2,8 @@
 
 Owns the documents. Tools ask each broker name and put the answers together, so a name answers for
 its own queues, and what they order arrives once for each name: a count of queues is per name, and
-the topic gets as many for all names together. Tools also read a route, change a permission in it and
-write all of it back, some with the counts of the first name for every name: so a count that the
+the topic gets as many for all names together. Tools also read a route, change a permission in it
+and write all of it back, some with the counts of the first name for every name: so a count that the
 route shows for any name leaves the queues of the topic as they are.
 """
 
