@@ -314,9 +314,11 @@ class Node:
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         await self.check(context)
         response = consumer_pb2.FetchOffsetsResponse()
-        for q in request.queues:
-            offset = self.cluster.offsets.get((request.group, q.topic, q.queue_id), -1)
-            response.offsets.add(topic=q.topic, queue_id=q.queue_id, offset=offset)
+        stored = {key[1:]: o for key, o in self.cluster.offsets.items() if key[0] == request.group}
+        asked = [(q.topic, q.queue_id) for q in request.queues] or stored
+        for topic, queue_id in asked:
+            offset = stored.get((topic, queue_id), -1)
+            response.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         return response
 
 

@@ -242,6 +242,8 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         assert (told.code, told.ext["nextBeginOffset"]) == (21, "0")
         assert (await client.pull(1, 0)).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
+        order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
+        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
 
 
