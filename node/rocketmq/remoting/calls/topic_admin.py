@@ -64,6 +64,9 @@ class TopicAdmin(Calls):
         return Answer()
 
     async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
+        if not permission & PERMISSION_ALL:
+            text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         is_there = topic in self._context.state.topics
         is_kept = is_there and max(1, count) in self._shown_counts(topic)
         create = CreateTopicRequest(
