@@ -5,6 +5,7 @@ of the start. What comes later (a topic that grows or is made again, a broker gr
 from after the start alone, and begins at the first of them.
 """
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -26,14 +27,15 @@ class Starts:
         self.begun: set[tuple[str, str]] = set()
         """(broker group, topic) of which the consumer, or its group, has offsets from before: its
         queues without an offset came later."""
-        self._began_s = 0.0
+        self._began_s = self._began_unix_s = 0.0
         self._groups: frozenset[str] = frozenset()
         self._counts: dict[tuple[str, str], int] = {}
         """Queues that were there at the start, by broker group and topic."""
 
     def begin(self, groups: Iterable[str]) -> None:
         """Note the moment, and the broker groups that the client knows then."""
-        self._began_s, self._groups = time.time(), frozenset(groups)
+        self._began_s, self._began_unix_s = asyncio.get_running_loop().time(), time.time()
+        self._groups = frozenset(groups)
 
     def see(self, group: str, topics: Iterable[str], queues: Sequence[Queue]) -> None:
         """Note all queues that a broker group has of some topics, before one of them begins."""
@@ -54,9 +56,10 @@ class Starts:
         """Return where each of these queues begins; they were seen before."""
         old = [queue for queue in queues if self._is_old(queue)]
         position = self._position
-        if position == END and time.time() - self._began_s > START_MS / 1000:
+        passed_s = asyncio.get_running_loop().time() - self._began_s
+        if position == END and passed_s > START_MS / 1000:
             # The end of now lies behind messages of after the start.
-            position = f"@{int(self._began_s * 1000)}"
+            position = f"@{int(self._began_unix_s * 1000)}"
         later = [queue for queue in queues if not self._is_old(queue)]
         found = await reads.positions(old, position, freshness, deadline)
         return found | await reads.positions(later, FIRST, freshness, deadline)
