@@ -116,7 +116,12 @@ class LockCalls(Calls):
         for row in rows:
             number, queue_id = names.number_of(text_in(row, "brokerName")), row.get("queueId")
             topic = text_in(row, "topic", TOPIC_LENGTH_MAX)
-            if number is None or type(queue_id) is not int or not 0 <= queue_id < count_max:
+            if (
+                not topic
+                or number is None
+                or type(queue_id) is not int
+                or not 0 <= queue_id < count_max
+            ):
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             key = _Key(group, topic, names.queue(number, queue_id))
