@@ -106,7 +106,7 @@ class Remoting:
         )
         self._topics = TopicAdmin(shared, self._routes.own_topics, self._routes.shown_counts)
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.told)
+        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []

@@ -228,8 +228,8 @@ class GroupAdmin(Calls):
         speaking = self._broker.group_members.speaking(group, self._context.clock_ms())
         if speaking:
             text = (
-                f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} among "
-                f"them, whose next commit would undo this; stop them, then use qlog group reset"
+                f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} "
+                f"among them, whose next commit would undo this; stop them, then use qlog group reset"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"
