@@ -52,8 +52,8 @@ async def test_what_comes_after_the_start_is_read_from_its_first_message(
                 group.topics["orders"] = 4
             wanted = [b"g0 2", b"g0 3", b"g1 0", b"g1 1", b"g1 2", b"g1 3"]
             for body in wanted:
-                name, queue = body.decode().split()
-                await producer.send("orders", body, queue_id=int(queue), group=name)
+                name, number = body.decode().split()
+                await producer.send("orders", body, queue_id=int(number), group=name)
             groups["g0"].neighbours = [groups["g1"]]
             assert sorted(await taken(consumer, b"g", 6)) == wanted
             await consumer.close()

@@ -229,7 +229,8 @@ class GroupAdmin(Calls):
         if speaking:
             text = (
                 f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} "
-                f"among them, whose next commit would undo this; stop them, then use qlog group reset"
+                f"among them, whose next commit would undo this; stop them, then run 'qlog group "
+                f"reset'"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"

@@ -297,10 +297,13 @@ async def test_properties_that_change_what_a_send_does_are_obeyed_or_refused(
     async with gateway_at(tmp_path) as gateway:
         client, broker = await gateway.client(), gateway.node.broker
         for name in REFUSED:
-            sent = await client.send(**{name: "1"})
+            sent = await client.send(b"x", "orders", 0, "g0.n1", 0, **{name: "1"})
             assert sent.code == ILLEGAL
             assert name in (sent.remark or "")
-        half = {"TRAN_MSG": "true", "PGROUP": "payers"}  # By its property alone, too.
+        half: dict[str, Any] = {
+            "TRAN_MSG": "true",
+            "PGROUP": "payers",
+        }  # By its property alone, too.
         for text in ("-7", "1.5", "86401"):
             sent = await client.send(**half, CHECK_IMMUNITY_TIME_IN_SECONDS=text)
             assert sent.code == ILLEGAL
