@@ -41,8 +41,9 @@ class Turn:
         """Work that no call waits for, by the address that left it, the next one first. Invariant:
         no inner queue is empty."""
         self._end_s = self._rest_end_s = -REST_S
-        self._is_running = False
-        """Whether a handler went on in this turn of the loop."""
+        self._is_running = self._is_granted = False
+        """Whether a handler went on in this turn of the loop; whether one that waited is about to,
+        before which no other begins."""
 
     def is_over(self) -> bool:
         """Whether the slice is used up, by whatever handler."""
@@ -51,7 +52,7 @@ class Turn:
     async def next(self) -> None:
         """Return when the caller may go on: at once within a slice that no other waits for."""
         loop = asyncio.get_running_loop()
-        if not self._waiting:
+        if not self._waiting and not self._is_granted:
             now_s = self._monotonic_s()
             is_rested = not self._is_running and now_s >= self._rest_end_s
             if is_rested or now_s < self._end_s:
@@ -108,6 +109,10 @@ class Turn:
         self._is_running = False
         self._rest_end_s = max(self._end_s, self._monotonic_s()) + REST_S
 
+    def _ran_granted(self) -> None:
+        self._is_granted = False
+        self._ran()
+
     def _begin(self) -> None:
         """Begin a slice, in which one handler goes on in any case."""
         self._end_s = self._monotonic_s() + SLICE_S
@@ -122,10 +127,11 @@ class Turn:
 
     def _grant(self) -> None:
         loop = asyncio.get_running_loop()
-        self._run(loop)
         for granted in self._in_turn():
             if not granted.done():
                 granted.set_result(None)
+                self._is_running = self._is_granted = True
+                loop.call_soon(self._ran_granted)  # Behind the step of the handler.
                 break
         if self._waiting:
             loop.call_soon(self._go_on)

@@ -53,6 +53,7 @@ EXAMPLES: list[NodeError] = [
     group_errors.GroupDisabledError("g", "consuming"),
     group_errors.TopicForbiddenError("g", "t"),
     group_errors.GroupOrderlyError("g"),
+    group_errors.GroupKindError("g", "by queue", "c", "by pop"),
     group_errors.MessageExpiredError("t", 0, 9, 1, 5),
     group_errors.AlreadyResentError("g", 3),
     group_errors.BadFilterError("it ends too early", 4),
