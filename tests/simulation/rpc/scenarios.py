@@ -361,6 +361,10 @@ async def taken_port() -> list[Any]:
         return [with_error]
 
 
+REFUSED = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:PORT: Failed to "
+    "connect to remote host: Connection refused"
+)
 ALL: list[Callable[[], Awaitable[list[Any]]]] = [
     answers,
     sizes,
@@ -371,7 +375,6 @@ ALL: list[Callable[[], Awaitable[list[Any]]]] = [
     iterators,
     closing,
     nobody_there,
-    stopping_at_once,
     stopping_with_grace,
     too_many_calls,
     taken_port,
@@ -391,5 +394,18 @@ RACES: list[tuple[Callable[[], Awaitable[list[Any]]], list[list[Any]]]] = [
     # The end of the requests and the end of the call are two events at the server. A method that is
     # cancelled before its turn comes sees the second one only.
     (a_reading_method_is_cancelled, [[b"1", "EOF", "cancelled"], [b"1", "cancelled"]]),
+    # The client reads why its calls end, or writes to a closed connection before that.
+    (
+        stopping_at_once,
+        [
+            [
+                ("UNAVAILABLE", details, f"UNAVAILABLE:{details}", []),
+                ("UNAVAILABLE", details, f"UNAVAILABLE:{details}", []),
+                [("cancelled", False, False)],
+                ("UNAVAILABLE", REFUSED, f"UNAVAILABLE:{REFUSED}", []),
+            ]
+            for details in ("Cancelling all calls", "Stream removed (sendmsg: Broken pipe (32))")
+        ],
+    ),
 ]
 """Scenarios with all outcomes that real gRPC has."""
