@@ -54,8 +54,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = _parsed(start)
         found = self._found() if self._target is None else self._target
         check_survived(self._options, found, begin)
-        # A queue that was added later is read from its beginning.
-        wanted = {queue: (begin.get(queue, 0), end) for queue, end in _ends(found).items()}
+        # A queue that was added later is read from its first message.
+        firsts = {queue_of(offsets): offsets.min_offset for offsets in found}
+        wanted = {
+            queue: (begin.get(queue, firsts[queue]), hi) for queue, hi in _ends(found).items()
+        }
         for queue, offset in begin.items():
             if wanted.get(queue, (0, 0))[1] < offset:
                 wanted[queue] = (offset, offset)
@@ -83,8 +86,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
         """Return one partition a queue and range."""
-        begin = _parsed(start)
-        wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in _parsed(end).items()}
+        begin, ends = _parsed(start), _parsed(end)
+        if ends.keys() - begin.keys():
+            begin = {queue_of(offsets): offsets.min_offset for offsets in self._found()} | begin
+        # A queue that is gone by now is found when it is read.
+        wanted = {queue: (begin.get(queue, 0), hi) for queue, hi in ends.items()}
         parts = ranges(self._connect(), wanted, self._options.records_per_partition_max)
         return [RangePartition(part) for part in parts]
 

@@ -352,7 +352,8 @@ class Client:
     ) -> GroupConsumer:
         """Make a member of a consumer group; several from one client count as several members.
 
-        `position` is the beginning of queues without a stored offset of the group. `strategy`
+        `position` is where a group without offsets begins; queues that come later are read from
+        their first message. `strategy`
         ("averagely", "circle", "consistent_hash" or a function) divides the queues; all members
         must use the same. `offsets_path` keeps the offsets of a broadcasting member. A message that
         was delivered `max_attempts` times is not delivered again (`retry_later`); None: the limit

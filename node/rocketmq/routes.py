@@ -107,6 +107,12 @@ class Routes:
             raise CallRefusedError(Code.FORBIDDEN, f"topic {name!r} may not be read")
         return response
 
+    def where(self, request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> str:
+        """Return the own group for a topic that this node does not know, since it may lag behind
+        its leader; else an empty text."""
+        is_known = self._cluster.has_topic(request.topic.name)
+        return "" if is_known else self._cluster.own_group
+
     def _broker(self, share: Share, place: GroupNode, language: str) -> pb.Broker:
         name = f"{share.group}{_DOT}{place.node_id}"
         others: list[str] = []

@@ -65,7 +65,7 @@ class _Method(NamedTuple):
     response: type[Any]
     answer: Answer
     where: Where | None
-    """Returns the broker group whose leader answers; None: any node does."""
+    """Returns the broker group whose leader answers; None, or an empty name: any node does."""
     lost: Code | None
     """Code for the client when the leader's answer is lost; None: the gateway asks again."""
 
@@ -142,8 +142,8 @@ class RocketMq:
         recall = _group_in("recall_handle", Code.BAD_REQUEST)
         send_calls, receive_calls, end_calls = self._send_calls, self._receive_calls, self.end_calls
         rows: dict[str, tuple[Answer, Where | None]] = {
-            "QueryRoute": (_told_language(self._routes.query_route), None),
-            "QueryAssignment": (_told_language(self._routes.query_assignment), None),
+            "QueryRoute": (_told_language(self._routes.query_route), self._routes.where),
+            "QueryAssignment": (_told_language(self._routes.query_assignment), self._routes.where),
             "Heartbeat": (self._heartbeat, None),
             "SendMessage": (lambda _, asked: send_calls.send_message(asked), send_calls.group_of),
             "AckMessage": (self._ack, None),
@@ -194,12 +194,13 @@ class RocketMq:
 
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
         """Have a call answered here or by the leader concerned."""
-        if method.where is None:
+        group = "" if method.where is None else method.where(request)
+        if not group:
             answered = await method.answer(caller, request)
         else:
             answered = await self.forwarder.answer(
                 caller.call,
-                method.where(request),
+                group,
                 lambda: method.answer(caller, request),
                 method.lost,
             )

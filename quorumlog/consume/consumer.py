@@ -19,6 +19,7 @@ from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
+from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -30,7 +31,7 @@ from quorumlog.records.options import Consistency, Position
 from quorumlog.records.queues import Pair, Queue, queue_in
 
 QUEUES_MAX = 4_096  # Of one consumer: each queue has a task and a parked call.
-START_MS = 2_000  # Wait for the other groups before reading continues without them.
+LOOK_MS = 5_000  # Interval of looks for queues and broker groups that came later.
 _log = logging.getLogger("quorumlog.consumer")
 
 
@@ -232,8 +233,9 @@ class PullConsumer(Consumption):
     """Reads queues of one topic from a position on. Made by `client.pull_consumer()`.
 
     Iterate over it for messages, or over `batches()`. With `until="end"` it ends where the queues
-    ended when it started; else it waits for more for ever. A queue that is added to the topic later
-    is not read.
+    ended when it started; else it waits for more for ever, and unless queues are named it also
+    reads those that come later, from their first message on: of a topic that grows, and of a new
+    broker group.
 
     A broker group that is down does not stop the others: the consumer keeps asking it. With
     `until="end"`, once all else is read, it raises the error that kept it from reading the rest.
@@ -254,9 +256,10 @@ class PullConsumer(Consumption):
         super().__init__(reads, options)
         self.topic = topic
         self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
-        self._position = position
+        self._starts = Starts(position)
         self._until = until
-        self._late: set[asyncio.Task[None]] = set()  # Tasks of groups that have not answered yet.
+        self._late: set[asyncio.Task[None]] = set()
+        """Tasks of groups that have not answered yet, and the one that looks for what is new."""
 
     async def _begin(self) -> None:
         freshness = self._options.freshness
@@ -264,6 +267,7 @@ class PullConsumer(Consumption):
         if self._wanted is not None:
             named = (self._reads.group_of(queue, freshness) for queue in self._wanted)
             groups = tuple(dict.fromkeys(named))
+        self._starts.begin(group.name for group in groups)
         if len(groups) == 1:
             if not await self._begin_in(groups[0]):
                 raise unknown_topic(self.topic)
@@ -275,6 +279,22 @@ class PullConsumer(Consumption):
             except BaseException:
                 await self._stop_all()
                 raise
+        if self._until is None and self._wanted is None:
+            look = asyncio.create_task(self._look())
+            self._late.add(look)
+            look.add_done_callback(self._on_attended)
+
+    async def _look(self) -> None:
+        """Begin with queues and broker groups that come later."""
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            for group in self._reads.asked_groups(self._options.freshness):
+                try:
+                    await self._begin_in(group)
+                except QuorumlogError as error:
+                    if not error.retryable:
+                        raise
+                    _log.warning("%s: new queues are looked for again: %s", self.topic, error)
 
     async def _begin_all(self, groups: Sequence[BrokerGroup]) -> None:
         """Begin with the groups that answer; tasks wait for the others in the background."""
@@ -313,7 +333,8 @@ class PullConsumer(Consumption):
             await asyncio.sleep(PATIENCE_MS / 1000)
 
     async def _begin_in(self, group: BrokerGroup) -> bool:
-        """Begin to fetch the queues of one group; return whether it has the topic."""
+        """Begin to fetch the queues of one group that are not read; return whether it has the
+        topic."""
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         there = await self._reads.group_queues(group, [self.topic], freshness, deadline)
         queues = there
@@ -326,14 +347,17 @@ class PullConsumer(Consumption):
             if wrong:
                 text = f"there is no queue {wrong[0]}; use one of the {len(there)} that there are"
                 raise InvalidRequestError(text)
+        self._starts.see(group.name, [self.topic], there)
+        queues = [queue for queue in queues if queue not in self._fetchers]
         if len(queues) + len(self._fetchers) > QUEUES_MAX:
             raise InvalidRequestError(f"{self.topic} has more than {QUEUES_MAX} queues; name some")
         ends: dict[Queue, int] = {}
         if self._until:
             ends = await self._reads.positions(queues, "end", freshness, deadline)
-        offsets = await self._reads.positions(queues, self._position, freshness, deadline)
+        offsets = await self._starts.offsets(self._reads, queues, freshness, deadline)
         for queue in queues:
-            self._fetch(queue, offsets[queue], ends.get(queue))
+            if queue not in self._fetchers:
+                self._fetch(queue, offsets[queue], ends.get(queue))
         return bool(there)
 
     def queue_offsets(self) -> dict[Queue, int]:

@@ -19,13 +19,14 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import beside
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.consumer import START_MS, Consumption
+from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import Identity, Membership
 from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
+from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import ConflictError, InvalidRequestError, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX, Message
@@ -101,6 +102,9 @@ class GroupConsumer(Consumption):
             strategy_of(options.strategy),
         )
         self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
+        self._starts = Starts(options.position)
+        if self._local is not None:
+            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.queues()}
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
@@ -115,6 +119,7 @@ class GroupConsumer(Consumption):
 
     async def _begin(self) -> None:
         """Join the group, and begin to fetch the queues that it assigns to this member."""
+        self._starts.begin(group.name for group in self._groups.all)
         await self._join_all()
         self._groups.on_change.append(self._follow_groups)
         self._follow_groups()
@@ -404,7 +409,7 @@ class GroupConsumer(Consumption):
         if group not in self._memberships:
             timeout_ms = self._options.timeout_ms
             self._memberships[group] = Membership(
-                group, self._reads, self._identity, self._share, timeout_ms
+                group, self._reads, self._identity, self._share, self._starts, timeout_ms
             )
         return self._memberships[group]
 
@@ -501,9 +506,10 @@ class GroupConsumer(Consumption):
         deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
-        begun = await self._reads.positions(
-            others, self._group_options.position, freshness, deadline
-        )
+        begun = await self._starts.offsets(self._reads, others, freshness, deadline)
+        if begun and not self._starts.is_first:
+            # A member that takes one over before its first message is processed begins there, too.
+            await self._store(group, begun)
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}

@@ -6,7 +6,7 @@ old one.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quorumlog.errors import InvalidRequestError, QuorumlogError
@@ -25,6 +25,10 @@ class LocalOffsets:
     def get(self, queue: Queue) -> int | None:
         """Return the stored offset of a queue."""
         return self._offsets.get(queue)
+
+    def queues(self) -> Iterable[Queue]:
+        """Return the queues with a stored offset."""
+        return self._offsets.keys()
 
     def store(self, offsets: Mapping[Queue, int]) -> None:
         """Store these offsets; written and synced on return if there is a file."""

@@ -15,6 +15,7 @@ from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
+from quorumlog.consume.starts import Starts
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX
 from quorumlog.records.queues import Pair, Queue
@@ -49,6 +50,7 @@ class Membership:
         reads: ReadCalls,
         identity: Identity,
         share: Share,
+        starts: Starts,
         timeout_ms: int,
     ) -> None:
         self.group: Final = group
@@ -69,7 +71,7 @@ class Membership:
         """The last assignment; sent with the heartbeat, for `qlog group`."""
         self._reads = reads
         self._identity = identity
-        self._share = share
+        self._share, self._starts = share, starts
         self._timeout_ms = timeout_ms
 
     async def join(self, deadline: Deadline) -> None:
@@ -78,6 +80,12 @@ class Membership:
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
         queues = await self._reads.group_queues(self.group, topics, ReadFreshness(), deadline)
+        self._starts.see(self.group.name, own.topics, queues)
+        if not (self.is_known or own.is_broadcasting or self._starts.is_first):
+            # Before this member is one: what it stores itself does not count.
+            stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
+            found = await self.call("FetchOffsets", stored, deadline)
+            self._starts.begun |= {(self.group.name, one.topic) for one in found.offsets}
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1

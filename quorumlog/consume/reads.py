@@ -7,7 +7,7 @@ groups are merged; must not know of iteration or consumer groups.
 import asyncio
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
@@ -50,6 +50,11 @@ class ReadFreshness:
     consistency: Consistency = Consistency.LEADER
     at_least_index: int | None = None
     node_id: int | None = None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any replica may answer, in the name of its group."""
+        return self.consistency is Consistency.LOCAL and self.node_id is None
 
     @classmethod
     def of(
@@ -166,6 +171,9 @@ class ReadCalls:
         response: log_pb2.PullResponse = await self._ask(
             group, "Pull", request, freshness, deadline, wait_ms
         )
+        if freshness.is_any and response.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
+            # The log of that replica begins later; what the leader has is not gone.
+            response = await self._ask_leader(group, "Pull", request, deadline, wait_ms)
         return response
 
     def group_of(self, queue: Queue, freshness: ReadFreshness) -> BrokerGroup:
@@ -193,8 +201,29 @@ class ReadCalls:
         if freshness.node_id is not None:
             node = group.router.node(freshness.node_id)
             return await group.calls.node(node, "log", method, request, deadline)
-        if freshness.consistency is Consistency.LOCAL:
+        if not freshness.is_any:
+            return await self._led(group, method, request, deadline, wait_ms)
+        try:
             return await group.calls.any("log", method, request, deadline)
+        except QuorumlogError as error:
+            if not isinstance(error, NotFoundError | UnknownTopicError):
+                raise
+        # A replica that lags, or whose log begins later, cannot say that there is none.
+        return await self._ask_leader(group, method, request, deadline, wait_ms)
+
+    async def _ask_leader(
+        self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
+    ) -> Any:
+        """Repeat a question to any replica that only the leader can answer."""
+        asked = type(request)()
+        asked.CopyFrom(request)
+        if method != "Route":  # Of which each node tells what it knows.
+            asked.consistency = common_pb2.CONSISTENCY_LEADER
+        return await self._led(group, method, asked, deadline, wait_ms)
+
+    async def _led(
+        self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
+    ) -> Any:
         return await group.calls.leader(
             "log", method, request, deadline, is_repeatable=True, is_read=True, wait_ms=wait_ms
         )
@@ -244,6 +273,8 @@ class ReadCalls:
         """Return the queues that a group has of these topics, asked now."""
         request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
         response = await self._ask(group, "Route", request, freshness, deadline)
+        if freshness.is_any and len(response.topics) < len(set(topics)):
+            response = await self._ask_leader(group, "Route", request, deadline)
         group.router.learn_topics(response, topics)
         routes = [group.router.topic(topic) for topic in topics]
         return [
@@ -320,6 +351,24 @@ class ReadCalls:
         deadline: Deadline,
     ) -> dict[Queue, int]:
         """Turn one position into an offset of each queue."""
+        found = await self._positions(queues, position, freshness, deadline)
+        wanted = parse_position(position)
+        if freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
+            there = await self.queue_offsets(queues, freshness, deadline)
+            los = {queue: one.min_offset for queue, one in zip(queues, there, strict=True)}
+            # The log of that replica begins there; the leader's may have what comes first.
+            unsure = [queue for queue, lo in los.items() if lo and found[queue] <= lo]
+            led = replace(freshness, consistency=Consistency.LEADER)
+            found |= await self._positions(unsure, position, led, deadline)
+        return found
+
+    async def _positions(
+        self,
+        queues: Sequence[Queue],
+        position: Position,
+        freshness: ReadFreshness,
+        deadline: Deadline,
+    ) -> dict[Queue, int]:
         wanted = parse_position(position)
         if isinstance(wanted, int):
             return dict.fromkeys(queues, wanted)

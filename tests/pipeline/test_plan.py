@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pipeline.connection import Connection
 from pipeline.errors import OptionError
@@ -121,3 +121,23 @@ def test_an_option_of_the_other_mode_is_refused(
     source = QuorumlogSource({"servers": "localhost:1", "topic": "orders"} | option)
     with pytest.raises(OptionError, match=text):
         getattr(source, make)(None)
+
+
+async def test_a_queue_that_came_later_is_streamed_from_its_first_message() -> None:
+    async with fake_cluster() as cluster:
+        await _filled(cluster)
+        cluster.topics["orders"] = 2
+        async with connect(cluster.bootstrap) as client:
+            await client.producer().send_batch("orders", [b"x"] * _COUNT, queue_id=1)
+        cluster.min_offsets["orders", 1] = 4
+
+        def read() -> list[str]:
+            options = _options(cluster)
+            reader, begin = StreamReader(options), {"orders": {"/0": 3}, "gone": {"/0": _COUNT}}
+            try:
+                end = reader.latestOffset(begin, ReadMaxRows(100))
+                return _rows_of(reader, options, begin, end)
+            finally:
+                reader.stop()
+
+        assert await asyncio.to_thread(read) == ["orders"] * 3

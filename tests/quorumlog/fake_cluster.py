@@ -88,6 +88,7 @@ class Node:
         self.framed: FakeFramedPort | None = FakeFramedPort(self) if SERVES_FRAMES else None
         self.advertises = True  # Its framed port.
         self.requests_total = 0
+        self.least = 0  # Where the queues of this replica begin, if not earlier.
         self.streams = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -95,6 +96,9 @@ class Node:
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    def min_offset(self, key: Key) -> int:
+        return max(self.least, self.cluster.min_offsets.get(key, 0))
 
     @property
     def is_leader(self) -> bool:
@@ -193,7 +197,7 @@ class Node:
         if request.topic not in cluster.topics:
             await abort(context, error("node.unknown_topic"))
         queue = cluster.queues.setdefault((request.topic, request.queue_id), [])
-        least = cluster.min_offsets.get((request.topic, request.queue_id), 0)
+        least = self.min_offset((request.topic, request.queue_id))
         response = log_pb2.PullResponse(min_offset=least, node_id=self.node_id)
         response.applied_index = len(cluster.entries) - 1
         if request.wait_ms and self._is_nothing(request, queue):
@@ -248,7 +252,7 @@ class Node:
             response.queues.add(
                 topic=topic,
                 queue_id=queue_id,
-                min_offset=self.cluster.min_offsets.get(key, 0),
+                min_offset=self.min_offset(key),
                 max_offset=len(self.cluster.queues.get(key, [])),
             )
         return response
@@ -320,9 +324,11 @@ class Node:
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         await self.check(context)
         response = consumer_pb2.FetchOffsetsResponse()
-        for q in request.queues:
-            offset = self.cluster.offsets.get((request.group, q.topic, q.queue_id), -1)
-            response.offsets.add(topic=q.topic, queue_id=q.queue_id, offset=offset)
+        stored = {key[1:]: o for key, o in self.cluster.offsets.items() if key[0] == request.group}
+        asked = [(q.topic, q.queue_id) for q in request.queues] or stored
+        for topic, queue_id in asked:
+            offset = stored.get((topic, queue_id), -1)
+            response.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         return response
 
 

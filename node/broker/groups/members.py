@@ -250,7 +250,7 @@ class Members:
         """Return the members of a group that take messages by pop. Raises NotReadyError."""
         return self._of_kind(group, MemberKind.POPPING, now_ms)
 
-    def heard(self, group: str, now_ms: int) -> list[str]:
+    def speaking(self, group: str, now_ms: int) -> list[str]:
         """Return the members that send heartbeats: clients of this protocol. Raises
         NotReadyError."""
         self.check_settled(group, now_ms)

@@ -192,7 +192,16 @@ class Receives:
         Return also whether a take is under way for one of them.
         """
         shared, context, limits = self._shared, self._context, self._context.limits
-        state, wish = context.state, self._wish(receive)
+        state = context.state
+        if receive.starts_at_end:
+            every = range(context.topic(receive.topic).queue_count)
+            keys = ((receive.group, receive.topic, queue_id) for queue_id in every)
+            if any(shared.table.next_offset(state, key) != NO_OFFSET for key in keys):
+                # A queue without an offset came after the group's start.
+                receive = receive._replace(starts_at_end=False)
+            else:
+                queue_ids = every  # All begin now.
+        wish = self._wish(receive)
         left_count, left_bytes = receive.max_count, limits.pull_size_bytes_max
         left_effort = EFFORT_MAX
         room_count = limits.pop_in_flight_count_max - shared.table.in_flight_count
@@ -210,10 +219,7 @@ class Receives:
                 break
             if self._is_read(receive, key, offsets):
                 continue
-            is_begun = (
-                not receive.starts_at_end or shared.table.next_offset(state, key) != NO_OFFSET
-            )
-            if is_begun and (is_enough or shared.held.has(receive.topic, queue_id)):
+            if not receive.starts_at_end and shared.held.has(receive.topic, queue_id):
                 continue  # Else its present end is where the group begins.
             if key in shared.under_way.windows:
                 is_busy = True  # The end of that take offers the queue.

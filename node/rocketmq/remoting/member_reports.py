@@ -33,7 +33,7 @@ from quorumlog.pb.consumer_pb2 import (
     ReportMembersResponse,
 )
 
-TOLD_S: Final = 1.0
+FLUSH_S: Final = 1.0
 """Time that a heartbeat waits until the leader knows what it changed."""
 _SIZE_BYTES_MAX: Final = 1 << 20
 """Of one report, about; the whole takes several."""
@@ -83,7 +83,7 @@ class MemberReports:
         """Report what changed soon."""
         self._wake.set()
 
-    async def told(self) -> None:
+    async def flush(self) -> None:
         """Return when the leader knows all changes so far, or could not be told in time: clients
         ask it for the members next."""
         if not any(gateway.changed for gateway in self._gateways):
@@ -91,7 +91,7 @@ class MemberReports:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._wake.set()
-        await asyncio.wait({future}, timeout=TOLD_S)
+        await asyncio.wait({future}, timeout=FLUSH_S)
 
     async def run(self) -> None:
         """Report until cancelled."""

@@ -104,9 +104,9 @@ class Remoting:
         self._routes = RouteCalls(
             shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
-        self._topics = TopicAdmin(shared, self._routes.own_topics)
+        self._topics = TopicAdmin(shared, self._routes.own_topics, self._routes.shown_counts)
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.told)
+        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
@@ -166,8 +166,8 @@ class Remoting:
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
             RequestCode.UPDATE_AND_CREATE_TOPIC: at_leader(self._topics.put),
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: at_leader(self._topics.put_all),
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics.all,
-            RequestCode.GET_TOPIC_CONFIG: self._topics.describe,
+            RequestCode.GET_ALL_TOPIC_CONFIG: at_leader(self._topics.all),
+            RequestCode.GET_TOPIC_CONFIG: at_leader(self._topics.describe),
             RequestCode.DELETE_TOPIC_IN_BROKER: at_leader(self._topics.delete),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
             RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
@@ -175,14 +175,14 @@ class Remoting:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: at_leader(
                 self._group_admin.put_all
             ),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_admin.describe,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.all),
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.describe),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.delete),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._group_admin.groups_of_topic,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._group_admin.topics_of_group,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: at_leader(self._group_admin.topics_of_group),
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,

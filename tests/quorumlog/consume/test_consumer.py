@@ -320,3 +320,19 @@ async def test_an_error_that_passes_is_raised_after_all_that_is_there_and_not_lo
     for getting in (waiting, inbox.get()):
         with pytest.raises(errors.UnavailableError, match="away"):
             await getting
+
+
+@pytest.mark.parametrize("position", ["first", "@1", 0])
+async def test_a_local_reader_is_not_moved_past_messages_that_the_leader_has(
+    position: str | int,
+) -> None:
+    async with fake_cluster(3) as cluster, connect(cluster) as client:
+        await fill(client, 40)
+        for node in cluster.nodes.values():
+            node.least = 0 if node.is_leader else 6  # Logs of followers begin later.
+        for _ in range(3):  # Each replica is the first to be asked.
+            consumer = client.pull_consumer(
+                "orders", position=position, until="end", consistency="local"
+            )
+            assert by_queue([message async for message in consumer]) == expected(40)
+            client.broker_groups.home.calls._any_at += 1

@@ -225,19 +225,24 @@ class GroupAdmin(Calls):
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
-        heard = self._broker.group_members.heard(group, self._context.clock_ms())
-        if heard:
+        speaking = self._broker.group_members.speaking(group, self._context.clock_ms())
+        if speaking:
             text = (
-                f"group {group[:200]!r} has members of QuorumLog's own clients, {heard[0]!r} among "
-                f"them, whose next commit would undo this; stop them, then use qlog group reset"
+                f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} "
+                f"among them, whose next commit would undo this; stop them, then run 'qlog group "
+                f"reset'"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        only_back = ext.get("isForce", "").lower() == "false"
+        stored = self._context.state.groups.get(group, {}).get(topic, {})
         moved: dict[str, int] = {}
         rows = []
         turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
+                if to_offset < 0 and only_back:
+                    offset = min(offset, stored.get(queue, offset))
                 moved[self._shared.queue_key(topic, number, shown)] = offset
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
@@ -287,7 +292,10 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
         if type(row.get(name)) is bool:
             setattr(settings, field, row[name])
     times = row.get("retryMaxTimes")
-    if type(times) is int and 0 <= times <= RETRY_COUNT_MAX:
+    if times is not None:
+        if type(times) is not int or not 0 <= times <= RETRY_COUNT_MAX:
+            text = f"retryMaxTimes is {str(times)[:40]}; it is a number from 0 to {RETRY_COUNT_MAX}"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         settings.retry_count_max = times
     try:
         delays = retry_delays_of(row.get("groupRetryPolicy"))

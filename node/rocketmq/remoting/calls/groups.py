@@ -107,7 +107,7 @@ class GroupCalls(Calls):
             unix_ms(),
         )
         self.clients.put(client, producers, consumers)
-        await self.reports.told()
+        await self.reports.flush()
         for group in producers:
             self._on_producer(group, request.account)
         return Answer()

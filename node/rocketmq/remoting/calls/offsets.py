@@ -82,7 +82,8 @@ class OffsetCalls(Calls):
         """Return how far a group is in a queue; where it has no offset, where it begins.
 
         A group without an offset begins at 0 where nothing of the queue was deleted yet: a consumer
-        that starts after its producer gets what was sent before. Else the client decides.
+        that starts after its producer gets what was sent before. A queue that came after the group
+        has begun with the topic is read from its first message. Else the client decides.
         """
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
@@ -90,10 +91,11 @@ class OffsetCalls(Calls):
         offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
         if offset < 0:
             is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
-            if is_told or (await self._range(topic, queue_id))[0] != 0:
+            offset = (await self._range(topic, queue_id))[0]
+            has_begun = self._context.state.groups.get(group, {}).get(topic)
+            if is_told or (offset and not has_begun):
                 text = f"group {group[:200]!r} has no offset of this queue"
                 raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-            offset = 0
         return Answer(ext={"offset": str(offset)})
 
     async def commit(self, request: Request) -> Answer:

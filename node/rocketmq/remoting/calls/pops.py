@@ -44,12 +44,12 @@ class PopCalls(Calls):
         self,
         shared: Shared,
         places: Callable[[str], list[tuple[Share, NamedPlace]]],
-        told: Callable[[], Awaitable[None]],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
-        """`places` returns the broker names of each group that has queues of a topic; `told`
+        """`places` returns the broker names of each group that has queues of a topic; `flush`
         returns when the leader knows what changed here of the members."""
         super().__init__(shared)
-        self._places, self._told = places, told
+        self._places, self._flush = places, flush
 
     # --- Assignments ---
 
@@ -57,7 +57,7 @@ class PopCalls(Calls):
         """Return what a consumer reads: every broker name by pop, and the retry topic by one
         member alone, by pull."""
         self._shared.clients.popping(text_in(document_of(request.command.body), "consumerGroup"))
-        await self._told()
+        await self._flush()
         return await self._shared.ask_leader(request, self._assigned)
 
     async def _assigned(self, request: Request) -> Answer:

@@ -1,8 +1,8 @@
 """Pulls: records of one queue, from this node's own copy of the log, waiting for the first one.
 
 Owns the subscription by which records are filtered, and what tells a consumer to move its offset.
-Any replica answers from what it has applied. Only the leader may say that an offset is beyond the
-end: a replica that lags would send the consumer back.
+Any replica answers from what it has applied. Only the leader may move a consumer or refuse it: a
+replica may lag, and its log may begin later.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,9 @@ from store import format as fmt
 from store.format import Host
 from store.record.message import encode_host
 
-_COMMIT: Final = 1
 _SUSPEND: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _MESSAGE_COUNT_MAX: Final = 1_024
-_BEYOND: Final = "OFFSET_OVERFLOW_BADLY"
 _CODES: Final = {
     log_pb2.PULL_STATUS_FOUND: (ResponseCode.SUCCESS, "FOUND"),
     log_pb2.PULL_STATUS_NO_NEW_MESSAGE: (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"),
@@ -37,7 +35,7 @@ _CODES: Final = {
         "NO_MATCHED_MESSAGE",
     ),
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
-    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, _BEYOND),
+    log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
 }
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
@@ -59,15 +57,13 @@ class Pulls(Calls):
         if moved is not None:
             return moved
         if FORWARDED in request.command.ext:
-            # Another replica asks whether an offset is beyond the end.
+            # Another replica asks whether an offset is there.
             return await self._read(request, number, is_leader=True)
         try:
             answer = await self._read(request, number, is_leader=False)
-        except NodeError as error:
-            if not error.retryable:
-                raise
-            answer = None  # This replica may not answer now; the leader may.
-        if answer is not None and answer.remark != _BEYOND:
+        except NodeError:
+            answer = None  # The leader says whether it is so for the group.
+        if answer is not None and answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return answer
         read = partial(self._read, number=number, is_leader=True)
         return await self._shared.ask_leader(request, read)

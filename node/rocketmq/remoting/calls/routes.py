@@ -1,9 +1,9 @@
 """The requests to a name server of RocketMQ: routes, and its key-value configuration.
 
-Owns the documents. Routes are answered from this node's memory; keys and their values are in the
-replicated state, read and changed on the leader. Each broker name has the broker id 0 and one
-address; what each name owns of a topic is its share of every group's queues. Source: protocol
-sections 5 and 16.3.
+Owns the documents. Routes are answered from this node's memory, and by the leader for a topic that
+this node does not know; keys and their values are in the replicated state, read and changed on the
+leader. Each broker name has the broker id 0 and one address; what each name owns of a topic is its
+share of every group's queues. Source: protocol sections 5 and 16.3.
 """
 
 import re
@@ -59,6 +59,14 @@ class RouteCalls(Calls):
 
     async def route(self, request: Request) -> Answer:
         """Return the route of a topic."""
+        try:
+            return await self._route(request)
+        except RefusedError:
+            if self._shared.forwarder.leads_here():
+                raise
+        return await self._shared.ask_leader(request, self._route)  # This replica may lag.
+
+    async def _route(self, request: Request) -> Answer:
         command = request.command
         topic = text_of(command.ext, "topic")
         found = self.places(topic)
@@ -115,6 +123,10 @@ class RouteCalls(Calls):
             # A name without a queue of its own takes messages for the queues of others.
             "writeQueueNums": max(1, own_count),
         }
+
+    def shown_counts(self, topic: str) -> set[int]:
+        """Return the counts of queues that a route shows of a topic, over all broker names."""
+        return {self._queues(*row)["writeQueueNums"] for row in self.places(topic)}
 
     async def cluster_info(self, request: Request) -> Answer:
         """Return all broker names with their addresses."""

@@ -20,6 +20,7 @@ from node.rocketmq.remoting.calls.sent_messages import (
     DELAYS,
     StoredProperties,
     entries_of,
+    immunity_ms,
     properties_data,
     properties_of,
     uniform_entries,
@@ -37,7 +38,6 @@ from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
-from quorumlog.pb.transaction_pb2 import HalfMessages
 from store import format as fmt
 from store.record.encoder import CommonFields, RecordEncoder
 from store.record.message import decode_properties, encode_message
@@ -243,10 +243,15 @@ class Sends(Calls):
         if is_batch and stored.has_delayed:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
         append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)
-        if sys_flag & _HALF:
-            group = decode_properties(properties).get(fmt.PROPERTY_PRODUCER_GROUP)
-            group = group or ext.get(names["producerGroup"])
-            append.transaction.CopyFrom(HalfMessages(producer_group=group))
+        if is_batch and stored.is_half and not sys_flag & _HALF:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no half messages")
+        if stored.is_half or sys_flag & _HALF:
+            half = decode_properties(properties)
+            group = half.get(fmt.PROPERTY_PRODUCER_GROUP) or ext.get(names["producerGroup"])
+            append.transaction.producer_group = group or ""
+            append.transaction.check_after_ms = immunity_ms(
+                half, self._context.limits.transaction_age_ms_max
+            )
         pending = Pending(
             self._receipt(
                 request.account, append, common, encoder, is_usual=not is_batch and stored.is_usual

@@ -27,9 +27,19 @@ BATCH_COUNT_MAX: Final = 2_048
 UNIFORM_COUNT_MAX: Final = 16_384
 """Messages of one batch that is read by column, 1 us each."""
 DELAYS: Final = (fmt.PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+REFUSED: Final = {
+    "TIMER_DEL_UNIQKEY": "delayed messages are recalled with the gRPC clients or the SDK",
+    "INNER_MULTI_DISPATCH": "light queues are not served",
+    "__LITE_TOPIC": "lite topics are not served",
+    "INNER_NUM": "batches are taken apart, and not stored as one message",
+}
+"""Properties with which RocketMQ does something else than store a message, and why they are refused
+here. docs/rocketmq.md lists all that clients may set."""
 _ENTRY: Final = struct.Struct(">iIIii")
 """Of a message in a batch: total size, magic, CRC, flag, size of the body."""
 _ENTRY_SIZE_BYTES: Final = _ENTRY.size
+_SECONDS_DIGITS_MAX: Final = 9
 _SAME_AT: Final = (*range(4), *range(12, 20))
 """Bytes of the sizes and the flag in it."""
 _entry_of: Final = _ENTRY.unpack_from
@@ -38,7 +48,7 @@ _is_usual: Final = re.compile(rb"(?:[^\x00-\x02]+\x01[^\x00-\x02]+\x02)+").fullm
 """Properties that decode and encode to the same bytes, if they are ASCII."""
 _unique_key_of: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([^\x02]+)\x02").search
 _may_be_special: Final = re.compile(
-    b"|".join((REPLY_TO.encode(), *(name.encode() for name in DELAYS), b"__CRC32#"))
+    "|".join((REPLY_TO, *DELAYS, fmt.PROPERTY_HALF, "__CRC32#", *REFUSED)).encode()
 ).search
 
 
@@ -70,7 +80,7 @@ class StoredProperties:
         self._cluster_id = cluster_id
         self.first_key = ""
         """Unique key of the first message."""
-        self.has_delayed = False
+        self.has_delayed = self.is_half = False
         self.is_usual = True
         """Whether all messages have properties of the usual form, which any record can hold."""
         self._before = self._behind = b""
@@ -80,7 +90,7 @@ class StoredProperties:
     def of(self, data: bytes) -> bytes:
         """Return properties with a unique key, and with the cluster if a reply is waited for.
 
-        Raises RecordFormatError for those that no record can hold."""
+        Raises RecordFormatError for those that no record can hold, RefusedError."""
         # Messages of a batch differ in their unique keys alone, as a rule.
         lo, behind = self._key_lo, self._behind
         hi = len(data) - len(behind)
@@ -109,6 +119,10 @@ class StoredProperties:
         if REPLY_TO in properties:
             properties[CLUSTER] = self._cluster_id
         self.has_delayed |= any(name in properties for name in DELAYS)
+        self.is_half |= properties.get(fmt.PROPERTY_HALF, "").lower() == "true"
+        for name in properties.keys() & REFUSED.keys():
+            text = f"property {name}: {REFUSED[name]}; send without it"
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
         return encode_properties(properties)
 
 
@@ -212,6 +226,21 @@ def unique_key(data: bytes) -> str:
     if found is not None and _is_usual(data) and data.isascii():
         return found[1].decode("ascii")
     return decode_properties(data).get(fmt.PROPERTY_UNIQUE_KEY, "")
+
+
+def immunity_ms(properties: dict[str, str], limit_ms: int) -> int:
+    """Return how long the producer of a half message is not asked, in ms; 0: it does not say.
+
+    Raises RefusedError for a text that is no number of seconds up to the limit."""
+    text = properties.get(_IMMUNITY, "-1")
+    if text == "-1":  # In RocketMQ, too, as if it were not there.
+        return 0
+    if text.isascii() and text.isdecimal() and len(text) <= _SECONDS_DIGITS_MAX:
+        immune_ms = int(text) * 1000
+        if immune_ms <= limit_ms:
+            return max(1, immune_ms)
+    rule = f"property {_IMMUNITY} is {text[:40]!r}, it must be seconds from 0 to {limit_ms // 1000}"
+    raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, rule)
 
 
 def new_key() -> str:

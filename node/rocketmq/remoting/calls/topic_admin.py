@@ -2,7 +2,9 @@
 
 Owns the documents. Tools ask each broker name and put the answers together, so a name answers for
 its own queues, and what they order arrives once for each name: a count of queues is per name, and
-the topic gets as many for all names together.
+the topic gets as many for all names together. Tools also read a route, change a permission in it
+and write all of it back, some with the counts of the first name for every name: so a count that the
+route shows for any name leaves the queues of the topic as they are.
 """
 
 import time
@@ -12,23 +14,32 @@ from typing import Any, Final
 from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
-from node.state.tables.topic_types import ATTRIBUTE, MIXED, TOPIC_TYPES, TopicSettings
+from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 
 _QUEUE_COUNT_MAX: Final = 65_536
 _UNSPECIFIED: Final = "UNSPECIFIED"
+_FIXED_ATTRIBUTES: Final = {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"}
+"""Attributes of RocketMQ that have one value here."""
 
 
 class TopicAdmin(Calls):
     """Answers the requests about topics. One per gateway."""
 
-    def __init__(self, shared: Shared, own_topics: Callable[[], set[str]]) -> None:
-        """`own_topics` returns names that stand for the cluster and its brokers."""
+    def __init__(
+        self,
+        shared: Shared,
+        own_topics: Callable[[], set[str]],
+        shown_counts: Callable[[str], set[int]],
+    ) -> None:
+        """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
+        the counts of queues that the route of a topic shows."""
         super().__init__(shared)
-        self._own_topics = own_topics
+        self._own_topics, self._shown_counts = own_topics, shown_counts
 
     async def put(self, request: Request) -> Answer:
         """Make a topic, or change it."""
@@ -38,7 +49,8 @@ class TopicAdmin(Calls):
             int_of(ext, "writeQueueNums", hi=_QUEUE_COUNT_MAX),
         )
         permission = int_of(ext, "perm", PERMISSION_ALL, hi=INT32_MAX)
-        message_type = _type_in(ext.get("attributes", ""))
+        pairs = (part.partition("=") for part in ext.get("attributes", "").split(",") if part)
+        message_type = _type_in({name.strip(): value.strip() for name, _, value in pairs})
         return await self._put(text_of(ext, "topic"), count, permission, message_type)
 
     async def put_all(self, request: Request) -> Answer:
@@ -46,15 +58,20 @@ class TopicAdmin(Calls):
         for row in rows_of(list_of(request.command.body), "topicConfigList"):
             count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
             attributes = row.get("attributes")
-            found = attributes.get(ATTRIBUTE, "") if type(attributes) is dict else ""
+            message_type = _type_in(attributes if type(attributes) is dict else {})
             name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
-            await self._put(name, count, permission, found if found in TOPIC_TYPES else "")
+            await self._put(name, count, permission, message_type)
         return Answer()
 
     async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
+        if not permission & PERMISSION_ALL:
+            text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        is_there = topic in self._context.state.topics
+        is_kept = is_there and max(1, count) in self._shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
-            queue_count=count * self._names.count,
+            queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.
             permission=permission & PERMISSION_ALL,
             message_type=message_type,
         )
@@ -137,13 +154,16 @@ def data_version() -> dict[str, int]:
     return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
 
 
-def _type_in(attributes: str) -> str:
-    """Return the type in `+message.type=FIFO,...`; empty without one that topics have here."""
-    for part in attributes.split(","):
-        name, _, value = part.partition("=")
-        if name.strip() == f"+{ATTRIBUTE}":
-            return MIXED if value == _UNSPECIFIED else value
-    return ""
+def _type_in(attributes: dict[str, Any]) -> str:
+    """Return the type in attributes as `+message.type`; empty: they have none. Raises RefusedError
+    for attributes that topics do not have here."""
+    found = {name.removeprefix("+"): value for name, value in attributes.items()}
+    message_type = found.pop(ATTRIBUTE, "")
+    for name, value in found.items():
+        if not name.startswith("-") and _FIXED_ATTRIBUTES.get(name) != value:
+            text = f"topics here have no attribute {name[:100]}={str(value)[:100]}; leave it out"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+    return MIXED if message_type == _UNSPECIFIED else str(message_type)
 
 
 def _number(row: dict[str, Any], name: str, default: int = 0) -> int:

@@ -80,7 +80,7 @@ class TransactionCalls(Calls):
         self.look()
 
     def end(self) -> None:
-        """See `LeaderWork.end`: another leader is asked from now on."""
+        """See `LeaderWork.end`: this node asks another leader from now on."""
         for group in [group for group, check in self._checks.items() if check.leader.is_here]:
             self._drop(group)
 

@@ -11,6 +11,7 @@ from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.pop import StaleHandleError
 from node.errors.translation import describe
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from store.derived.queues.pull import PullResult
@@ -187,7 +188,13 @@ async def test_a_group_begins_at_the_first_message_or_at_the_end(tmp_path: Path)
         await send(node, "2")
         await send(node, "3", queue_id=3)
         assert sorted(bodies(await receive(node, start=end))) == ["2", "3"]
-        assert sorted(bodies(await receive(node, group="other"))) == ["1", "2", "3"]
+        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=9))
+        await send(node, "4", queue_id=8)
+        assert bodies(await receive(node, start=end)) == ["4"]
+        assert await receive(node, start=end, group="by_queue", queue_id=0) == []
+        await send(node, "5", queue_id=8)
+        assert bodies(await receive(node, start=end, group="by_queue", queue_id=8)) == ["5"]
+        assert sorted(bodies(await receive(node, group="other"))) == ["1", "2", "3", "4", "5"]
 
 
 async def test_messages_without_one_of_the_tags_are_passed_over(tmp_path: Path) -> None:

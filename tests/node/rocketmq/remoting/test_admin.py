@@ -9,6 +9,9 @@ import pytest
 
 from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode, ResponseCode
 from node.rocketmq.remoting.reference import table
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.common_pb2 import Delays, GroupSettings
+from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from tests.node.rocketmq.remoting.clients import (
     ALL_GROUPS,
     ALL_TOPICS,
@@ -21,6 +24,7 @@ from tests.node.rocketmq.remoting.clients import (
     PROGRESS,
     PUT_GROUP,
     PUT_TOPIC,
+    PUT_TOPICS,
     RESET,
     RESTORE,
     ROUTE,
@@ -78,6 +82,42 @@ async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
             assert (await client.ask(DELETE_TOPIC, {"topic": "bills"})).code == 0
         assert (await client.ask(TOPIC, {"topic": "bills"})).code == 17
         assert (await client.ask(PUT_TOPIC, order | {"topic": "a b"})).code == 13
+
+
+async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path) -> None:
+    """Each view (route, settings of a topic, of a group), written back with one field changed: for
+    each name its own row, or for all names that of the first, as updateTopicPerm does."""
+    async with gateway_at(tmp_path) as gateway:
+        client, state = await gateway.client(), gateway.node.broker.context.state
+        for count in range(1, 9):
+            topic = f"t{count}"
+            made = CreateTopicRequest(topic=topic, queue_count=count, message_type="FIFO")
+            await gateway.node.broker.topics.create_topic(made)
+            ask = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            rows = document((await client.ask(ROUTE, ask)).body)["queueDatas"]
+            for name in NAMES:
+                read = await client.ask(TOPIC, {"topic": topic, "bname": name})
+                rows.append({**document(read.body), "brokerName": name})
+            rows += [{**rows[0], "brokerName": name} for name in NAMES]
+            for at, row in enumerate(rows):
+                back = row | {"perm": 2 + at % 2 * 4, "topicName": topic}
+                fields = ("readQueueNums", "writeQueueNums", "perm")
+                ext = {name: str(back[name]) for name in fields}
+                ext |= {"topic": topic, "bname": back["brokerName"]}
+                assert (await client.ask(PUT_TOPIC, ext)).code == 0
+                assert state.topics[topic] == (count, back["perm"], "FIFO")
+                body = json.dumps({"topicConfigList": [back]}).encode()
+                assert (await client.ask(PUT_TOPICS, body=body)).code == 0
+                assert state.topics[topic] == (count, back["perm"], "FIFO")
+        groups = gateway.node.broker.group_settings
+        for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[7, 8]))):
+            settings.forbidden_topics.topics.append("t1")
+            put = SetGroupSettingsRequest(group="g", settings=settings)
+            before = await groups.set_group_settings(put)
+            row = document((await client.ask(GROUP, {"group": "g"})).body) | {"retryMaxTimes": 4}
+            assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
+            before.retry_count_max = 4
+            assert await groups.get_group_settings(GetGroupSettingsRequest(group="g")) == before
 
 
 async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
@@ -202,6 +242,8 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         assert (told.code, told.ext["nextBeginOffset"]) == (21, "0")
         assert (await client.pull(1, 0)).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
+        order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
+        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
 
 

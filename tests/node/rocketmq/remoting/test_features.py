@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from node.config.settings import Settings
+from node.rocketmq.protocol.properties import RESERVED
+from node.rocketmq.remoting.calls.sent_messages import REFUSED
 from node.rocketmq.remoting.places import NamedPlace
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.transaction_pb2 import ListTransactionsRequest
 from store.record.message import decode_message, parse_message_id
 from tests.node.broker_fakes import ADDRESSES
 from tests.node.rocketmq.remoting.clients import (
@@ -31,7 +34,7 @@ from tests.node.rocketmq.remoting.clients import (
 from tests.patience import eventually
 
 HALF = 4
-NO_PERMISSION, NO_TOPIC = 16, 17
+ILLEGAL, NO_PERMISSION, NO_TOPIC = 13, 16, 17
 COMMIT, ROLLBACK = "8", "12"
 QUEUES = [{"topic": "orders", "brokerName": f"g0.n{n}", "queueId": 0} for n in (1, 2)]
 
@@ -279,3 +282,36 @@ async def test_message_ids_hold_the_address_of_a_name_as_soon_as_it_has_one(
             assert (await client.send()).ext["msgId"][:16] == f"{host}00000007"
         await gateway.remoting._shared.resolve()
         assert not answers, "a name with an address is not looked up again"
+
+
+def test_each_property_of_rocketmq_is_listed() -> None:
+    listed = Path("docs/rocketmq.md").read_text()
+    others = "INNER_BASE PROPERTY_FORWARD_QUEUE_ID REDIRECT TRACE_CONTEXT __transactionId__"
+    names = {*RESERVED, *REFUSED, *others.split(), "TIMER_IN_MS", "_SYS_MSG_PRIORITY_"}
+    assert [name for name in sorted(names) if f"`{name}`" not in listed] == []
+
+
+async def test_properties_that_change_what_a_send_does_are_obeyed_or_refused(
+    tmp_path: Path,
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, broker = await gateway.client(), gateway.node.broker
+        for name in REFUSED:
+            sent = await client.send(b"x", "orders", 0, "g0.n1", 0, **{name: "1"})
+            assert sent.code == ILLEGAL
+            assert name in (sent.remark or "")
+        half: dict[str, Any] = {
+            "TRAN_MSG": "true",
+            "PGROUP": "payers",
+        }  # By its property alone, too.
+        for text in ("-7", "1.5", "86401"):
+            sent = await client.send(**half, CHECK_IMMUNITY_TIME_IN_SECONDS=text)
+            assert sent.code == ILLEGAL
+            assert "CHECK_IMMUNITY" in (sent.remark or "")
+        assert "delayed" in ((await client.send(**half, DELAY="1")).remark or "")
+        for text, after_ms in (("-1", 6_000), ("0", 1), ("25", 25_000), ("86400", 86_400_000)):
+            assert (await client.send(**half, CHECK_IMMUNITY_TIME_IN_SECONDS=text)).code == 0
+            rows = await broker.transactions.list_transactions(ListTransactionsRequest())
+            newest = rows.transactions[-1]
+            assert newest.next_check_unix_ms - newest.begun_unix_ms == after_ms
+        assert (await client.pull(0, 0)).body == b""

@@ -14,14 +14,17 @@ from node.rocketmq.remoting import conversation
 from node.rocketmq.remoting.calls import messages
 from node.rocketmq.remoting.isolation import ISOLATED_S, Isolation
 from node.runtime.accounts import Kind, Limit
+from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from raft.transitions import Role
 from store.record.message import decode_message
-from tests.node.broker_fakes import ADDRESSES
+from tests.node.broker_fakes import ADDRESSES, expire_some
 from tests.node.rocketmq.remoting.clients import (
     COMMIT,
     GET_OFFSET,
     MEMBERS,
+    ROUTE,
     SEND,
+    TOPIC,
     ClassicClient,
     Gateway,
     binary_frame,
@@ -78,6 +81,32 @@ async def test_an_offset_beyond_the_end_is_asked_of_the_leader(tmp_path: Path) -
         assert (found.code, found.ext["nextBeginOffset"]) == (19, "1")
         moved = await client.pull(0, 2)
         assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
+
+
+async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> None:
+    """Its log begins later than the leader's, and it lags: it knows less topics."""
+    async with pair_at(tmp_path) as (leader, follower):
+        driver = follower.node.driver
+        driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
+        await expire_some(follower.node)
+        follow(follower, 2)
+        lo, hi = follower.node.log.store.reads.queue_range("orders", 0)
+        for at in range(0, hi, 20):
+            await leader.node.append(at, at + 20)
+        client = await follower.client()
+        at = 0
+        while at < hi:  # The messages that only the leader has, and those that both have.
+            found = await client.pull(0, at)
+            assert (found.code, decode_message(found.body).queue_offset) == (0, at)
+            at = int(found.ext["nextBeginOffset"])
+        assert 0 < lo < hi
+        for fresh in ("fresh", "other"):
+            await leader.node.broker.topics.create_topic(CreateTopicRequest(topic=fresh))
+        assert (await client.ask(ROUTE, {"topic": "fresh"})).code == 0
+        assert (await client.pull(0, 0, ext={"topic": "fresh"})).code == 19
+        assert (await client.ask(ROUTE, {"topic": "none"})).code == 17
+        row = await client.ask(TOPIC, {"topic": "other", "bname": "g0.n1"})
+        assert row.code == 0
 
 
 async def test_members_are_those_that_the_leader_knows(tmp_path: Path) -> None:
