@@ -8,13 +8,14 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
 import grpc
 
 import quorumlog
-from chaos.body import body_of
+from chaos.body import body_of, value_of
 from chaos.links import CLIENTS
 from chaos.mixed import MixedHistory, check_mixed
 from chaos.profile import Profile
@@ -34,7 +35,7 @@ QUIET_S: Final = 2.0
 END_S: Final = 40.0
 OVERLAP_RATIO: Final = 0.3
 """Changes that do not wait until the group has settled after the one before."""
-NOT_FOUND: Final = 40_401
+SERVICE: Final = "/apache.rocketmq.v2.MessagingService"
 KINDS: Final = ("sdk", "classic")
 CHANGES: Final = (
     *((what, kind) for kind in KINDS for what in ("join", "leave", "kill")),
@@ -52,7 +53,7 @@ class _Group:
         self.history = MixedHistory()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self.refused: Counter[int] = Counter()
+        self.answers: Counter[str] = Counter()
         """Answers to the receiver, by code."""
         self.is_stopping = False
 
@@ -142,32 +143,38 @@ class _Group:
         self.history.sent[value] = (queue, receipt.queue_offset)
 
     async def pop(self) -> None:
-        """Receive as a client of RocketMQ 5 now and then, until told to stop."""
-        resource, at = pb.Resource(name=self._topic), 0
-        request = pb.ReceiveMessageRequest(
-            group=pb.Resource(name=self._group),
-            message_queue=pb.MessageQueue(topic=resource),
-            batch_size=4,
-        )
+        """Introduce itself and receive as a client of RocketMQ 5, until told to stop."""
+        group, topic = pb.Resource(name=self._group), pb.Resource(name=self._topic)
+        queue = pb.MessageQueue(topic=topic)
+        request = pb.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=4)
         request.invisible_duration.FromSeconds(30)
-        addresses = self._x.target.bootstrap.split(",")
-        channels = [grpc.aio.insecure_channel(address) for address in addresses]
+        subscription = pb.Subscription(group=group, subscriptions=[{"topic": topic}])
+        settings = pb.Settings(client_type="SIMPLE_CONSUMER", subscription=subscription)
+        hello = pb.TelemetryCommand(settings=settings)
+        metadata, at = (("x-mq-client-id", "receiver@1"),), 0
+        channels = [grpc.aio.insecure_channel(one) for one in self._x.target.bootstrap.split(",")]
+        streams: dict[int, grpc.aio.StreamStreamCall] = {}
         while not self.is_stopping:
-            at += 1
-            receive = channels[at % len(channels)].unary_stream(
-                "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+            at = (at + 1) % len(channels)
+            if at not in streams or streams[at].done():
+                telemetry = channels[at].stream_stream(
+                    f"{SERVICE}/Telemetry",
+                    request_serializer=pb.TelemetryCommand.SerializeToString,
+                    response_deserializer=pb.TelemetryCommand.FromString,
+                )
+                streams[at] = telemetry(metadata=metadata)
+            receive = channels[at].unary_stream(
+                f"{SERVICE}/ReceiveMessage",
                 request_serializer=pb.ReceiveMessageRequest.SerializeToString,
                 response_deserializer=pb.ReceiveMessageResponse.FromString,
             )
-            metadata = (("x-mq-client-id", "receiver@1"),)
-            try:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # Its node is down.
+                await streams[at].write(hello)
                 async for one in receive(request, metadata=metadata, timeout=2):
                     if one.HasField("status"):
-                        self.refused[one.status.code] += 1
+                        self.answers[pb.Code.Name(one.status.code)] += 1
                     elif one.HasField("message"):
-                        self.history.popped.append(one.message.body.decode("latin-1")[:40])
-            except grpc.aio.AioRpcError:
-                pass  # Its node is down.
+                        self.history.popped.append(value_of(one.message.body))
             await asyncio.sleep(POP_S)
         for channel in channels:
             await channel.close()
@@ -258,7 +265,7 @@ async def _mixed(x: ScenarioContext, home: int = 0) -> None:
             group.close()
             _report(x, group)
         x.demand_none(check_mixed(group.history))
-        x.prove(f"the receiver was answered {dict(group.refused)}", group.refused)
+        x.prove(f"the receiver was answered {dict(group.answers)}", group.answers)
 
 
 def _report(x: ScenarioContext, group: _Group) -> None:
