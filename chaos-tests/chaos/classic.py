@@ -35,7 +35,7 @@ Queue = tuple[str, int]
 """Broker name, and queue id under it."""
 
 
-class _Heard(NamedTuple):
+class _Answer(NamedTuple):
     code: int
     ext: Mapping[str, str]
     body: bytes
@@ -49,7 +49,7 @@ class _Connection:
     ) -> None:
         self._reader, self._writer = streams
         self._notice = notice
-        self._answers: dict[int, asyncio.Future[_Heard]] = {}
+        self._answers: dict[int, asyncio.Future[_Answer]] = {}
         self._opaque = 0
         self.task = asyncio.create_task(self._read())
 
@@ -60,8 +60,8 @@ class _Connection:
                 rest = await self._reader.readexactly(size - 4)
                 head = json.loads(rest[:word])  # Answers are JSON, which is kind 0.
                 if head["flag"] & 1 and head["opaque"] in self._answers:
-                    heard = _Heard(head["code"], head["extFields"], rest[word:])
-                    self._answers.pop(head["opaque"]).set_result(heard)
+                    answer = _Answer(head["code"], head["extFields"], rest[word:])
+                    self._answers.pop(head["opaque"]).set_result(answer)
                 elif head["code"] == _CHANGED:
                     self._notice()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -74,12 +74,12 @@ class _Connection:
         self._writer.close()
         self.task.cancel()
 
-    async def ask(self, code: int, ext: Mapping[str, str], body: bytes, wait_s: float) -> _Heard:
+    async def ask(self, code: int, ext: Mapping[str, str], body: bytes, wait_s: float) -> _Answer:
         """Return the answer. Raises OSError without one."""
         if self.task.done():
             raise ConnectionError
         self._opaque = opaque = self._opaque + 1
-        future: asyncio.Future[_Heard] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._answers[opaque] = future
         head = {"code": code, "opaque": opaque, "flag": 0, "version": 479, "extFields": ext}
         data = json.dumps(head).encode()
@@ -163,7 +163,7 @@ class ClassicMember:
         ext: Mapping[str, str],
         wait_s: float = _ANSWER_S,
         body: bytes = b"",
-    ) -> _Heard:
+    ) -> _Answer:
         async with self._connecting:
             known = self._connections.get(address)
             if known is None or known.task.done():

@@ -5,7 +5,7 @@ of one machine. Rules, each the first word of a violation: `unread`, `moved` (a 
 where its receipt says, or a consumer sent elsewhere), `order` (within the time that a member holds
 a queue), `shared` (two live members hold a queue for longer than a change of the group takes),
 `twice` (taken again in a quiet phase: no change and no kill for a while), `popped` (a member that
-pops got what the others read), `ended` (a member that nobody stopped).
+pops got what the others read), `ended` (a member that was not stopped).
 """
 
 from collections import defaultdict
@@ -66,14 +66,14 @@ class MixedHistory:
         found = []
         for member, lines in self.lines.items():
             open_ns: dict[int, int] = {}
-            end_ns = self.ends_ns.get(member, lines[-1]["at_ns"])
+            end_ns = self.ends_ns.get(member, lines[-1]["at_ns"] if lines else 0)
             told = [(line["at_ns"], line["queues"]) for line in lines if "queues" in line]
             for at_ns, queues in [*told, (end_ns, [])]:
                 for queue in open_ns.keys() - set(queues):
                     found.append(Held(queue, member, open_ns.pop(queue), min(at_ns, end_ns)))
                 for queue in queues:
                     open_ns.setdefault(queue, at_ns)
-        return sorted(found, key=lambda one: one.since_ns)
+        return sorted(found, key=lambda row: row.since_ns)
 
 
 def check_mixed(history: MixedHistory) -> list[str]:
@@ -89,18 +89,18 @@ def check_mixed(history: MixedHistory) -> list[str]:
 
 
 def _unread(history: MixedHistory) -> Iterator[str]:
-    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    read: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for member, lines in history.lines.items():
         for line in lines:
             if "took" in line:
                 queue, offset, value = line["took"]
-                found[value].add((queue, offset))
+                read[value].add((queue, offset))
             elif "moved" in line:
                 yield f"moved: {member} was sent elsewhere: {line['moved']}"
     for value, place in history.sent.items():
-        if value not in found:
+        if value not in read:
             yield f"unread: {value} at {place}"
-    for value, places in found.items():
+    for value, places in read.items():
         if len(places) > 1 or (value in history.sent and history.sent[value] not in places):
             yield f"moved: {value} of {history.sent.get(value)} was read at {sorted(places)}"
 
