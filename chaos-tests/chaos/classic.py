@@ -121,13 +121,16 @@ class ClassicMember:
 
     async def run(self) -> None:
         """Consume until cancelled, and leave in order."""
-        await self._every(0.2, self._find_route, until=lambda: bool(self._addresses))
+        while not self._addresses:
+            with suppress(OSError):
+                await self._find_route()
+            await asyncio.sleep(0.2)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._every(ROUTE_S, self._find_route))
                 tasks.create_task(self._every(HEARTBEAT_S, self._beat))
                 tasks.create_task(self._every(COMMIT_S, self._commit))
-                tasks.create_task(self._every(REBALANCE_S, self._rebalance, wake=self._wake))
+                tasks.create_task(self._every(REBALANCE_S, self._rebalance, self._wake))
         finally:
             for task in self._pulling.values():
                 task.cancel()
@@ -143,12 +146,10 @@ class ClassicMember:
         self,
         interval_s: float,
         work: Callable[[], Any],
-        *,
-        until: Callable[[], bool] = lambda: False,
         wake: asyncio.Event | None = None,
     ) -> None:
         wake = wake or asyncio.Event()
-        while not until():
+        while True:
             wake.clear()
             with suppress(OSError):  # Clients log it, and go on at the next interval.
                 await work()

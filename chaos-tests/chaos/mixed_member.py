@@ -81,6 +81,7 @@ async def main() -> None:
     kind, *given = sys.argv[1:]
     work = asyncio.ensure_future((sdk if kind == "sdk" else classic)(*given))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    say("queues", [])
     with contextlib.suppress(asyncio.CancelledError):
         await work
 

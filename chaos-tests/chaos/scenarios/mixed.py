@@ -97,6 +97,8 @@ class _Group:
             process.kill()
             self.history.ends_ns[name] = now_ns()
         else:
+            # Before its first line a member cannot take the signal.
+            await self._x.until(f"{name} runs", lambda: self.history.lines[name])
             process.terminate()
         code = await process.wait()
         if not is_killed and code:
@@ -179,11 +181,6 @@ class _Group:
         for channel in channels:
             await channel.close()
 
-    def is_read(self) -> bool:
-        """Whether all that was sent was taken."""
-        lines = [line for one in self.history.lines.values() for line in one]
-        return self.history.sent.keys() <= {line["took"][2] for line in lines if "took" in line}
-
     async def is_stored(self) -> bool:
         """Whether the offsets of the group are those of the ends of its queues."""
         try:
@@ -253,11 +250,10 @@ async def _mixed(x: ScenarioContext, home: int = 0) -> None:
             await _settled(x, group)
             group.is_stopping = True
             await asyncio.gather(*work)
-            await x.until("all is read", group.is_read)
-            await group.end_all()
             async with asyncio.timeout(END_S * x.options.time_scale):
                 while not await group.is_stored():
                     await x.linger(0.1)
+            await group.end_all()
         finally:
             for task in work:
                 task.cancel()
@@ -265,7 +261,9 @@ async def _mixed(x: ScenarioContext, home: int = 0) -> None:
             group.close()
             _report(x, group)
         x.demand_none(check_mixed(group.history))
-        x.prove(f"the receiver was answered {dict(group.answers)}", group.answers)
+        x.prove(
+            f"the receiver was answered {dict(group.answers)}", group.answers["PRECONDITION_FAILED"]
+        )
 
 
 def _report(x: ScenarioContext, group: _Group) -> None:
