@@ -13,8 +13,9 @@ from typing import Final
 
 import psutil
 
-SOCKET_SLACK: Final = 6
-"""Additional sockets: of a client that has just begun to reconnect."""
+SOCKET_SLACK: Final = 12
+"""Additional sockets: of a client that has just begun to reconnect, and those that four other nodes
+keep for what they forward, one for each protocol of RocketMQ."""
 THREAD_SLACK: Final = min(32, (os.cpu_count() or 1) + 4) + 4
 """Size of a loop's default executor, which makes its threads as they are needed."""
 NAMELESS_SLACK: Final = 6

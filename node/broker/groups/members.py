@@ -60,7 +60,7 @@ class Shares(NamedTuple):
 
 
 class _Member:
-    __slots__ = ("charge", "is_popping", "kind", "nodes", "queues", "seen_ms", "strategy", "topics")
+    __slots__ = ("charge", "kind", "nodes", "queues", "seen_ms", "strategy", "topics")
 
     def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
         self.kind, self.charge = kind, charge
@@ -79,10 +79,12 @@ class _Member:
 
 
 class _Group:
-    __slots__ = ("generation", "members", "reported", "warnings")
+    __slots__ = ("generation", "kind", "members", "reported", "warnings")
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
+        self.kind: MemberKind | None = None
+        """See `Members._kind`."""
         self.members: dict[str, _Member] = {}
         self.reported: dict[int, Reported] = {}
         """By reporter."""
@@ -133,7 +135,7 @@ class Members:
         found = self._group(group, now_ms) or _Group(self._next_generation())
         member = found.members.get(client_id)
         if member is None:
-            _check_kind(group, found, kind)
+            self._check_kind(group, found, kind, now_ms)
             member = self._add(group, found, client_id, kind, _size_bytes(topics, frozenset()))
         is_known = (member.topics, member.kind, member.strategy) == (topics, kind, strategy)
         member.seen_ms = now_ms
@@ -176,9 +178,9 @@ class Members:
             self._sweep_later()
         node.seen_ms = now_ms
         for name in node.groups - groups.keys() if is_whole else ():
-            self._take_report(name, reporter, _NOTHING)
+            self._take_report(name, reporter, _NOTHING, now_ms)
         for name, reported in groups.items():
-            self._take_report(name, reporter, reported)
+            self._take_report(name, reporter, reported, now_ms)
         return False
 
     def changed_since(self, reporter: int, generation: int) -> tuple[int, list[str]]:
@@ -190,7 +192,7 @@ class Members:
         groups = [(name, self._groups.get(name)) for name in names]
         return newest, [n for n, one in groups if one is not None and one.generation > generation]
 
-    def _take_report(self, name: str, reporter: int, reported: Reported) -> None:
+    def _take_report(self, name: str, reporter: int, reported: Reported, now_ms: int) -> None:
         group, names = self._groups.get(name), self._nodes[reporter].groups
         if group is None:
             group = _Group(self._next_generation())
@@ -204,10 +206,12 @@ class Members:
         for client_id in gone:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
+        is_popping = self._kind(group, now_ms) is MemberKind.POPPING
+        is_popping &= not self._unsettled_ms(now_ms)
         for client_id, of_report in reported.kinds.items():
             known = group.members.get(client_id)
             # Of a member that is new to a popping group: it may not have told yet.
-            kind = MemberKind.POPPING if _is_popping(group) else of_report
+            kind = MemberKind.POPPING if is_popping else of_report
             if known is None:
                 known = self._add(name, group, client_id, kind, 0)
             known.nodes.add(reporter)
@@ -224,7 +228,7 @@ class Members:
         oldest_ms = now_ms - self._context.limits.session_ms
         for reporter in [one for one, node in self._nodes.items() if node.seen_ms <= oldest_ms]:
             for name in list(self._nodes[reporter].groups):
-                self._take_report(name, reporter, _NOTHING)
+                self._take_report(name, reporter, _NOTHING, now_ms)
             del self._nodes[reporter]
 
     # --- Questions ---
@@ -240,11 +244,13 @@ class Members:
         return [name for name, one in members if one.kind is kind]
 
     def check_popping(self, group: str, now_ms: int) -> None:
-        """Raise GroupKindError if members divide the queues of a group."""
+        """Raise GroupKindError if members divide the queues of a group, NotReadyError while a new
+        leader does not know."""
+        self.check_settled(group, now_ms)
         if group in self._groups:
             found = self._group(group, now_ms)
             if found is not None:
-                _check_kind(group, found, MemberKind.POPPING)
+                self._check_kind(group, found, MemberKind.POPPING, now_ms)
 
     def popping(self, group: str, now_ms: int) -> list[str]:
         """Return the members of a group that take messages by pop. Raises NotReadyError."""
@@ -313,13 +319,40 @@ class Members:
     def check_settled(self, group: str, now_ms: int) -> None:
         """Raise NotReadyError in an existing group before all members had time for a heartbeat."""
         self.begin_term(now_ms)
-        settle_ms = self._context.limits.group_settle_ms
-        left_ms = self._term_began_ms + settle_ms - now_ms
-        if left_ms > 0 and group in self._context.state.groups:
+        left_ms = self._unsettled_ms(now_ms)
+        if left_ms and group in self._context.state.groups:
             own = self._context.driver.node_id
             error = NotReadyError(self._term).with_leader(own, self._context.address_of(own))
             error.retry_after_ms = left_ms
             raise error
+
+    def _unsettled_ms(self, now_ms: int) -> int:
+        """Return the time that is left to collect the members in this term."""
+        return max(0, self._term_began_ms + self._context.limits.group_settle_ms - now_ms)
+
+    # --- Kinds ---
+
+    def _kind(self, group: _Group, now_ms: int) -> MemberKind | None:
+        """Return how the group is read: others are refused, also those that are members, until none
+        of this kind is left. Those that share go first where a new leader finds both."""
+        kinds = {one.kind for one in group.members.values()} - {MemberKind.BROADCASTING}
+        first = min(kinds, default=None)
+        if self._unsettled_ms(now_ms):
+            return first
+        if group.kind not in kinds:
+            group.kind = first
+        return group.kind
+
+    def _check_kind(self, name: str, group: _Group, kind: MemberKind, now_ms: int) -> None:
+        """Raise GroupKindError for a member that would read what others of another kind read, too.
+        Those that share are collected first."""
+        if kind is MemberKind.SHARING and self._unsettled_ms(now_ms):
+            return
+        found = self._kind(group, now_ms)
+        if found not in (None, kind) and kind is not MemberKind.BROADCASTING:
+            words = {MemberKind.SHARING: "by queue", MemberKind.POPPING: "by pop"}
+            client_id = next(name for name, one in group.members.items() if one.kind is found)
+            raise GroupKindError(name, words[found], client_id, words[kind])
 
     # --- Rows ---
 
@@ -406,22 +439,6 @@ class Members:
         """Return a number that grows through all terms: members see a change of the leader."""
         self._changes += 1
         return max(0, self._term) << 32 | self._changes
-
-
-def _is_popping(group: _Group) -> bool:
-    """Whether the member that is there for longest takes messages by pop: it decides for all."""
-    first = next(iter(group.members.values()), None)
-    return first is not None and first.kind is MemberKind.POPPING
-
-
-def _check_kind(name: str, group: _Group, kind: MemberKind) -> None:
-    """Raise GroupKindError for a member that would read what others of another kind read, too."""
-    client_id, first = next(iter(group.members.items()), ("", None))
-    if first is None or kind is MemberKind.BROADCASTING or first.kind is MemberKind.BROADCASTING:
-        return
-    if first.kind is not kind:
-        words = {MemberKind.SHARING: "by queue", MemberKind.POPPING: "by pop"}
-        raise GroupKindError(name, words[first.kind], client_id, words[kind])
 
 
 def _topics_of(group: _Group) -> frozenset[str]:

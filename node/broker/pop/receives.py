@@ -134,7 +134,6 @@ class Receives:
         context.check_cluster(request.cluster_id)
         context.check_name("group", request.group)
         context.check_leads()
-        self._members.check_popping(request.group, context.clock_ms())
         tags = request.tags
         if tags and request.sql:
             raise BadRequestError("sql", "tags or an expression", "both")
@@ -165,10 +164,12 @@ class Receives:
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:
         """Return the queues to look at, another one first each time.
 
-        Checked again after each wait: the topic, or this node's right to answer, may be gone.
+        Checked again after each wait: the topic, or this node's right to answer, may be gone, and
+        members that share the queues may have come.
         """
         context = self._context
         context.check_leads()
+        self._members.check_popping(receive.group, context.clock_ms())
         topic = context.topic(receive.topic)
         if not topic.permission & PERMISSION_READ:
             raise TopicNotReadableError(receive.topic, topic.permission)

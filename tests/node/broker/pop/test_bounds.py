@@ -172,6 +172,11 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
         before = part.last_generation
         node.broker.pop.receives._last_generation = 0  # As of a leader that has just begun.
         node.clock.now_ms -= 500_000
+        node.driver.lose()
+        node.driver.lead()
+        with pytest.raises(errors.NotReadyError):
+            await ask(node, max_count=1)
+        pass_time(node, Limits().group_settle_ms)
         await ask(node, max_count=1)
         [window] = part.windows.values()
         first, second = (item.generation for item in window.items.values())

@@ -6,11 +6,13 @@ open whether it happened; everything else is certain.
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.runtime.accounts import Accounts, Kind, on_behalf_of
 from store.record.message import Message
@@ -209,6 +211,7 @@ class Walk:
         driver.is_holding = False
         driver.get_ready()
         await asyncio.gather(*tasks)
+        pass_time(self.node, 1)  # Members of groups had time to speak.
         driver.release()
 
     async def run(self, step_count: int) -> None:
@@ -271,7 +274,8 @@ def stored(node: Fixture, topic: str, queue_id: int) -> list[Message]:
 
 @pytest.mark.parametrize("seed", some_of(range(16), 4))
 async def test_a_random_walk_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
-    async with node_at(tmp_path, topics={"orders": QUEUES}) as node:
+    limits = replace(Limits(), group_settle_ms=1)
+    async with node_at(tmp_path, topics={"orders": QUEUES}, limits=limits) as node:
         await configure(node, GROUP, retry_count_max=RETRIES)
         walk = Walk(node, seed)
         await walk.run(150)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.broker.groups.members import MemberKind
-from node.errors.common import GroupNotEmptyError
+from node.broker.groups.members import MemberKind, Reported
+from node.config.limits import Limits
+from node.errors.common import GroupNotEmptyError, NotReadyError
 from node.errors.groups import GroupKindError
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DescribeGroupRequest
 from quorumlog.pb.consumer_pb2 import (
@@ -193,3 +194,33 @@ async def test_members_that_pop_and_members_that_share_keep_out_of_each_others_g
         await beat(gateway, "a")
         with pytest.raises(GroupKindError, match="by queue"):
             await pop.receive(asked)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_member_that_pops_waits_until_no_other_shares_the_group(
+    tmp_path: Path, is_new: bool
+) -> None:
+    """Also of a new leader, which may hear of it first, and when the first that shares leaves."""
+    async with gateway_at(tmp_path) as gateway:
+        node, members = gateway.node, gateway.node.broker.group_members
+        offset = GroupOffset(topic="orders", queue_id=0, offset=0)
+        commit = CommitOffsetsRequest(group=GROUP, offsets=[offset], cluster_id="cluster")
+        await node.broker.groups.commit_offsets(commit)
+        node.driver.term += is_new
+        reports = [(1, {"a": MemberKind.SHARING}), (2, {"p": MemberKind.POPPING})]
+        for reporter, kinds in reports[:: -1 if is_new else 1]:
+            groups = {GROUP: Reported(kinds, {})}
+            members.report(reporter, groups, node.clock.now_ms, is_whole=True)
+        if is_new:
+            with pytest.raises(NotReadyError):
+                await beat(gateway, "b")
+            with pytest.raises(NotReadyError):
+                members.check_popping(GROUP, node.clock.now_ms)
+            node.clock.now_ms += Limits().group_settle_ms
+        await beat(gateway, "b")
+        members.report(1, {}, node.clock.now_ms, is_whole=True)  # The first one left.
+        with pytest.raises(GroupKindError, match="by queue"):
+            members.check_popping(GROUP, node.clock.now_ms)
+        assert members.sharing(GROUP, node.clock.now_ms) == ["b"]
+        members.leave(GROUP, "b", node.clock.now_ms)
+        members.check_popping(GROUP, node.clock.now_ms)
