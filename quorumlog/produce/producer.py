@@ -292,7 +292,8 @@ class Producer:
 
     def _waiting_count(self) -> int:
         """Return the messages without a receipt or an error; any thread may ask."""
-        return sum(batch.record_count for batch in list(self._unfinished))
+        waiting = sum(batch.record_count for batch in list(self._unfinished))
+        return waiting + len(self._room_waiters)  # A call waits for room with one message or more.
 
     @property
     def is_closed(self) -> bool:
@@ -307,8 +308,12 @@ class Producer:
     async def _flush_and_stop(self) -> None:
         try:
             await self.flush()
-        finally:
+        except asyncio.CancelledError:
+            raise  # The next one that closes goes on.
+        except BaseException:
             await self._stop()
+            raise
+        await self._stop()
 
     async def abort(self) -> None:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""

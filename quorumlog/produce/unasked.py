@@ -7,8 +7,11 @@ flush always has one to raise.
 
 import atexit
 import logging
+import multiprocessing
+import os
 import weakref
 from collections.abc import Callable
+from multiprocessing.util import Finalize
 from typing import Final
 
 from quorumlog.errors import QuorumlogError
@@ -48,6 +51,8 @@ class Failures:
         return next(filter(None, (batch.unclaimed_error for batch in batches)), newest)
 
 
+_pids: set[int] = set()
+"""Processes whose end was looked at: a fork has that of its parent."""
 _counts: set[weakref.WeakMethod[Callable[[], int]]] = set()
 
 
@@ -55,6 +60,10 @@ def watch(waiting_count: Callable[[], int]) -> None:
     """Warn when the program ends while messages wait. The method counts those of a producer, while
     there is one; any thread may call it."""
     _counts.add(weakref.WeakMethod(waiting_count, _counts.discard))
+    if os.getpid() not in _pids:
+        _pids.add(os.getpid())
+        if multiprocessing.parent_process() is not None:  # Its end does not run `atexit`.
+            Finalize(None, _warn_all, exitpriority=0)
 
 
 @atexit.register

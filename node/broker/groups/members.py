@@ -244,13 +244,17 @@ class Members:
         return [name for name, one in members if one.kind is kind]
 
     def check_popping(self, group: str, now_ms: int) -> None:
-        """Raise GroupKindError if members divide the queues of a group, NotReadyError while a new
-        leader does not know."""
-        self.check_settled(group, now_ms)
+        """Raise GroupKindError if members divide the queues of a group."""
         if group in self._groups:
             found = self._group(group, now_ms)
             if found is not None:
                 self._check_kind(group, found, MemberKind.POPPING, now_ms)
+
+    def unsettled_ms(self, group: str, now_ms: int) -> int:
+        """Return the time for which a new leader does not know whether members divide the queues
+        of a group; 0: it knows."""
+        self.begin_term(now_ms)
+        return self._unsettled_ms(now_ms) if group in self._context.state.groups else 0
 
     def popping(self, group: str, now_ms: int) -> list[str]:
         """Return the members of a group that take messages by pop. Raises NotReadyError."""

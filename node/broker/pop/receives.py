@@ -97,6 +97,14 @@ class Receives:
         busy_deadline = max(deadline, loop.time() + _BUSY_S)
         hint, conflicts = None, 0
         while True:
+            unsettled_ms = self._members.unsettled_ms(receive.group, self._context.clock_ms())
+            if unsettled_ms:
+                left_s = deadline - loop.time()
+                if left_s <= 0:
+                    return self._answer(receive, [], self._shared.unix_ms(), [])
+                await asyncio.sleep(min(left_s, unsettled_ms / 1000))
+                self._context.check_leads()
+                continue
             queue_ids = self._queue_ids(receive, hint)
             repeated = self._attempt(receive, queue_ids) if receive.attempt_id else []
             if repeated:

@@ -7,7 +7,7 @@ of delayed messages (`records.delayed`); `produce` owns a batch's way into the l
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from node.broker.append.attached import AttachedCommands, QueueKey
@@ -95,11 +95,16 @@ class Retry:
         for message in messages:
             record = self._record(group, message)
             is_dead = message.is_dead or times_of(record) >= count_max
-            if is_dead:
+            moved = b""
+            if not is_dead:
+                # Without room for where it came from a message cannot be tried again. It must not
+                # hold up its queue.
+                with suppress(LimitExceededError):
+                    moved = given_back(record, group, is_dead=False)
+                    moved = _held(moved, message, settings, times_of(record), now_unix_ms)
+            if not moved:
                 moved = dead_letter(record, group)
             else:
-                moved = given_back(record, group, is_dead=False)
-                moved = _held(moved, message, settings, times_of(record), now_unix_ms)
                 due_unix_ms.append(held(moved).due_unix_ms)
                 limit = self._own_appends.entry_size_bytes_max - _ROOM_SIZE_BYTES
                 if len(moved) > limit:

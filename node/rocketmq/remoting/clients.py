@@ -36,9 +36,19 @@ GROUPS_OF_CLIENT_MAX: Final = 256
 TOPICS_OF_GROUP_MAX: Final = 1_024
 SQL: Final = "SQL92"
 BROADCASTING: Final = "BROADCASTING"
+_EXPRESSION_KINDS: Final = {"": False, "TAG": False, SQL: True}
 _TROUBLE_INTERVAL_MS: Final = 10_000
 _Key = tuple[bool, str]
 """Whether it is a group of consumers, and its name."""
+
+
+def is_sql(kind: str) -> bool:
+    """Return whether an expression of a kind is SQL, and not of tags. Raises RefusedError."""
+    found = _EXPRESSION_KINDS.get(kind)
+    if found is None:
+        text = f"expressions of kind {kind[:40]!r} are unknown; use TAG or {SQL}"
+        raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,10 @@ class Remoting:
         self._routes = RouteCalls(
             shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
         )
-        self._topics = TopicAdmin(shared, self._routes.own_topics, self._routes.shown_counts)
+        routes = self._routes
+        self._topics = TopicAdmin(
+            shared, routes.own_topics, routes.shown_counts, routes.shown_permissions
+        )
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
         self._relays = RelayCalls(shared)

@@ -25,12 +25,12 @@ from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT64_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
 from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
-from node.state.tables.group_settings import to_json
+from node.state.tables.group_settings import SubscriptionSettings, to_json, to_pb
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
@@ -64,10 +64,16 @@ class GroupAdmin(Calls):
         return Answer()
 
     async def delete(self, request: Request) -> Answer:
-        """Forget a group and its offsets; one that does not exist is gone already."""
-        group = text_of(request.command.ext, "groupName")
+        """Forget the settings of a group, and itself with its offsets if these are to go, too; one
+        that does not exist is gone already."""
+        ext = request.command.ext
+        group = text_of(ext, "groupName")
         if group in self._context.state.groups:
-            await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
+            if bool_of(ext, "cleanOffset"):
+                await self._broker.groups.delete_group(DeleteGroupRequest(group=group))
+            else:
+                put = SetGroupSettingsRequest(group=group, settings=to_pb(SubscriptionSettings()))
+                await self._broker.group_settings.set_group_settings(put)
         return Answer()
 
     async def describe(self, request: Request) -> Answer:
@@ -289,8 +295,13 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
         ("consumeBroadcastEnable", "is_broadcast_enabled"),
         ("consumeMessageOrderly", "is_orderly"),
     ):
-        if type(row.get(name)) is bool:
-            setattr(settings, field, row[name])
+        switch = row.get(name)
+        if switch is None:
+            continue
+        if type(switch) is not bool:
+            text = f"{name} is {str(switch)[:40]}; it is true or false"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        setattr(settings, field, switch)
     times = row.get("retryMaxTimes")
     if times is not None:
         if type(times) is not int or not 0 <= times <= RETRY_COUNT_MAX:

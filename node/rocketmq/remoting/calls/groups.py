@@ -24,12 +24,12 @@ from node.rocketmq.remoting.clients import (
     BROADCASTING,
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
-    SQL,
     TOPICS_OF_GROUP_MAX,
     Clients,
     Consumption,
     Member,
     Subscription,
+    is_sql,
 )
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.member_reports import Gateway, MemberReports
@@ -182,6 +182,6 @@ def _subscription(row: dict[str, Any]) -> Subscription:
     return Subscription(
         text_in(row, "topic"),
         text_in(row, "subString", EXPRESSION_LENGTH_MAX),
-        text_in(row, "expressionType") == SQL,
+        is_sql(text_in(row, "expressionType")),
         version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

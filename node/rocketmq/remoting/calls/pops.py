@@ -15,7 +15,7 @@ from node.rocketmq.cluster import Share
 from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import SQL, Subscription
+from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -90,8 +90,8 @@ class PopCalls(Calls):
         """Take messages; with a poll time wait for the first one."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
-        is_sql = ext.get("expType", "TAG") == SQL
-        wanted = Subscription(topic, ext.get("exp", "*"), is_sql, 0)
+        kind = is_sql(ext.get("expType", ""))
+        wanted = Subscription(topic, ext.get("exp", "*"), kind, 0)
         asked = pop_pb2.ReceiveRequest(
             group=group,
             topic=topic,
@@ -100,7 +100,7 @@ class PopCalls(Calls):
             invisible_ms=int_of(ext, "invisibleTime", lo=1, hi=_INVISIBLE_MS_MAX),
             wait_ms=min(int_of(ext, "pollTime", 0), _WAIT_MS_MAX),
             tags=wanted.tags,
-            sql=wanted.expression if is_sql else "",
+            sql=wanted.expression if kind else "",
             is_fifo=bool_of(ext, "order"),
             attempt_id=ext.get("attemptId", ""),
             start=_END if int_of(ext, "initMode", 0) == 1 else _FIRST,

@@ -11,7 +11,7 @@ from typing import Final
 
 from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.clients import SQL, Subscription
+from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -129,8 +129,8 @@ class Pulls(Calls):
         ext = request.command.ext
         version = int_of(ext, "subVersion", 0)
         if flags & _HAS_SUBSCRIPTION:
-            is_sql = ext.get("expressionType", "TAG") == SQL
-            return Subscription(topic, ext.get("subscription", "*"), is_sql, version)
+            kind = is_sql(ext.get("expressionType", ""))
+            return Subscription(topic, ext.get("subscription", "*"), kind, version)
         known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"

@@ -124,6 +124,10 @@ class RouteCalls(Calls):
             "writeQueueNums": max(1, own_count),
         }
 
+    def shown_permissions(self, topic: str) -> set[int]:
+        """Return the permissions that a route shows of a topic, over all broker names."""
+        return {self._queues(*row)["perm"] for row in self.places(topic)}
+
     def shown_counts(self, topic: str) -> set[int]:
         """Return the counts of queues that a route shows of a topic, over all broker names."""
         return {self._queues(*row)["writeQueueNums"] for row in self.places(topic)}

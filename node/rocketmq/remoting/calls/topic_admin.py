@@ -22,6 +22,8 @@ from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 
 _QUEUE_COUNT_MAX: Final = 65_536
+_PERMISSION_MAX: Final = 7
+"""Read, write, and the one by which RocketMQ takes a topic as a pattern for others."""
 _UNSPECIFIED: Final = "UNSPECIFIED"
 _FIXED_ATTRIBUTES: Final = {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"}
 """Attributes of RocketMQ that have one value here."""
@@ -35,11 +37,14 @@ class TopicAdmin(Calls):
         shared: Shared,
         own_topics: Callable[[], set[str]],
         shown_counts: Callable[[str], set[int]],
+        shown_permissions: Callable[[str], set[int]],
     ) -> None:
         """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
-        the counts of queues that the route of a topic shows."""
+        the counts of queues that the route of a topic shows, and `shown_permissions` the
+        permissions."""
         super().__init__(shared)
         self._own_topics, self._shown_counts = own_topics, shown_counts
+        self._shown_permissions = shown_permissions
 
     async def put(self, request: Request) -> Answer:
         """Make a topic, or change it."""
@@ -64,11 +69,14 @@ class TopicAdmin(Calls):
         return Answer()
 
     async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
-        if not permission & PERMISSION_ALL:
+        if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
             text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         is_there = topic in self._context.state.topics
         is_kept = is_there and max(1, count) in self._shown_counts(topic)
+        shown = self._shown_permissions(topic) if is_there else set()
+        if len(shown) > 1 and permission in shown:  # What a closed name shows is not the topic's.
+            permission = self._context.state.topics[topic].permission
         create = CreateTopicRequest(
             topic=topic,
             queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.
@@ -158,7 +166,7 @@ def _type_in(attributes: dict[str, Any]) -> str:
     """Return the type in attributes as `+message.type`; empty: they have none. Raises RefusedError
     for attributes that topics do not have here."""
     found = {name.removeprefix("+"): value for name, value in attributes.items()}
-    message_type = found.pop(ATTRIBUTE, "")
+    message_type = found.pop(ATTRIBUTE, MIXED if f"-{ATTRIBUTE}" in found else "")
     for name, value in found.items():
         if not name.startswith("-") and _FIXED_ATTRIBUTES.get(name) != value:
             text = f"topics here have no attribute {name[:100]}={str(value)[:100]}; leave it out"
@@ -167,5 +175,10 @@ def _type_in(attributes: dict[str, Any]) -> str:
 
 
 def _number(row: dict[str, Any], name: str, default: int = 0) -> int:
-    value = row.get(name, default)
-    return value if type(value) is int and 0 <= value <= _QUEUE_COUNT_MAX else default
+    value = row.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not 0 <= value <= _QUEUE_COUNT_MAX:
+        text = f"{name} is {str(value)[:40]}; it is a number from 0 to {_QUEUE_COUNT_MAX}"
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+    return value

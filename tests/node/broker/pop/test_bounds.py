@@ -174,8 +174,7 @@ async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_sa
         node.clock.now_ms -= 500_000
         node.driver.lose()
         node.driver.lead()
-        with pytest.raises(errors.NotReadyError):
-            await ask(node, max_count=1)
+        assert not (await ask(node, max_count=1)).deliveries, "members have not spoken yet"
         pass_time(node, Limits().group_settle_ms)
         await ask(node, max_count=1)
         [window] = part.windows.values()

@@ -109,13 +109,14 @@ async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
         assert read == [0, 1]
 
 
-async def test_a_message_that_has_no_room_for_its_origin_can_be_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_a_message_that_has_no_room_for_its_origin_is_a_dead_letter(
+    tmp_path: Path, is_dead: bool
+) -> None:
     async with node_at(tmp_path, file_size_bytes=1 << 18) as node:
         record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
         await node.broker.append(AppendRequest(records=record, record_count=1))
-        with pytest.raises(LimitExceededError, match="properties"):
-            await node.broker.retry.retry_later(given_back(0))
-        answer = await node.broker.retry.retry_later(given_back(0, is_dead=True))
+        answer = await node.broker.retry.retry_later(given_back(0, is_dead=is_dead))
         assert answer.dead_count == 1
         dead = node.log.store.reads.pull("%DLQ%readers", 0, 0)
         assert decode_message(dead.data).properties == {"a": "b" * 32_700}

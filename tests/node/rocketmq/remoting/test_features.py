@@ -34,7 +34,8 @@ from tests.node.rocketmq.remoting.clients import (
 from tests.patience import eventually
 
 HALF = 4
-ILLEGAL, NO_PERMISSION, NO_TOPIC = 13, 16, 17
+ILLEGAL, NO_PERMISSION, NO_TOPIC, INVALID = 13, 16, 17, 29
+UPDATE_OFFSET = 15
 COMMIT, ROLLBACK = "8", "12"
 QUEUES = [{"topic": "orders", "brokerName": f"g0.n{n}", "queueId": 0} for n in (1, 2)]
 
@@ -315,3 +316,53 @@ async def test_properties_that_change_what_a_send_does_are_obeyed_or_refused(
             newest = rows.transactions[-1]
             assert newest.next_check_unix_ms - newest.begun_unix_ms == after_ms
         assert (await client.pull(0, 0)).body == b""
+
+
+READ = {
+    "consumerGroup": "readers",
+    "topic": "orders",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "maxMsgNum": "32",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "bname": "g0.n1",
+    "suspendTimeoutMillis": "0",
+    "subscription": "n > 5",
+    "subVersion": "1",
+    "exp": "n > 5",
+    "invisibleTime": "60000",
+    "pollTime": "0",
+}
+
+
+async def test_values_of_tools_are_obeyed_or_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, filled=10) as gateway:
+        client, state = await gateway.client(), gateway.node.broker.context.state
+
+        async def put(**row: Any) -> int:
+            rows = {"topicConfigList": [{"topicName": "orders", **row}]}
+            return (await client.ask(18, body=json.dumps(rows).encode())).code
+
+        before = state.topics["orders"]
+        for row in ({"perm": -1}, {"perm": "4"}, {"perm": 99_999}, {"readQueueNums": 70_000}):
+            assert await put(**row) == INVALID, row
+        assert state.topics["orders"] == before
+        body = json.dumps({"groupName": "readers", "consumeEnable": "false"}).encode()
+        assert (await client.ask(200, body=body)).code == INVALID
+        for code, fields in ((11, "expressionType"), (200_050, "expType")):
+            pulled = await client.ask(code, READ | {fields: "sql92"})
+            assert (pulled.code, "TAG" in (pulled.remark or "")) == (23, True)
+        offset = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0.n1"}
+        await client.ask(UPDATE_OFFSET, offset | {"commitOffset": "3"})
+        for is_gone in (False, True):
+            await client.ask(207, {"groupName": "readers", "cleanOffset": str(is_gone).lower()})
+            assert ("readers" not in state.groups) is is_gone
+        assert await put(attributes={"+message.type": "FIFO"}, readQueueNums=2) == 0
+        assert await put(attributes={"-message.type": ""}, readQueueNums=2) == 0
+        assert state.topics["orders"].message_type == "MIXED"
+        await client.ask(205, {"brokerName": "g0.n1"})
+        for permission in (4, 6):  # As the route shows them then, by broker name.
+            assert await put(perm=permission, readQueueNums=2) == 0
+            assert state.topics["orders"].permission == 6
