@@ -12,12 +12,15 @@ from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError
 from node.rocketmq.clients import COMMAND_COUNT_MAX, GatewayClient, GatewayClients
-from node.rocketmq.protocol.statuses import OK, status_of
+from node.rocketmq.protocol.names import group_name, topic_name
+from node.rocketmq.protocol.statuses import OK, CallRefusedError, status_of
 from node.runtime.message_bounds import bounded_message
 from node.services.calls import cancel_all
 from quorumlog.pb import rocketmq_pb2 as pb
-from quorumlog.pb.rocketmq_pb2 import TelemetryCommand
+from quorumlog.pb.rocketmq_pb2 import Code, TelemetryCommand
 
+SUBSCRIPTION_COUNT_MAX: Final = 1_024
+"""Of one consumer."""
 AGAIN_S: Final = 1.0
 """Time after which the first settings are sent once more: a client with several topics may miss
 them while it still asks for routes, and would wait for minutes."""
@@ -101,15 +104,24 @@ class Telemetry:
             topics = frozenset(topic.name for topic in asked.publishing.topics)
             self._clients.sends_to(client, topics)
             subscribed = asked.subscription
-            filters = {
-                one.topic.name: one.expression.expression.removeprefix("*")
-                for one in subscribed.subscriptions
-            }
-            self._clients.consumes(client, subscribed.group.name, filters)
+            if subscribed.group.name:
+                self._clients.consumes(client, group_name(subscribed.group), _filters(subscribed))
         except Exception as error:  # noqa: BLE001 - reported to the client.
             self._on_failure(error)
             return TelemetryCommand(status=status_of(error))
         return TelemetryCommand(status=OK, settings=settings)
+
+
+def _filters(subscribed: pb.Subscription) -> dict[str, str]:
+    """Return what a consumer reads: filters by topic. Raises CallRefusedError."""
+    count = len(subscribed.subscriptions)
+    if count > SUBSCRIPTION_COUNT_MAX:
+        text = f"{count} subscriptions, the limit is {SUBSCRIPTION_COUNT_MAX}"
+        raise CallRefusedError(Code.BAD_REQUEST, text)
+    return {
+        topic_name(one.topic, for_reading=True): one.expression.expression.removeprefix("*")
+        for one in subscribed.subscriptions
+    }
 
 
 def put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> bool:

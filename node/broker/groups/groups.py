@@ -6,7 +6,7 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -105,23 +105,26 @@ class Groups:
             (names[queue.topic], queue.queue_id) for queue in request.queues if queue.topic in names
         )
         self._members.note_queues(request.group, request.client_id, queues)
+        divided = await self._divided(request, shares) if shares.is_classic else []
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
             is_divided=shares.is_classic and not request.is_broadcasting,
-            queues=self._divided(request, shares) if shares.is_classic else (),
+            queues=divided,
             warnings=shares.warnings,
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
         )
 
-    def _divided(self, request: HeartbeatRequest, shares: Shares) -> Iterator[common_pb2.QueueId]:
-        """Yield the queues that members of the classic protocol leave to a member: these ask for no
+    async def _divided(self, request: HeartbeatRequest, shares: Shares) -> list[common_pb2.QueueId]:
+        """Return the queues that members of the classic protocol leave to a member: these get no
         list by topic, so all members count for each."""
-        context, names = self._context, [*request.topics, retry_topic(request.group)]
+        context = self._context
+        names = [*sorted({*request.topics}), retry_topic(request.group)]
         own, elsewhere = context.identity.group, list(self._other_groups(names))
-        for topic in names:
+        divided = []
+        async for topic in context.turn.over(names):
             counts = {
                 other.group: route.queue_count
                 for other in elsewhere
@@ -133,7 +136,8 @@ class Groups:
                 counts[own] = found.queue_count
             ids, count = shares.client_ids, context.identity.name_count
             for queue_id in queues_of_member(own, counts, count, request.client_id, ids):
-                yield common_pb2.QueueId(topic=topic, queue_id=queue_id)
+                divided.append(common_pb2.QueueId(topic=topic, queue_id=queue_id))
+        return divided
 
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""

@@ -167,7 +167,8 @@ class Members:
         self, reporter: int, groups: Mapping[str, Reported], now_ms: int, *, is_whole: bool
     ) -> bool:
         """Take what a node says of its members: of all groups, or of those that changed. Return
-        whether the node has to report the whole. Raises LimitReachedError, BusyError."""
+        whether the node has to report the whole. Members over the limit of a group are left
+        out."""
         self.begin_term(now_ms)
         self._forget_silent_nodes(now_ms)
         node = self._nodes.get(reporter)
@@ -202,17 +203,20 @@ class Members:
             group.reported[reporter] = Reported(taken, reported.filters)
         else:
             names.discard(name)
-        gone = old.kinds.keys() - reported.kinds.keys()
+        gone = old.kinds.keys() - reported.kinds.keys()  # Of those taken, so each is a member.
         for client_id in gone:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
         is_popping = self._kind(group, now_ms) is MemberKind.POPPING
         is_popping &= not self._unsettled_ms(now_ms)
+        limit = self._context.limits.group_member_count_max
         for client_id, of_report in reported.kinds.items():
             known = group.members.get(client_id)
             # Of a member that is new to a popping group: it may not have told yet.
             kind = MemberKind.POPPING if is_popping else of_report
             if known is None:
+                if len(group.members) >= limit:
+                    continue  # It keeps no other group from being reported, and gets no queues.
                 known = self._add(name, group, client_id, kind, 0)
             known.nodes.add(reporter)
             taken[client_id] = kind
@@ -294,13 +298,6 @@ class Members:
         self.begin_term(now_ms)
         return [name for name in list(self._groups) if self._group(name, now_ms) is not None]
 
-    def readers_of(self, topic: str, now_ms: int) -> Iterator[str]:
-        """Yield the groups with members that read a topic."""
-        for name in self.groups(now_ms):
-            group = self._groups[name]
-            if topic in _topics_of(group) or any(topic in m.topics for m in group.members.values()):
-                yield name
-
     # --- Terms ---
 
     def begin_term(self, now_ms: int) -> None:
@@ -363,11 +360,12 @@ class Members:
     def _shares(self, name: str, group: _Group, topics: frozenset[str], kind: MemberKind) -> Shares:
         rows = sorted((n, m) for n, m in group.members.items() if m.kind is kind)
         told = _topics_of(group)
-        readers = {}
-        for topic in sorted(topics):
-            found = [i for i, (_, m) in enumerate(rows) if topic in (told if m.nodes else m.topics)]
-            if len(found) < len(rows):
-                readers[topic] = found
+        of_members = [told if m.nodes else m.topics for _, m in rows]
+        common = frozenset.intersection(*set(of_members))  # Most name the same.
+        readers = {
+            topic: [i for i, named in enumerate(of_members) if topic in named]
+            for topic in sorted(topics - common)
+        }
         is_classic = any(m.nodes for _, m in rows)
         client_ids = [n for n, _ in rows]
         warnings = self._warnings(name, group)

@@ -121,6 +121,8 @@ class Member:
     last_seen_unix_ms: int
     size_bytes: int = 0
     """What the account pays for: the row, and the subscriptions of the group that it told."""
+    is_popping: bool = False
+    """Whether it takes messages by pop, which its heartbeats do not tell."""
 
     @property
     def is_connected(self) -> bool:
@@ -135,8 +137,6 @@ class Group:
     consume_type: str = ""
     message_model: str = ""
     consume_from: str = ""
-    is_popping: bool = False
-    """Whether its consumers take messages by pop, which their heartbeats do not tell."""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
     by_address: dict[str, dict[str, Subscription]] = field(default_factory=dict)
@@ -329,7 +329,8 @@ class Clients:
             self._unbind(row.key, old)
             if not row.is_paid:
                 old.account.give_back(Kind.MEMBERS, old.size_bytes)
-        member = replace(client, size_bytes=row.row_size_bytes)
+        is_popping = old is not None and old.is_popping
+        member = replace(client, size_bytes=row.row_size_bytes, is_popping=is_popping)
         group.members[client.client_id] = member
         of_connection = self._members_of.setdefault(member.connection, {})
         of_connection.setdefault(row.key, {})[client.client_id] = None
@@ -394,11 +395,13 @@ class Clients:
                 self._remove(key, [one.client_id for one in gone])
             yield
 
-    def popping(self, group: str) -> None:
-        """Note that the consumers of a group take messages by pop."""
-        known = self.consumers.get(group)
-        if known is not None and not known.is_popping:
-            known.is_popping = True
+    def popping(self, group: str, client_id: str, account: Account) -> None:
+        """Note that a consumer, which is the caller's, takes messages by pop."""
+        member = self._member((True, group), client_id)
+        if member is None or member.account.address.what != account.address.what:
+            return
+        if not member.is_popping:
+            member.is_popping = True
             self.changed.add(group)
 
     def consumer_groups(self) -> Iterable[str]:
@@ -412,10 +415,15 @@ class Clients:
             return None
         is_broadcasting = known.message_model == BROADCASTING
         kind = MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
-        kind = MemberKind.POPPING if known.is_popping else kind
         found = [one for of_host in known.by_address.values() for one in of_host.values()]
         filters = {one.topic: one.expression if one.is_sql or one.tags else "" for one in found}
-        return Reported({one.client_id: kind for one in known.connected()}, filters)
+        return Reported(
+            {
+                one.client_id: MemberKind.POPPING if one.is_popping else kind
+                for one in known.connected()
+            },
+            filters,
+        )
 
     def producer(self, client_id: str) -> Member | None:
         """Return a producer by its client id; None if none is registered here."""

@@ -156,7 +156,7 @@ class Forwarder:
         try:
             channel = await self._channel(node_address, 0)
             answer = await channel.ask(command, _TOLD_S)
-        except (NotConnectedError, BrokenError) as error:
+        except (NotConnectedError, BrokenError, ValueError) as error:  # The last one: too large.
             raise NothingDoneError(_unavailable(f"{node_address}: {error}")) from error
         if marks.LED_ELSEWHERE in answer.ext:
             raise NothingDoneError(_unavailable(f"{node_address} does not lead any more"))

@@ -243,6 +243,15 @@ async def refuses_settings(gateway: Gateway) -> None:
         assert command.status.code == Code.BAD_REQUEST
     failed = gateway.rocketmq.counters.failed
     assert failed["MessagingService/Telemetry", "BAD_REQUEST"] == 2
+    for name, count, code in (("t" * 999, 1, Code.ILLEGAL_TOPIC), ("t", 1_025, Code.BAD_REQUEST)):
+        entry = pb.SubscriptionEntry(topic=pb.Resource(name=name))
+        group = pb.Resource(name="g")
+        asked = pb.Settings(
+            subscription=pb.Subscription(group=group, subscriptions=[entry] * count)
+        )
+        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), asked)
+        assert command.status.code == code
+    assert gateway.rocketmq.clients.reported("g") is None
 
 
 def not_foreseen(error: Exception) -> None:

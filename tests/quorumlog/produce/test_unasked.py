@@ -1,6 +1,8 @@
 """No failure that nobody asked about is dropped silently, and no message that waits."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -83,3 +85,31 @@ def _block(cluster: FakeCluster) -> None:
     unasked._warn_all()
     producer.abort()
     client.close()
+
+
+_CHILD = """
+import logging, multiprocessing
+from quorumlog.produce import unasked
+
+class Producer:
+    def count(self):
+        return 3
+
+def work():
+    global kept
+    kept = Producer()
+    unasked.watch(kept.count)
+
+logging.basicConfig()
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+"""
+
+
+def test_a_worker_of_multiprocessing_is_a_program_that_ends() -> None:
+    """It does not run what is registered at exit."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("3 messages had no receipt") == 1

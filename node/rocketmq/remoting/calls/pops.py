@@ -56,7 +56,9 @@ class PopCalls(Calls):
     async def assignment(self, request: Request) -> Answer:
         """Return what a consumer reads: every broker name by pop, and the retry topic by one
         member alone, by pull."""
-        self._shared.clients.popping(text_in(document_of(request.command.body), "consumerGroup"))
+        document = document_of(request.command.body)
+        group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
+        self._shared.clients.popping(group, client_id, request.account)
         await self._flush()
         return await self._shared.ask_leader(request, self._assigned)
 

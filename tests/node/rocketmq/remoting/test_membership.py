@@ -223,3 +223,31 @@ async def test_a_member_that_pops_waits_until_no_other_shares_the_group(
         assert members.sharing(GROUP, node.clock.now_ms) == ["b"]
         members.leave(GROUP, "b", node.clock.now_ms)
         members.check_popping(GROUP, node.clock.now_ms)
+
+
+async def test_no_stranger_changes_how_others_read(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        members = gateway.node.broker.group_members
+        client, stranger = await gateway.client(), await gateway.client("127.0.0.2")
+        await client.heartbeat("m@1", group=GROUP)
+        for client_id in ("m@1", "another", ""):
+            query = {"topic": "orders", "consumerGroup": GROUP, "clientId": client_id}
+            await stranger.ask(ASSIGNMENT, body=json.dumps(query).encode())
+        assert members.sharing(GROUP, 0) == ["m@1"]
+        await client.ask(ASSIGNMENT, body=json.dumps(query | {"clientId": "m@1"}).encode())
+        assert members.sharing(GROUP, 0) == []
+
+
+async def test_a_group_with_too_many_members_keeps_no_other_from_being_reported(
+    tmp_path: Path,
+) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        members, limit = gateway.node.broker.group_members, Limits().group_member_count_max
+        many = Reported({f"c{n}": MemberKind.SHARING for n in range(limit + 9)}, {"orders": ""})
+        last = Reported({"m@1": MemberKind.SHARING}, {"orders": ""})
+        for groups in ({"a": many, "z": last}, {"a": last}, {"a": many}):
+            assert not members.report(7, groups, 0, is_whole=len(groups) > 1)
+        assert len(members.sharing("a", 0)) == limit
+        assert members.sharing("z", 0) == ["m@1"]
+        members.report(7, {}, 0, is_whole=True)
+        assert members.total_count == 0
