@@ -400,6 +400,7 @@ class Client:
         start: Start = "first",
         tags: Sequence[str] = (),
         sql: str = "",
+        client_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> PopConsumer:
         """Make a consumer that takes single messages and acknowledges each alone.
@@ -412,7 +413,8 @@ class Client:
         """
         options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
         names = [topics] if isinstance(topics, str) else list(topics)
-        return self._made.add(PopConsumer(self.broker_groups, group, names, options))
+        own_id = client_id or f"{self.client_id}#{secrets.token_hex(4)}"
+        return self._made.add(PopConsumer(self.broker_groups, group, names, options, own_id))
 
     async def consume(
         self, topic: str, *, group: str | None = None, **options: Any

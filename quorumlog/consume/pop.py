@@ -19,6 +19,7 @@ from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.membership import AWAY_MS
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -26,7 +27,7 @@ from quorumlog.errors import (
     StaleHandleError,
     UnknownTopicError,
 )
-from quorumlog.pb import pop_pb2
+from quorumlog.pb import consumer_pb2, pop_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.compression import CompressedMessage
 from quorumlog.records.message import Message
@@ -100,12 +101,17 @@ class PopConsumer:
     """Receives single messages for a group. Made by `client.pop_consumer()`.
 
     Every message has to be acknowledged; else it comes again when its invisible time is over, and
-    after the group's last attempt it is a dead letter. A group that consumes by pop must not
-    consume the same topic as members (`group_consumer`): either would set the other's offsets.
+    after the group's last attempt it is a dead letter. Until it is closed the consumer is a member
+    of the group; members that divide its queues (`group_consumer`) are refused beside it.
     """
 
     def __init__(
-        self, groups: BrokerGroups, group: str, topics: Sequence[str], options: PopOptions
+        self,
+        groups: BrokerGroups,
+        group: str,
+        topics: Sequence[str],
+        options: PopOptions,
+        client_id: str,
     ) -> None:
         if not topics or len(set(topics)) != len(topics):
             raise InvalidRequestError(
@@ -115,6 +121,7 @@ class PopConsumer:
         self.topics = tuple(topics)
         self._groups = groups
         self._options = options
+        self.client_id = client_id
         self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         """Names of calls that brought no message, by topic and broker group: the next calls use
         them, and get the messages that may have been taken under them."""
@@ -230,6 +237,7 @@ class PopConsumer:
             attempt_id=attempt_id,
             start=_START[options.start],
             cluster_id=self._groups.cluster_id,
+            client_id=self.client_id,
         )
         deadline = Deadline(options.timeout_ms + wait_ms)
         response = pop_pb2.ReceiveResponse()
@@ -357,6 +365,19 @@ class PopConsumer:
                 await self.nack(message)
         except QuorumlogError:
             pass  # The messages come again when their invisible time is over.
+        asked = {name for _, name in self._unanswered}
+        await asyncio.gather(*(self._leave(self._groups.get(name)) for name in sorted(asked)))
+
+    async def _leave(self, broker_group: BrokerGroup) -> None:
+        request = consumer_pb2.LeaveGroupRequest(group=self.group, client_id=self.client_id)
+        if broker_group.is_away:
+            return  # Its session ends there.
+        try:
+            await broker_group.calls.leader(
+                "consumer", "LeaveGroup", request, Deadline(AWAY_MS), is_repeatable=True
+            )
+        except QuorumlogError:
+            pass  # Its session ends there.
 
     async def __aenter__(self) -> Self:
         return self

@@ -235,6 +235,12 @@ class Context:
             expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
             raise BadRequestError(field, expected, repr(name[: limit + 1]))
 
+    def check_client(self, client_id: str) -> None:
+        """Raise BadRequestError for a client id that is empty or too long."""
+        limit = 2 * self.limits.name_size_characters_max
+        if not 1 <= len(client_id) <= limit:
+            raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
+
 
 def _ignore(_error: CorruptionError | DerivedFileError) -> None:
     """Ignore damage: no repair is connected."""

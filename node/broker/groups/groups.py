@@ -80,7 +80,7 @@ class Groups:
         context, limits = self._context, self._context.limits
         context.check_cluster(request.cluster_id)
         context.check_name("group", request.group)
-        self._check_client(request.client_id)
+        context.check_client(request.client_id)
         topics = frozenset(request.topics)
         if not 1 <= len(topics) <= limits.member_topic_count_max:
             expected = f"1 to {limits.member_topic_count_max} of them"
@@ -144,11 +144,6 @@ class Groups:
         self._context.check_leads()
         self._members.leave(request.group, request.client_id, self._clock_ms())
         return LeaveGroupResponse()
-
-    def _check_client(self, client_id: str) -> None:
-        limit = 2 * self._context.limits.name_size_characters_max
-        if not 1 <= len(client_id) <= limit:
-            raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
 
     # --- Offsets ---
 

@@ -2,9 +2,10 @@
 
 Owns sessions and generations; must not know offsets or the log. Members are not replicated: they
 send heartbeats, and nodes report the members that talk RocketMQ's protocols to them. A new leader
-knows them all after one round of both. Until then it names no member of a group that exists, so
-that the first one to call does not take all queues. A session is over when a call looks at it; a
-timer gives back what members hold that no call looks at.
+knows them all after one round of both. Until then it names no member of a group, so that the first
+one to call does not take all queues; only where no topic is older than the term there are no
+members to wait for. A session is over when a call looks at it; a timer gives back what members hold
+that no call looks at.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ _ROW_SIZE_BYTES: Final = 700
 _TOPIC_SIZE_BYTES: Final = 250
 _QUEUE_SIZE_BYTES: Final = 150
 """Memory of a member, of a topic with its name and of a queue, at most about."""
+_HOLDING_MS_MAX: Final = 60_000
+"""Time for which a member that takes messages by pop counts as alive, after its last call, if their
+invisible time is that long."""
 _NO_TOPICS: Final = frozenset[str]()
 
 
@@ -60,12 +64,12 @@ class Shares(NamedTuple):
 
 
 class _Member:
-    __slots__ = ("charge", "kind", "nodes", "queues", "seen_ms", "strategy", "topics")
+    __slots__ = ("charge", "kind", "nodes", "queues", "strategy", "topics", "until_ms")
 
     def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
         self.kind, self.charge = kind, charge
-        self.seen_ms = 0
-        """Time of its last heartbeat."""
+        self.until_ms = 0
+        """The end of its session, if it sends heartbeats."""
         self.nodes: set[int] = set()
         """Those that report it; none: it sends heartbeats."""
         self.topics, self.strategy = _NO_TOPICS, ""
@@ -110,7 +114,10 @@ class Members:
         self._groups: dict[str, _Group] = {}
         self._nodes: dict[int, _Node] = {}
         self._term = -1
-        self._term_began_ms = 0
+        self._settled_ms = 0
+        """When all members of older terms had time to speak."""
+        self._refused = set[str]()
+        """Groups that were asked about before; they count as changed then."""
         self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.total_count = 0
@@ -138,13 +145,38 @@ class Members:
             self._check_kind(group, found, kind, now_ms)
             member = self._add(group, found, client_id, kind, _size_bytes(topics, frozenset()))
         is_known = (member.topics, member.kind, member.strategy) == (topics, kind, strategy)
-        member.seen_ms = now_ms
+        member.until_ms = now_ms + self._context.limits.session_ms
         if not is_known:
             member.resize(topics, member.queues)
             member.topics, member.kind, member.strategy = topics, kind, strategy
             self._changed(found)
         self.check_settled(group, now_ms)
         return self._shares(group, found, topics, kind)
+
+    def receive(
+        self, group: str, client_id: str, topic: str, now_ms: int, wait_ms: int, invisible_ms: int
+    ) -> None:
+        """Note that a client waits for messages by pop, or has got some.
+
+        Raises GroupKindError, LimitReachedError, BusyError.
+        """
+        self.begin_term(now_ms)
+        found = self._group(group, now_ms) or _Group(self._next_generation())
+        self._check_kind(group, found, MemberKind.POPPING, now_ms)
+        member = found.members.get(client_id)
+        topics = (member.topics if member is not None else _NO_TOPICS) | {topic}
+        limit = self._context.limits.member_topic_count_max
+        if len(topics) > limit:
+            raise LimitReachedError(f"topics of member {client_id!r}", len(topics), limit)
+        if member is None:
+            size_bytes = _size_bytes(topics, frozenset())
+            member = self._add(group, found, client_id, MemberKind.POPPING, size_bytes)
+        if (member.topics, member.kind) != (topics, MemberKind.POPPING):
+            member.resize(topics, member.queues)
+            member.topics, member.kind = topics, MemberKind.POPPING
+            self._changed(found)
+        holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
+        member.until_ms = max(member.until_ms, now_ms + wait_ms + holding_ms)
 
     def leave(self, group: str, client_id: str, now_ms: int) -> None:
         """Forget a member, if it is one."""
@@ -171,6 +203,10 @@ class Members:
         out."""
         self.begin_term(now_ms)
         self._forget_silent_nodes(now_ms)
+        if self._refused and not self.unsettled_ms(now_ms):
+            for group in filter(None, map(self._groups.get, self._refused)):
+                self._changed(group)
+            self._refused.clear()
         node = self._nodes.get(reporter)
         if node is None:
             if not is_whole:
@@ -208,7 +244,7 @@ class Members:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
         is_popping = self._kind(group, now_ms) is MemberKind.POPPING
-        is_popping &= not self._unsettled_ms(now_ms)
+        is_popping &= not self.unsettled_ms(now_ms)
         limit = self._context.limits.group_member_count_max
         for client_id, of_report in reported.kinds.items():
             known = group.members.get(client_id)
@@ -254,11 +290,10 @@ class Members:
             if found is not None:
                 self._check_kind(group, found, MemberKind.POPPING, now_ms)
 
-    def unsettled_ms(self, group: str, now_ms: int) -> int:
-        """Return the time for which a new leader does not know whether members divide the queues
-        of a group; 0: it knows."""
+    def unsettled_ms(self, now_ms: int) -> int:
+        """Return the time for which a new leader does not know the members; 0: it knows."""
         self.begin_term(now_ms)
-        return self._unsettled_ms(now_ms) if group in self._context.state.groups else 0
+        return max(0, self._settled_ms - now_ms)
 
     def popping(self, group: str, now_ms: int) -> list[str]:
         """Return the members of a group that take messages by pop. Raises NotReadyError."""
@@ -305,7 +340,9 @@ class Members:
         term = self._context.driver.term
         if term != self._term:
             self.end()
-            self._term, self._term_began_ms = term, now_ms
+            is_first = not self._context.state.topics
+            self._term = term
+            self._settled_ms = 0 if is_first else now_ms + self._context.limits.group_settle_ms
 
     def end(self) -> None:
         """Forget everything: this node leads no longer."""
@@ -316,20 +353,18 @@ class Members:
         for name, group in list(self._groups.items()):
             self._remove(name, group, list(group.members))
         self._nodes.clear()
+        self._refused.clear()
 
     def check_settled(self, group: str, now_ms: int) -> None:
-        """Raise NotReadyError in an existing group before all members had time for a heartbeat."""
-        self.begin_term(now_ms)
-        left_ms = self._unsettled_ms(now_ms)
-        if left_ms and group in self._context.state.groups:
+        """Raise NotReadyError before all members had time for a heartbeat."""
+        left_ms = self.unsettled_ms(now_ms)
+        if left_ms:
+            if group in self._groups:
+                self._refused.add(group)
             own = self._context.driver.node_id
             error = NotReadyError(self._term).with_leader(own, self._context.address_of(own))
             error.retry_after_ms = left_ms
             raise error
-
-    def _unsettled_ms(self, now_ms: int) -> int:
-        """Return the time that is left to collect the members in this term."""
-        return max(0, self._term_began_ms + self._context.limits.group_settle_ms - now_ms)
 
     # --- Kinds ---
 
@@ -338,7 +373,7 @@ class Members:
         of this kind is left. Those that share go first where a new leader finds both."""
         kinds = {one.kind for one in group.members.values()} - {MemberKind.BROADCASTING}
         first = min(kinds, default=None)
-        if self._unsettled_ms(now_ms):
+        if self.unsettled_ms(now_ms):
             return first
         if group.kind not in kinds:
             group.kind = first
@@ -347,7 +382,7 @@ class Members:
     def _check_kind(self, name: str, group: _Group, kind: MemberKind, now_ms: int) -> None:
         """Raise GroupKindError for a member that would read what others of another kind read, too.
         Those that share are collected first."""
-        if kind is MemberKind.SHARING and self._unsettled_ms(now_ms):
+        if kind is MemberKind.SHARING and self.unsettled_ms(now_ms):
             return
         found = self._kind(group, now_ms)
         if found not in (None, kind) and kind is not MemberKind.BROADCASTING:
@@ -382,8 +417,7 @@ class Members:
         group = self._groups.get(name)
         if group is None:
             return None
-        oldest_ms = now_ms - self._context.limits.session_ms
-        expired = [n for n, m in group.members.items() if not m.nodes and m.seen_ms <= oldest_ms]
+        expired = [n for n, m in group.members.items() if not m.nodes and m.until_ms <= now_ms]
         if expired:
             self._remove(name, group, expired)
         return group if group.members else None

@@ -91,13 +91,15 @@ class Receives:
             await self._context.turn.next()
         receive = self._checked(request)
         self.receives_total += 1
-        loop = asyncio.get_running_loop()
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
+        if request.client_id:
+            self._note_member(receive, request.client_id, wait_ms)
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         busy_deadline = max(deadline, loop.time() + _BUSY_S)
         hint, conflicts = None, 0
         while True:
-            unsettled_ms = self._members.unsettled_ms(receive.group, self._context.clock_ms())
+            unsettled_ms = self._members.unsettled_ms(self._context.clock_ms())
             if unsettled_ms:
                 left_s = deadline - loop.time()
                 if left_s <= 0:
@@ -167,6 +169,19 @@ class Receives:
             # A consumer of an orderly group handles an answer in its order.
             request.is_fifo and request.is_one_of_each and not is_orderly,
             caller(),
+        )
+
+    def _note_member(self, receive: _Receive, client_id: str, wait_ms: int) -> None:
+        """Raises UnknownTopicError, BadRequestError, and as `Members.receive`."""
+        self._context.check_client(client_id)
+        self._context.topic(receive.topic)
+        self._members.receive(
+            receive.group,
+            client_id,
+            receive.topic,
+            self._context.clock_ms(),
+            wait_ms,
+            receive.invisible_ms,
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:

@@ -28,6 +28,7 @@ class FakeBroker:
         self.given: dict[tuple[str, str], list[str]] = {}
         self.acked: list[str] = []
         self.nacked: list[str] = []
+        self.left: list[str] = []
         self.asked_count = 0
         self.refusals: dict[str, Exception] = {}
         self.gate = asyncio.Event()
@@ -44,8 +45,11 @@ class FakeBroker:
             self.grown.notify_all()
 
     async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert service == "pop"
+        assert service == "consumer" if method == "LeaveGroup" else "pop"
         return await getattr(self, method)(request)
+
+    async def LeaveGroup(self, request: Any) -> Any:  # noqa: N802
+        self.left.append(request.client_id)
 
     async def Receive(self, request: Any) -> Any:  # noqa: N802 - as on the wire.
         self.asked_count += 1
@@ -81,7 +85,7 @@ class FakeBroker:
 
 def consumer_of(broker: Any, *topics: str) -> PopConsumer:
     options = PopOptions.of(30, (), "", False, "first", 10_000)
-    return PopConsumer(broker, "g", topics or ("orders",), options)
+    return PopConsumer(broker, "g", topics or ("orders",), options, "me@1")
 
 
 def bodies(*messages: PopMessage) -> str:
@@ -195,6 +199,7 @@ async def test_a_closing_consumer_gives_prefetched_messages_back() -> None:
     consumer = consumer_of(broker)
     assert bodies(await anext(consumer)) == "a"
     await asyncio.gather(consumer.close(), consumer.close())
+    assert broker.left == ["me@1"]
     assert sorted(broker.nacked) == ["b", "c"]
     for call in (consumer.receive, consumer.__anext__):
         with pytest.raises(errors.ClosedError):

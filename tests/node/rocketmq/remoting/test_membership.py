@@ -15,6 +15,7 @@ from quorumlog.pb.consumer_pb2 import (
     GroupOffset,
     HeartbeatRequest,
     HeartbeatResponse,
+    LeaveGroupRequest,
 )
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from tests.node.rocketmq.remoting.clients import (
@@ -214,7 +215,7 @@ async def test_a_member_that_pops_waits_until_no_other_shares_the_group(
         if is_new:
             with pytest.raises(NotReadyError):
                 await beat(gateway, "b")
-            assert members.unsettled_ms(GROUP, node.clock.now_ms) == Limits().group_settle_ms
+            assert members.unsettled_ms(node.clock.now_ms) == Limits().group_settle_ms
             node.clock.now_ms += Limits().group_settle_ms
         await beat(gateway, "b")
         members.report(1, {}, node.clock.now_ms, is_whole=True)  # The first one left.
@@ -223,6 +224,54 @@ async def test_a_member_that_pops_waits_until_no_other_shares_the_group(
         assert members.sharing(GROUP, node.clock.now_ms) == ["b"]
         members.leave(GROUP, "b", node.clock.now_ms)
         members.check_popping(GROUP, node.clock.now_ms)
+
+
+async def test_who_receives_is_a_member_until_its_session_ends(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        node, groups = gateway.node, gateway.node.broker.groups
+        members, pop = node.broker.group_members, node.broker.pop
+        asked = ReceiveRequest(
+            group=GROUP, topic="orders", queue_id=-1, client_id="p@1", invisible_ms=30_000
+        )
+        delete, leave = DeleteGroupRequest(group=GROUP), LeaveGroupRequest(group=GROUP)
+        for session_end_ms in (0, 30_000):
+            await pop.receive(asked)
+            described = await groups.describe_group(DescribeGroupRequest(group=GROUP))
+            assert (list(described.client_ids), list(described.info.topics)) == (
+                ["p@1"],
+                ["orders"],
+            )
+            with pytest.raises(GroupNotEmptyError):
+                await groups.delete_group(delete)
+            with pytest.raises(GroupKindError, match="by pop"):
+                await beat(gateway, "a")
+            if session_end_ms:
+                node.clock.now_ms += session_end_ms - 1
+                assert list(members.clients_of(GROUP, node.clock.now_ms)) == ["p@1"]
+                node.clock.now_ms += 1
+            else:
+                leave.client_id = "p@1"
+                await groups.leave_group(leave)
+            assert members.clients_of(GROUP, node.clock.now_ms) == {}
+        await beat(gateway, "a")
+        with pytest.raises(GroupKindError, match="by queue"):
+            await pop.receive(asked)
+
+
+async def test_members_that_a_new_leader_refused_to_name_are_notified_later(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        node, members = gateway.node, gateway.node.broker.group_members
+        node.driver.term += 1
+        for count in range(1, 3):
+            kinds = {f"m@{number}": MemberKind.SHARING for number in range(count)}
+            members.report(1, {GROUP: Reported(kinds, {})}, node.clock.now_ms, is_whole=count == 1)
+            with pytest.raises(NotReadyError):
+                members.sharing(GROUP, node.clock.now_ms)
+        generation, _ = members.changed_since(1, 0)
+        node.clock.now_ms += Limits().group_settle_ms
+        members.report(1, {}, node.clock.now_ms, is_whole=False)
+        assert members.changed_since(1, generation)[1] == [GROUP]
+        assert members.sharing(GROUP, node.clock.now_ms) == ["m@0", "m@1"]
 
 
 async def test_no_stranger_changes_how_others_read(tmp_path: Path) -> None:
