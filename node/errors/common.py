@@ -370,9 +370,12 @@ class GroupNotEmptyError(NodeError):
     """The group has members that are alive. The state is unchanged."""
 
     code, status = "node.group_not_empty", "FAILED_PRECONDITION"
-    text = "group {group!r} has {member_count} members; stop them first"
+    text = (
+        "group {group!r} has members, {client_id!r} among them; stop them first, or wait up to "
+        "60 s for one that crashed"
+    )
     group: str
-    member_count: int
+    client_id: str
 
 
 class MessageNotFoundError(NodeError):

@@ -260,7 +260,7 @@ class Groups:
         now_ms = self._clock_ms()
         clients = self._members.clients_of(group, now_ms)
         if clients:
-            raise GroupNotEmptyError(group, len(clients))
+            raise GroupNotEmptyError(group, next(iter(clients)))
         self._members.check_settled(group, now_ms)
 
     def _queue(self, topic: str, queue_id: int, offset: int) -> GroupQueue:

@@ -48,7 +48,7 @@ EXAMPLES: list[NodeError] = [
     errors.TopicNotReadableError("orders", 2),
     errors.UnknownQueueError("orders", 9, 4),
     errors.UnknownGroupError("readers"),
-    errors.GroupNotEmptyError("readers", 2),
+    errors.GroupNotEmptyError("readers", "a@1"),
     errors.MessageNotFoundError("00"),
     group_errors.GroupDisabledError("g", "consuming"),
     group_errors.TopicForbiddenError("g", "t"),
