@@ -23,10 +23,6 @@ three properties with names of groups and topics, 1,100 bytes with the longest n
 
 TEST_VARIABLE: Final = "QUORUMLOG_TEST_PORT_LIMITS"
 
-LARGE_RECORD_SIZE_BYTES: Final = 16 * KIB
-"""After a larger record a reader of one record per queue yields to the event loop: reading 4 MiB
-takes some ms."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -5,7 +5,6 @@ import contextlib
 import os
 import resource
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,7 @@ from node.services.bounds.response_watch import (
 from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
-from tests.node.processes import SingleNode, typed_error
+from tests.node.processes import SingleNode
 from tests.node.services.bounds.callers import Callers, unshared
 from tests.node.services.bounds.half_senders import metric
 from tests.node.services.bounds.http2 import HalfSender
@@ -72,16 +71,8 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
                 sender.send(stream, data)
 
         wait_for("a full table", lambda: metric(node, HELD) > 100 * MIB)
-        began_s = time.monotonic()
-        taken, refused = 0, set[str]()
-        while taken < 5:  # Busy at first: nothing has been stuck for long yet.
-            assert time.monotonic() < began_s + 30
-            try:
-                taken += client.pull("orders", max_size_bytes=16 * MIB).record_count > 0
-            except grpc.RpcError as error:
-                refused.add(typed_error(error).code)
-        assert refused <= {"node.responses_wait"}
-        assert metric(node, "responses_cut_total") > 0
+        for _ in range(5):  # They wait in the share of their address.
+            assert client.pull("orders", max_size_bytes=16 * MIB).record_count > 0
         assert metric(node, HELD) <= WAITING_SIZE_BYTES_MAX
         # Each response is there up to three times while it is made, and malloc keeps what it had:
         # 0.9 to 1.4 GiB measured. All 200 would be 3 GiB, and stay.
