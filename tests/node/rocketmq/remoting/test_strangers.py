@@ -9,7 +9,6 @@ from typing import Final
 
 import pytest
 
-from node.config.limits import Limits
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX
 from node.runtime.accounts import MIB, Kind, Limit
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, ListGroupsRequest
