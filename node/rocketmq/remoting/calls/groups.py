@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from node.broker.groups.members import MemberKind
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
@@ -21,7 +22,6 @@ from node.rocketmq.remoting.calls.json_bodies import (
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import (
-    BROADCASTING,
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
     TOPICS_OF_GROUP_MAX,
@@ -107,6 +107,7 @@ class GroupCalls(Calls):
             unix_ms(),
         )
         self.clients.put(client, producers, consumers)
+        request.connection.client_id = client_id
         await self.reports.flush()
         for group in producers:
             self._on_producer(group, request.account)
@@ -164,9 +165,9 @@ class GroupCalls(Calls):
         """Notify the members of a group, in steps: they share out its queues again."""
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
-        if known is None or known.message_model == BROADCASTING:
-            return
-        for member in list(known.connected()):
+        for member in [] if known is None else list(known.connected()):
+            if member.kind is MemberKind.BROADCASTING:
+                continue
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             member.connection.tell(command)
             yield

@@ -113,38 +113,28 @@ def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
     assert reserved.owner((True, "c", "0.0")) is None
 
 
-def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> None:
-    long, limit = "x" * 3_000, Limit("members", size_bytes_max=40_000, address_part=1)
-    accounts, known = Accounts({Kind.MEMBERS: limit}), table()
-    first, second = (member(accounts.open(HERE), one) for one in "ab")
-    known.put(second, [], {"c": reads("t1")})
-    known.put(first, [], {"c": reads("t1", "t2", expression="y" * 500, version=2)})
-    known.put(first, [], {"c": reads("t2", expression=long[:900], version=3)})
-    end(known, first)
-    assert second.account.is_empty is False
-    assert second.account.sizes[Kind.MEMBERS] == known.consumers["c"].members["b"].size_bytes > 900
-    third = member(accounts.open(HERE), "c")
-    with pytest.raises(BusyError):
-        known.put(third, [], {"c": reads("t2", expression=long * 2, version=4)})
-    known.put(third, [], {"c": reads("t2", expression=long[:1_200], version=4)})
-    second.account.take(Kind.MEMBERS, 5_000 - second.account.sizes[Kind.MEMBERS], 0)
-    end(known, third)
-    assert known.consumers["c"].topics == set()
-
-
-def test_no_address_changes_what_another_one_reads() -> None:
+@pytest.mark.parametrize("host", [HERE, THERE])
+def test_no_member_changes_what_another_one_reads(host: str) -> None:
+    """Nor of its own address: not when it joins, changes or leaves, in any order."""
     accounts, known = Accounts(), table()
-    own, stranger = member(accounts.open(HERE)), member(accounts.open(THERE), "b")
-    for first, second in ((own, stranger), (stranger, own)):
-        for one in (first, second):
-            expression, version = ("A", 1) if one is own else ("nothing", 1 << 62)
-            known.put(one, [], {"c": reads("t", expression=expression, version=version)})
-        group = known.consumers["c"]
-        expressions = [group.subscription(host, "t") for host in (HERE, THERE)]
-        assert [one.expression for one in expressions if one] == ["A", "nothing"]
-        known.put(stranger, [], {"c": reads()})
-        end(known, stranger)
-        left = group.subscription(THERE, "t")
-        assert (group.topics, left and left.expression) == ({"t"}, "A")
+    own, other = member(accounts.open(HERE)), member(accounts.open(host), "b")
+    for order in ((own, other), (other, own)):
+        for one in order:
+            told = reads("t", "u", expression="x" * 500, version=1 << 62)
+            known.put(one, [], {"c": reads("t", expression="A") if one is own else told})
+        group, size_bytes = known.consumers["c"], own.account.sizes[Kind.MEMBERS]
+        for host_of, expected in ((HERE, "A" if host is THERE else None), ("10.0.0.3", None)):
+            found = group.subscription("no member", host_of, "t")
+            assert (found.expression if found else None) == expected
+        for change in (reads("t", "v", expression="C", version=1 << 63), reads(), None):
+            if change is None:
+                end(known, other)
+            else:
+                known.put(other, [], {"c": change})
+            reported, found = known.reported("c"), group.subscription("a", HERE, "t")
+            assert (found and found.expression, group.subscription("a", HERE, "u")) == ("A", None)
+            assert reported is not None
+            assert reported.filters["a"] == {"t": "A"}
+            assert own.account.sizes[Kind.MEMBERS] == size_bytes
         end(known, own)
     assert accounts.held(Kind.MEMBERS) == (0, 0)
