@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -58,7 +58,6 @@ class Subscription:
     topic: str
     expression: str
     is_sql: bool
-    version: int
 
     def __post_init__(self) -> None:
         """Raise RefusedError for an expression that is too long, or has separators and no tag."""
@@ -84,14 +83,13 @@ class Subscription:
         """The form in which the leader compares what members read; empty: everything."""
         return self.expression if self.is_sql else " || ".join(sorted(self.tags))
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The form that tools read."""
+    def document(self, version: int) -> dict[str, Any]:
+        """Return the form that tools read."""
         tags = self.tags
         return {
             "topic": self.topic,
             "subString": self.expression,
-            "subVersion": self.version,
+            "subVersion": version,
             "expressionType": SQL if self.is_sql else "TAG",
             "tagsSet": tags,
             "codeSet": [tags_code(tag) for tag in tags],
@@ -104,16 +102,28 @@ class Subscription:
         return row_size_bytes(self.topic, self.expression)
 
 
+Told = tuple[Subscription, int]
+"""What a member reads of a topic, and the version."""
+
+
 class Consumption(NamedTuple):
     """What a heartbeat says of a consumer group."""
 
     consume_type: str
     message_model: str
     consume_from: str
-    subscriptions: dict[str, Subscription]
+    version: int
+    """Of the subscription that the client changed last: when it did, by its clock."""
+    subscriptions: Mapping[str, Subscription]
+    """By topic; one object for members that joined one behind the other and read the same."""
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """See `Reported.filters`."""
+        return {topic: one.filter for topic, one in self.subscriptions.items()}
 
 
-_NO_SUBSCRIPTIONS: Final[Mapping[str, Subscription]] = MappingProxyType({})
+_NOTHING: Final = Consumption("", "", "", 0, MappingProxyType({}))
 
 
 @dataclass(slots=True)
@@ -127,8 +137,8 @@ class Member:
     version: int
     last_seen_s: float
     last_seen_unix_ms: int
-    consumption: Consumption | None = None
-    """What its last heartbeat said; None: it produces."""
+    consumption: Consumption = _NOTHING
+    """What its last heartbeat said of a group of consumers; no other member changes it."""
     size_bytes: int = 0
     """What the account pays for: the row, and the subscriptions."""
     is_popping: bool = False
@@ -140,18 +150,11 @@ class Member:
         return not self.connection.connection.is_ended
 
     @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """What it reads, by topic: no other member changes it."""
-        return _NO_SUBSCRIPTIONS if self.consumption is None else self.consumption.subscriptions
-
-    @property
     def kind(self) -> MemberKind:
         """How it gets messages."""
         if self.is_popping:
             return MemberKind.POPPING
-        is_broadcasting = (
-            self.consumption is not None and self.consumption.message_model == BROADCASTING
-        )
+        is_broadcasting = self.consumption.message_model == BROADCASTING
         return MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
 
 
@@ -167,25 +170,26 @@ class Group:
         return (member for member in self.members.values() if member.is_connected)
 
     @property
-    def newest(self) -> dict[str, Subscription]:
+    def newest(self) -> dict[str, Told]:
         """What members read, by topic: where they differ, what was told last."""
-        told = [one for member in self.connected() for one in member.subscriptions.values()]
-        return {one.topic: one for one in sorted(told, key=attrgetter("version"))}
+        told = sorted((one.consumption for one in self.connected()), key=attrgetter("version"))
+        return {topic: (s, one.version) for one in told for topic, s in one.subscriptions.items()}
 
-    def subscription(self, client_id: str, host: str, topic: str) -> Subscription | None:
+    def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
         address do, else all others; None where these differ, too."""
         own = self.members.get(client_id)
         if own is not None:
-            return own.subscriptions.get(topic)
-        reading = [member for member in self.connected() if topic in member.subscriptions]
-        here = [member for member in reading if member.account.address.what == host]
-        told = [member.subscriptions[topic] for member in here or reading]
-        return told[-1] if len({one.filter for one in told}) == 1 else None
+            found = own.consumption.subscriptions.get(topic)
+            return None if found is None else (found, own.consumption.version)
+        reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
+        reading = [one for one in reading if one.account.address.what == host] or reading
+        told = [(one.consumption.subscriptions[topic], one.consumption.version) for one in reading]
+        return max(told, key=itemgetter(1)) if len({one.filter for one, _ in told}) == 1 else None
 
     def reads(self, topic: str) -> bool:
         """Whether a member reads a topic."""
-        return any(topic in member.subscriptions for member in self.connected())
+        return any(topic in member.consumption.subscriptions for member in self.connected())
 
 
 class _Joining(NamedTuple):
@@ -197,7 +201,7 @@ class _Joining(NamedTuple):
     size_bytes: int
     paid_bytes: int
     """Those that the account of the client pays for already; 0: it does not pay for the row."""
-    consumption: Consumption | None
+    consumption: Consumption
 
 
 class Clients:
@@ -249,14 +253,15 @@ class Clients:
         Raises RefusedError while another address is connected with the same client id, or was a
         moment ago, and BusyError.
         """
-        rows = [self._joining((False, group), client, None) for group in dict.fromkeys(producers)]
+        producing = dict.fromkeys(producers)
+        rows = [self._joining((False, group), client, _NOTHING) for group in producing]
         rows += [self._joining((True, group), client, one) for group, one in consumers.items()]
         grown_bytes = sum(row.size_bytes - row.paid_bytes for row in rows)
         client.account.take(Kind.MEMBERS, grown_bytes, sum(not row.paid_bytes for row in rows))
         for row in rows:
             self._put(client, row)
 
-    def _joining(self, key: _Key, client: Member, consumption: Consumption | None) -> _Joining:
+    def _joining(self, key: _Key, client: Member, consumption: Consumption) -> _Joining:
         """Look at what a heartbeat says of one group. Raises RefusedError."""
         group = self._groups(key).get(key[1]) or Group()
         old = group.members.get(client.client_id)
@@ -264,8 +269,7 @@ class Clients:
         if not paid_bytes:
             self._check_same_address(key, old, client)
         size_bytes = row_size_bytes(client.client_id, key[1], client.language)
-        if consumption is not None:
-            size_bytes += sum(one.size_bytes for one in consumption.subscriptions.values())
+        size_bytes += sum(one.size_bytes for one in consumption.subscriptions.values())
         return _Joining(key, old, size_bytes, paid_bytes, consumption)
 
     def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
@@ -296,9 +300,12 @@ class Clients:
             self._unbind(row.key, old)
             if not row.paid_bytes:
                 old.account.give_back(Kind.MEMBERS, old.size_bytes)
+        told, like = row.consumption, old or next(reversed(group.members.values()), None)
+        if like is not None and like.consumption.subscriptions == told.subscriptions:
+            told = told._replace(subscriptions=like.consumption.subscriptions)
         member = group.members[client.client_id] = replace(
             client,
-            consumption=row.consumption,
+            consumption=told,
             size_bytes=row.size_bytes,
             is_popping=old is not None and old.is_popping,
         )
@@ -383,10 +390,7 @@ class Clients:
         members = [*known.connected()]
         return Reported(
             {one.client_id: one.kind for one in members},
-            {
-                one.client_id: {topic: told.filter for topic, told in one.subscriptions.items()}
-                for one in members
-            },
+            {one.client_id: one.consumption.filters for one in members},
         )
 
     def producer(self, client_id: str) -> Member | None:

@@ -6,7 +6,6 @@ the group's.
 
 import json
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, Final
 
 from orjson import Fragment
@@ -109,15 +108,16 @@ class GroupAdmin(Calls):
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         connections = await self._connections(request, members)
-        rows = [*known.newest.values()]
-        newest = next(one.consumption for one in reversed(members.values()) if one.consumption)
-        found = await self._shared.encoded(request, rows, attrgetter("document"))
+        told, newest = known.newest, next(reversed(members.values())).consumption
+        found = await self._shared.encoded(
+            request, told.values(), lambda row: row[0].document(row[1])
+        )
         document = {
             "connectionSet": connections,
             "consumeFromWhere": newest.consume_from,
             "consumeType": newest.consume_type,
             "messageModel": newest.message_model,
-            "subscriptionTable": dict(zip((one.topic for one in rows), found, strict=True)),
+            "subscriptionTable": dict(zip(told, found, strict=True)),
         }
         return Answer(body=json_body(document))
 
@@ -168,7 +168,7 @@ class GroupAdmin(Calls):
         found = known.newest.get(topic) if known is not None else None
         document: dict[str, Any] = {"group": group, "topic": topic}
         if found is not None:
-            document |= {"subscriptionData": found.document}
+            document |= {"subscriptionData": found[0].document(found[1])}
         return Answer(body=json_body(document))
 
     # --- Progress ---

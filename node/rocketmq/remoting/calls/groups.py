@@ -89,10 +89,12 @@ class GroupCalls(Calls):
         rows = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
         async for row in self._context.turn.over(rows):
             subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
+            versions = (one.get("subVersion", 0) for one in subscriptions)
             consumers[self._group(text_in(row, "groupName"))] = Consumption(
                 text_in(row, "consumeType"),
                 text_in(row, "messageModel"),
                 text_in(row, "consumeFromWhere"),
+                max((n for n in versions if type(n) is int and 0 <= n <= INT64_MAX), default=0),
                 {one.topic: one for one in map(_subscription, subscriptions)},
             )
         if request.connection.connection.is_ended:
@@ -179,10 +181,8 @@ class GroupCalls(Calls):
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:
-    version = row.get("subVersion", 0)
     return Subscription(
         text_in(row, "topic"),
         text_in(row, "subString", EXPRESSION_LENGTH_MAX),
         is_sql(text_in(row, "expressionType")),
-        version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

@@ -142,10 +142,10 @@ class Pulls(Calls):
         group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
         if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
             kind = is_sql(ext.get("expressionType", ""))
-            return Subscription(topic, ext.get("subscription", "*"), kind, version)
+            return Subscription(topic, ext.get("subscription", "*"), kind)
         for mark in (marks.TAGS, marks.SQL):
             if mark in ext:
-                return Subscription(topic, ext[mark], mark == marks.SQL, version)
+                return Subscription(topic, ext[mark], mark == marks.SQL)
         known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
@@ -158,10 +158,10 @@ class Pulls(Calls):
                 f"sent no heartbeat over this connection; send one, then pull again"
             )
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if version > found.version:
+        if version > found[1]:
             text = f"the subscription of {topic[:200]!r} is newer than the one registered"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return found
+        return found[0]
 
 
 def _next(response: PullResponse, offset: int) -> int:
