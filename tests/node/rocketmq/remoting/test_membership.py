@@ -170,8 +170,9 @@ async def test_classic_members_read_what_each_of_them_told(tmp_path: Path) -> No
         for tag in "xyx":
             await sender.send(f"of {tag}".encode(), TAGS=tag, UNIQ_KEY=tag)
         for group, place in (("here", leader), ("there", follower)):
-            reader, other, late = [await place.client() for _ in range(3)]
-            await reader.heartbeat("b@1", group, tags="y")
+            reader, other, late, twice = [await place.client() for _ in range(4)]
+            for one in (reader, twice):  # As a client of several ports does.
+                await one.heartbeat("b@1", group, tags="y")
             for read, tags in ("bills", "*"), ("orders bills", "x"):
                 await other.heartbeat("a@1", group, *read.split(), tags=tags)
                 # The follower has no messages: the leader filters for it.
