@@ -78,7 +78,7 @@ class _Member:
         self.filters = _NO_FILTERS
         """Those that its node reports."""
         self.queues: Queues = frozenset()
-        """Queues that the member says it reads; nothing is decided by them."""
+        """Queues that the member says it reads: no classic client moves their offsets back."""
 
     def resize(self, topics: frozenset[str], queues: Queues) -> None:
         """Charge what it names. Raises BusyError."""

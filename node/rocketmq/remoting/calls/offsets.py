@@ -142,13 +142,16 @@ class OffsetCalls(Calls):
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
         row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
         row.newest_known = int_of(ext, KNOWN, 0)
+        why = "which others stored; ask for the group's offset, then go back"
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         if stored == offset:
             return Answer()
         if stored is not None and offset < stored:  # Rarely, so all members may be looked at.
             members, now_ms = self._broker.group_members, self._context.clock_ms()
-            if (topic, queue_id) in members.reader_of(group, now_ms):
-                row.newest_known = 0  # A member of another protocol reads the queue.
+            reader = members.reader_of(group, now_ms).get((topic, queue_id))
+            if reader is not None:  # Of another protocol.
+                row.newest_known = 0
+                why = f"and {reader!r} reads it; stop the members, then reset the group"
             elif not members.clients_of(group, now_ms) and not members.unsettled_ms(group, now_ms):
                 row.ClearField("newest_known")  # Without members a tool moves it.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
@@ -156,8 +159,7 @@ class OffsetCalls(Calls):
         for newer in response.newer:
             text = (
                 f"offset {offset} is not stored: group {group[:200]!r} is at {newer.offset} in "
-                f"queue {queue_id} of {topic[:200]!r}, which others stored; ask for the group's "
-                f"offset, then go back"
+                f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         return Answer()

@@ -67,8 +67,8 @@ class Pulls(Calls):
             answer = None  # The leader says whether it is so for the group.
         if answer is not None and answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return answer
-        told = partial(self._read, number=number, is_leader=True)
-        return await self._shared.ask_leader(self._with_subscription(request), told)
+        read = partial(self._read, number=number, is_leader=True)
+        return await self._shared.ask_leader(self._with_subscription(request), read)
 
     def _with_subscription(self, request: Request) -> Request:
         """Return a request that tells the leader what its client reads, whose member may be here
