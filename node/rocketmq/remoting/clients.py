@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from node.broker.groups.members import MemberKind, Reported
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
-from node.rocketmq.protocol.names import tags_in
+from node.rocketmq.protocol.names import comparable, tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -79,9 +79,9 @@ class Subscription:
         return [] if self.is_sql or self.is_all else tags_in(self.expression)
 
     @property
-    def filter(self) -> str:
-        """The form in which the leader compares what members read; empty: everything."""
-        return self.expression if self.is_sql else " || ".join(sorted(self.tags))
+    def comparable(self) -> str:
+        """The expression as the leader compares it with those of others; empty: everything."""
+        return comparable(self.expression, is_sql=self.is_sql)
 
     def document(self, version: int) -> dict[str, Any]:
         """Return the form that tools read."""
@@ -120,7 +120,7 @@ class Consumption(NamedTuple):
     @property
     def filters(self) -> dict[str, str]:
         """See `Reported.filters`."""
-        return {topic: one.filter for topic, one in self.subscriptions.items()}
+        return {topic: one.comparable for topic, one in self.subscriptions.items()}
 
 
 _NOTHING: Final = Consumption("", "", "", 0, MappingProxyType({}))
@@ -185,7 +185,9 @@ class Group:
         reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
         reading = [one for one in reading if one.account.address.what == host] or reading
         told = [(one.consumption.subscriptions[topic], one.consumption.version) for one in reading]
-        return max(told, key=itemgetter(1)) if len({one.filter for one, _ in told}) == 1 else None
+        return (
+            max(told, key=itemgetter(1)) if len({one.comparable for one, _ in told}) == 1 else None
+        )
 
     def reads(self, topic: str) -> bool:
         """Whether a member reads a topic."""

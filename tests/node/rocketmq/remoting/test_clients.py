@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from node.errors.common import BusyError
+from node.rocketmq.protocol.names import comparable
 from node.rocketmq.remoting.clients import (
     SILENT_S_MAX,
     Clients,
@@ -139,6 +140,12 @@ def test_no_member_changes_what_another_one_reads(host: str) -> None:
             assert own.account.sizes[Kind.MEMBERS] == size_bytes
         end(known, own)
     assert accounts.held(Kind.MEMBERS) == (0, 0)
+
+
+def test_expressions_that_mean_the_same_are_the_same_to_the_leader() -> None:
+    for texts in (("a||b", " b || a ", "a || b||"), ("*", "", " * ")):
+        found = {Subscription("t", text, False).comparable for text in texts}
+        assert found == {comparable(texts[0], is_sql=False)}
 
 
 def test_members_that_read_the_same_share_what_they_told() -> None:
