@@ -163,8 +163,8 @@ class GatewayClients:
         known = self._by_group.get(group)
         if known is None:
             return None
-        filters = {topic: text for one in known for topic, text in one.filters.items()}
-        return Reported({one.client_id: MemberKind.POPPING for one in known}, filters)
+        filters = {one.client_id: one.filters for one in known}
+        return Reported(dict.fromkeys(filters, MemberKind.POPPING), filters)
 
     def _forget_topics(self, client: GatewayClient) -> None:
         for topic in client.topics:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError
 from node.rocketmq.clients import COMMAND_COUNT_MAX, GatewayClient, GatewayClients
-from node.rocketmq.protocol.names import group_name, topic_name
+from node.rocketmq.protocol.names import comparable, group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, status_of
 from node.runtime.message_bounds import bounded_message
 from node.services.calls import cancel_all
@@ -119,7 +119,9 @@ def _filters(subscribed: pb.Subscription) -> dict[str, str]:
         text = f"{count} subscriptions, the limit is {SUBSCRIPTION_COUNT_MAX}"
         raise CallRefusedError(Code.BAD_REQUEST, text)
     return {
-        topic_name(one.topic, for_reading=True): one.expression.expression.removeprefix("*")
+        topic_name(one.topic, for_reading=True): comparable(
+            one.expression.expression, is_sql=one.expression.type == pb.FilterType.SQL
+        )
         for one in subscribed.subscriptions
     }
 

@@ -59,7 +59,8 @@ class Kind(IntEnum):
     LOCKS = 7
     """Locks of queues."""
     ROWS = 8
-    """Rows of other tables in memory: counters, moves of offsets, checks of transactions."""
+    """Rows of other tables in memory: counters, moves of offsets, offsets that clients know, checks
+    of transactions."""
     TRANSACTIONS = 9
     """Transactions that are open. Durable."""
     DELIVERIES = 10

@@ -76,12 +76,14 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportedMember(_message.Message):
-    __slots__ = ("client_id", "kind")
+    __slots__ = ("client_id", "kind", "reading")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     kind: MemberKind
-    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ...) -> None: ...
+    reading: int
+    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ...) -> None: ...
 
 class ReportedSubscription(_message.Message):
     __slots__ = ("topic", "filter")
@@ -91,15 +93,21 @@ class ReportedSubscription(_message.Message):
     filter: str
     def __init__(self, topic: _Optional[str] = ..., filter: _Optional[str] = ...) -> None: ...
 
+class ReportedReading(_message.Message):
+    __slots__ = ("subscriptions",)
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[ReportedSubscription]
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[ReportedSubscription, _Mapping]]] = ...) -> None: ...
+
 class ReportedGroup(_message.Message):
-    __slots__ = ("group", "members", "subscriptions")
+    __slots__ = ("group", "members", "readings")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: _containers.RepeatedCompositeFieldContainer[ReportedMember]
-    subscriptions: _containers.RepeatedCompositeFieldContainer[ReportedSubscription]
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ReportedMember, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[ReportedSubscription, _Mapping]]] = ...) -> None: ...
+    readings: _containers.RepeatedCompositeFieldContainer[ReportedReading]
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[_Union[ReportedMember, _Mapping]]] = ..., readings: _Optional[_Iterable[_Union[ReportedReading, _Mapping]]] = ...) -> None: ...
 
 class ReportMembersRequest(_message.Message):
     __slots__ = ("reporter", "is_whole", "groups", "generation")

@@ -105,11 +105,12 @@ class Groups:
             (names[queue.topic], queue.queue_id) for queue in request.queues if queue.topic in names
         )
         self._members.note_queues(request.group, request.client_id, queues)
-        divided = await self._divided(request, shares) if shares.is_classic else []
+        is_classic = len(shares.speaking) < len(shares.client_ids)
+        divided = await self._divided(request, shares) if is_classic else []
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
-            is_divided=shares.is_classic and not request.is_broadcasting,
+            is_divided=is_classic and not request.is_broadcasting,
             queues=divided,
             warnings=shares.warnings,
             generation=shares.generation,
@@ -119,10 +120,13 @@ class Groups:
 
     async def _divided(self, request: HeartbeatRequest, shares: Shares) -> list[common_pb2.QueueId]:
         """Return the queues that members of the classic protocol leave to a member: these get no
-        list by topic, so all members count for each."""
+        list by topic, so all members count for each. Parts of those that do not read a topic go to
+        members that send heartbeats, in turns."""
         context = self._context
         names = [*sorted({*request.topics}), retry_topic(request.group)]
         own, elsewhere = context.identity.group, list(self._other_groups(names))
+        ids, count = shares.client_ids, context.identity.name_count
+        index = ids.index(request.client_id)
         divided = []
         async for topic in context.turn.over(names):
             counts = {
@@ -134,9 +138,12 @@ class Groups:
             found = context.state.topics.get(topic)
             if found is not None:
                 counts[own] = found.queue_count
-            ids, count = shares.client_ids, context.identity.name_count
-            for queue_id in queues_of_member(own, counts, count, request.client_id, ids):
-                divided.append(common_pb2.QueueId(topic=topic, queue_id=queue_id))
+            readers = set(shares.readers.get(topic, range(len(ids))))
+            heirs = sorted({index} | readers & shares.speaking)
+            left = [i for i in range(len(ids)) if i not in readers]
+            for i in (index, *left[heirs.index(index) :: len(heirs)]):
+                for queue_id in queues_of_member(own, counts, count, ids[i], ids):
+                    divided.append(common_pb2.QueueId(topic=topic, queue_id=queue_id))
         return divided
 
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:

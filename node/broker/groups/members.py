@@ -11,6 +11,7 @@ that no call looks at.
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
@@ -18,6 +19,7 @@ from node.errors.common import LimitReachedError, NotReadyError
 from node.errors.groups import GroupKindError
 from node.runtime.accounts import Charge, Kind, caller
 from quorumlog.pb import consumer_pb2 as pb
+from store.record.topic_names import retry_topic
 
 Queues = frozenset[tuple[str, int]]
 _ROW_SIZE_BYTES: Final = 700
@@ -28,6 +30,9 @@ _HOLDING_MS_MAX: Final = 60_000
 """Time for which a member that takes messages by pop counts as alive, after its last call, if their
 invisible time is that long."""
 _NO_TOPICS: Final = frozenset[str]()
+Filters = Mapping[str, str]
+"""By topic; empty: everything."""
+_NO_FILTERS: Final[Filters] = MappingProxyType({})
 
 
 class MemberKind(IntEnum):
@@ -39,12 +44,12 @@ class MemberKind(IntEnum):
 
 
 class Reported(NamedTuple):
-    """The members of a group at one node, and what they read: filters by topic."""
+    """The members of a group at one node, and what they read."""
 
     kinds: Mapping[str, MemberKind]
     """By client id."""
-    filters: Mapping[str, str]
-    """By topic; empty: everything."""
+    filters: Mapping[str, Filters]
+    """By client id: one object for all members that read the same."""
 
 
 _NOTHING: Final = Reported({}, {})
@@ -57,14 +62,15 @@ class Shares(NamedTuple):
     """Sorted, the caller included."""
     readers: dict[str, list[int]]
     """Indexes of the readers of each topic of the caller that not all of them read."""
-    is_classic: bool
-    """Whether some of them are reported: these divide by RocketMQ's strategy."""
+    speaking: set[int]
+    """Indexes of those that send heartbeats; others, which nodes report, divide by RocketMQ's
+    strategy."""
     generation: int
     warnings: list[str]
 
 
 class _Member:
-    __slots__ = ("charge", "kind", "nodes", "queues", "strategy", "topics", "until_ms")
+    __slots__ = ("charge", "filters", "kind", "nodes", "queues", "strategy", "topics", "until_ms")
 
     def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
         self.kind, self.charge = kind, charge
@@ -73,8 +79,10 @@ class _Member:
         self.nodes: set[int] = set()
         """Those that report it; none: it sends heartbeats."""
         self.topics, self.strategy = _NO_TOPICS, ""
+        self.filters = _NO_FILTERS
+        """Those that its node reports."""
         self.queues: Queues = frozenset()
-        """Queues that the member says it reads; nothing is decided by them."""
+        """Queues that the member says it reads: no classic client moves their offsets back."""
 
     def resize(self, topics: frozenset[str], queues: Queues) -> None:
         """Charge what it names. Raises BusyError."""
@@ -90,8 +98,8 @@ class _Group:
         self.kind: MemberKind | None = None
         """See `Members._kind`."""
         self.members: dict[str, _Member] = {}
-        self.reported: dict[int, Reported] = {}
-        """By reporter."""
+        self.reported: dict[int, dict[str, MemberKind]] = {}
+        """Kinds of members by reporter."""
         self.warnings: list[str] | None = None
         """None: not looked at since the last change."""
 
@@ -233,19 +241,20 @@ class Members:
         group, names = self._groups.get(name), self._nodes[reporter].groups
         if group is None:
             group = _Group(self._next_generation())
-        old, taken = group.reported.pop(reporter, _NOTHING), dict[str, MemberKind]()
+        old, taken = group.reported.pop(reporter, {}), dict[str, MemberKind]()
         if reported.kinds:
             names.add(name)
-            group.reported[reporter] = Reported(taken, reported.filters)
+            group.reported[reporter] = taken
         else:
             names.discard(name)
-        gone = old.kinds.keys() - reported.kinds.keys()  # Of those taken, so each is a member.
+        gone = old.keys() - reported.kinds.keys()  # Of those taken, so each is a member.
         for client_id in gone:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
         is_popping = self._kind(group, now_ms) is MemberKind.POPPING
         is_popping &= not self.unsettled_ms(now_ms)
         limit = self._context.limits.group_member_count_max
+        topics = {id(one): frozenset(one) for one in reported.filters.values()}
         for client_id, of_report in reported.kinds.items():
             known = group.members.get(client_id)
             # Of a member that is new to a popping group: it may not have told yet.
@@ -257,12 +266,12 @@ class Members:
             known.nodes.add(reporter)
             taken[client_id] = kind
             # A classic client tells one node that it takes messages by pop.
-            told = max(one.kinds.get(client_id, kind) for one in group.reported.values())
-            if known.kind is not told:
-                known.kind = told
+            told = max(one.get(client_id, kind) for one in group.reported.values())
+            filters = reported.filters.get(client_id, _NO_FILTERS)
+            if (known.kind, known.filters) != (told, filters):
                 self._changed(group)
-        if old.filters != reported.filters:
-            self._changed(group)
+            known.kind, known.filters = told, filters
+            known.topics = topics.get(id(filters), _NO_TOPICS)
 
     def _forget_silent_nodes(self, now_ms: int) -> None:
         oldest_ms = now_ms - self._context.limits.session_ms
@@ -313,8 +322,7 @@ class Members:
         found = self._group(group, now_ms)
         if found is None:
             return {}
-        told = _topics_of(found)
-        return {n: m.topics if not m.nodes else told for n, m in sorted(found.members.items())}
+        return {name: member.topics for name, member in sorted(found.members.items())}
 
     def warnings_of(self, group: str, now_ms: int) -> list[str]:
         """Return what the members of a group do unlike each other."""
@@ -394,17 +402,16 @@ class Members:
 
     def _shares(self, name: str, group: _Group, topics: frozenset[str], kind: MemberKind) -> Shares:
         rows = sorted((n, m) for n, m in group.members.items() if m.kind is kind)
-        told = _topics_of(group)
-        of_members = [told if m.nodes else m.topics for _, m in rows]
+        of_members = [m.topics or topics for _, m in rows]  # A report may lack them.
         common = frozenset.intersection(*set(of_members))  # Most name the same.
         readers = {
             topic: [i for i, named in enumerate(of_members) if topic in named]
             for topic in sorted(topics - common)
         }
-        is_classic = any(m.nodes for _, m in rows)
+        speaking = {i for i, (_, m) in enumerate(rows) if not m.nodes}
         client_ids = [n for n, _ in rows]
         warnings = self._warnings(name, group)
-        return Shares(client_ids, readers, is_classic, group.generation, warnings)
+        return Shares(client_ids, readers, speaking, group.generation, warnings)
 
     def _warnings(self, name: str, group: _Group) -> list[str]:
         if group.warnings is None:
@@ -477,33 +484,29 @@ class Members:
         return max(0, self._term) << 32 | self._changes
 
 
-def _topics_of(group: _Group) -> frozenset[str]:
-    """Return the topics that reported members read."""
-    return _NO_TOPICS.union(*(reported.filters for reported in group.reported.values()))
-
-
 def _differences(name: str, group: _Group) -> Iterator[str]:
     """Yield what members of a group do unlike each other, as a sentence each."""
     kinds = sorted({member.kind.name.lower() for member in group.members.values()})
     if len(kinds) > 1:
         yield f"group {name}: members are {' and '.join(kinds)}; each kind reads every message"
     sharing = [one for one in group.members.values() if one.kind is MemberKind.SHARING]
-    told = _topics_of(group)
-    topics = [told if one.nodes else one.topics for one in sharing]
-    if len(set(topics)) > 1:
-        unlike = sorted(frozenset().union(*topics) - frozenset.intersection(*topics))
-        text = ", ".join(unlike[:3])
+    topics = {one.topics for one in sharing if one.topics}
+    unlike = _NO_TOPICS.union(*topics) - _NO_TOPICS.union(*topics).intersection(*topics)
+    if unlike := unlike - {retry_topic(name)}:  # Some clients tell it, and all read it.
+        text = ", ".join(sorted(unlike)[:3])
         yield f"group {name}: not all members read {text}; give all members the same topics"
     strategies = sorted({one.strategy or "of a program" for one in sharing if not one.nodes})
     if len(strategies) > 1:
         text = ", ".join(strategies)
         yield f"group {name}: members divide queues by unlike strategies, {text}; use one"
     filters: dict[str, set[str]] = {}
-    for reported in group.reported.values():
-        for topic, text in reported.filters.items():
+    for one in {id(member.filters): member.filters for member in group.members.values()}.values():
+        for topic, text in one.items():
             filters.setdefault(topic, set()).add(text)
-    for topic in sorted(topic for topic, found in filters.items() if len(found) > 1):
-        yield f"group {name}: members filter {topic} in unlike ways; use one filter"
+    for topic, found in sorted(filters.items()):
+        if len(found) > 1:
+            text = ", ".join(f"'{one or '*'}'" for one in sorted(found)[:3])
+            yield f"group {name}: members filter {topic} in unlike ways, {text}; use one filter"
 
 
 def _size_bytes(topics: frozenset[str], queues: Queues) -> int:

@@ -62,6 +62,13 @@ def tags_in(expression: str) -> list[str]:
     return [tag for tag in parts if tag]
 
 
+def comparable(expression: str, *, is_sql: bool) -> str:
+    """Return an expression in the form in which the leader compares what members read; empty:
+    everything."""
+    text = expression.strip().removeprefix("*")
+    return text if is_sql else " || ".join(sorted(tags_in(text)))
+
+
 def check_tag(tag: str) -> None:
     """Raise CallRefusedError for a tag that could not be filtered by."""
     if not tag.strip() or TAG_SEPARATOR in tag or has_control(tag):

@@ -9,15 +9,15 @@ its queues again.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from node.broker.groups.members import MemberKind, Reported
-from node.errors.common import BusyError
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
-from node.rocketmq.protocol.names import tags_in
+from node.rocketmq.protocol.names import comparable, tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -53,12 +53,11 @@ def is_sql(kind: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group reads of a topic."""
+    """What a member reads of a topic."""
 
     topic: str
     expression: str
     is_sql: bool
-    version: int
 
     def __post_init__(self) -> None:
         """Raise RefusedError for an expression that is too long, or has separators and no tag."""
@@ -80,13 +79,17 @@ class Subscription:
         return [] if self.is_sql or self.is_all else tags_in(self.expression)
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The form that tools read."""
+    def comparable(self) -> str:
+        """The expression as the leader compares it with those of others; empty: everything."""
+        return comparable(self.expression, is_sql=self.is_sql)
+
+    def document(self, version: int) -> dict[str, Any]:
+        """Return the form that tools read."""
         tags = self.tags
         return {
             "topic": self.topic,
             "subString": self.expression,
-            "subVersion": self.version,
+            "subVersion": version,
             "expressionType": SQL if self.is_sql else "TAG",
             "tagsSet": tags,
             "codeSet": [tags_code(tag) for tag in tags],
@@ -99,13 +102,28 @@ class Subscription:
         return row_size_bytes(self.topic, self.expression)
 
 
+Told = tuple[Subscription, int]
+"""What a member reads of a topic, and the version."""
+
+
 class Consumption(NamedTuple):
     """What a heartbeat says of a consumer group."""
 
     consume_type: str
     message_model: str
     consume_from: str
-    subscriptions: dict[str, Subscription]
+    version: int
+    """Of the subscription that the client changed last: when it did, by its clock."""
+    subscriptions: Mapping[str, Subscription]
+    """By topic; one object for members that joined one behind the other and read the same."""
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """See `Reported.filters`."""
+        return {topic: one.comparable for topic, one in self.subscriptions.items()}
+
+
+_NOTHING: Final = Consumption("", "", "", 0, MappingProxyType({}))
 
 
 @dataclass(slots=True)
@@ -119,8 +137,10 @@ class Member:
     version: int
     last_seen_s: float
     last_seen_unix_ms: int
+    consumption: Consumption = _NOTHING
+    """What its last heartbeat said of a group of consumers; no other member changes it."""
     size_bytes: int = 0
-    """What the account pays for: the row, and the subscriptions of the group that it told."""
+    """What the account pays for: the row, and the subscriptions."""
     is_popping: bool = False
     """Whether it takes messages by pop, which its heartbeats do not tell."""
 
@@ -129,91 +149,49 @@ class Member:
         """Whether its connection is there; else the row is about to be removed."""
         return not self.connection.connection.is_ended
 
+    @property
+    def kind(self) -> MemberKind:
+        """How it gets messages."""
+        if self.is_popping:
+            return MemberKind.POPPING
+        is_broadcasting = self.consumption.message_model == BROADCASTING
+        return MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
+
 
 @dataclass(slots=True)
 class Group:
-    """The consumers of a group and what they read, or the producers of one."""
+    """The consumers of a group, or the producers of one."""
 
-    consume_type: str = ""
-    message_model: str = ""
-    consume_from: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
-    by_address: dict[str, dict[str, Subscription]] = field(default_factory=dict)
-    """What members of an address told, by topic: no address changes what another one reads."""
-    tellers: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Client id of the member that pays for the subscription of an address and a topic."""
 
     def connected(self) -> Iterator[Member]:
         """Yield the members that are connected: no other is shown to anybody."""
         return (member for member in self.members.values() if member.is_connected)
 
     @property
-    def topics(self) -> set[str]:
-        """The topics that the group reads."""
-        return set().union(*self.by_address.values())
+    def newest(self) -> dict[str, Told]:
+        """What members read, by topic: where they differ, what was told last."""
+        told = sorted((one.consumption for one in self.connected()), key=attrgetter("version"))
+        return {topic: (s, one.version) for one in told for topic, s in one.subscriptions.items()}
 
-    def subscription(self, host: str, topic: str) -> Subscription | None:
-        """Return what members of an address read of a topic, else the newest of what others do."""
-        own = self.by_address.get(host, {}).get(topic)
+    def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
+        """Return what a client reads of a topic. One that is no member reads what members of its
+        address do, else all others; None where these differ, too."""
+        own = self.members.get(client_id)
         if own is not None:
-            return own
-        told = [of_host[topic] for of_host in self.by_address.values() if topic in of_host]
-        return max(reversed(told), key=attrgetter("version"), default=None)
+            found = own.consumption.subscriptions.get(topic)
+            return None if found is None else (found, own.consumption.version)
+        reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
+        reading = [one for one in reading if one.account.address.what == host] or reading
+        told = [(one.consumption.subscriptions[topic], one.consumption.version) for one in reading]
+        return (
+            max(told, key=itemgetter(1)) if len({one.comparable for one, _ in told}) == 1 else None
+        )
 
     def reads(self, topic: str) -> bool:
-        """Whether the group reads a topic."""
-        return any(topic in of_host for of_host in self.by_address.values())
-
-    def newer(self, consumption: Consumption, host: str) -> list[Subscription]:
-        """Return the subscriptions of a heartbeat that this group does not have, or has older."""
-        known = self.by_address.get(host, {})
-        return [
-            one
-            for topic, one in consumption.subscriptions.items()
-            if topic not in known or one.version > known[topic].version
-        ]
-
-    def subscribe(
-        self, member: Member, consumption: Consumption, newer: list[Subscription]
-    ) -> bool:
-        """Take subscriptions that are newer and paid for, drop those that ended; return whether any
-        changed."""
-        host = member.account.address.what
-        self.consume_type, self.message_model, self.consume_from, wanted = consumption
-        known = self.by_address.setdefault(host, {})
-        ended = [topic for topic in known if topic not in wanted]
-        replaced = [one.topic for one in newer if one.topic in known]
-        for topic in (*ended, *replaced):
-            size_bytes = known.pop(topic).size_bytes
-            teller = self.members[self.tellers.pop((host, topic))]
-            teller.account.give_back(Kind.MEMBERS, size_bytes, 0)
-            teller.size_bytes -= size_bytes
-        for one in newer:
-            known[one.topic], self.tellers[host, one.topic] = one, member.client_id
-            member.size_bytes += one.size_bytes
-        return bool(ended or newer)
-
-    def hand_over(self) -> None:
-        """Have members that are left pay for the subscriptions that others of their address told.
-        One for which none can pay is forgotten, until a heartbeat tells it again."""
-        gone = [key for key, one in self.tellers.items() if one not in self.members]
-        members = self.connected() if gone else ()
-        heirs = {member.account.address.what: member for member in members}
-        for key in gone:
-            host, topic = key
-            heir, size_bytes = heirs.get(host), self.by_address[host][topic].size_bytes
-            try:
-                if heir is not None:
-                    heir.account.take(Kind.MEMBERS, size_bytes, 0)
-                    heir.size_bytes += size_bytes
-                    self.tellers[key] = heir.client_id
-                    continue
-            except BusyError:
-                pass
-            del self.by_address[host][topic], self.tellers[key]
-            if not self.by_address[host]:
-                del self.by_address[host]
+        """Whether a member reads a topic."""
+        return any(topic in member.consumption.subscriptions for member in self.connected())
 
 
 class _Joining(NamedTuple):
@@ -222,11 +200,10 @@ class _Joining(NamedTuple):
     key: _Key
     old: Member | None
     """The client as a member so far."""
-    row_size_bytes: int
-    is_paid: bool
-    """Whether the account of the client pays for this row already."""
-    consumption: Consumption | None
-    newer: list[Subscription]
+    size_bytes: int
+    paid_bytes: int
+    """Those that the account of the client pays for already; 0: it does not pay for the row."""
+    consumption: Consumption
 
 
 class Clients:
@@ -278,28 +255,24 @@ class Clients:
         Raises RefusedError while another address is connected with the same client id, or was a
         moment ago, and BusyError.
         """
-        rows = [self._joining((False, group), client, None) for group in dict.fromkeys(producers)]
+        producing = dict.fromkeys(producers)
+        rows = [self._joining((False, group), client, _NOTHING) for group in producing]
         rows += [self._joining((True, group), client, one) for group, one in consumers.items()]
-        unpaid = [row.row_size_bytes for row in rows if not row.is_paid]
-        told_bytes = sum(one.size_bytes for row in rows for one in row.newer)
-        client.account.take(Kind.MEMBERS, sum(unpaid) + told_bytes, len(unpaid))
+        grown_bytes = sum(row.size_bytes - row.paid_bytes for row in rows)
+        client.account.take(Kind.MEMBERS, grown_bytes, sum(not row.paid_bytes for row in rows))
         for row in rows:
             self._put(client, row)
 
-    def _joining(self, key: _Key, client: Member, consumption: Consumption | None) -> _Joining:
+    def _joining(self, key: _Key, client: Member, consumption: Consumption) -> _Joining:
         """Look at what a heartbeat says of one group. Raises RefusedError."""
         group = self._groups(key).get(key[1]) or Group()
         old = group.members.get(client.client_id)
-        is_paid = old is not None and old.account is client.account
-        if not is_paid:
+        paid_bytes = old.size_bytes if old is not None and old.account is client.account else 0
+        if not paid_bytes:
             self._check_same_address(key, old, client)
-        if old is None:
-            size_bytes = row_size_bytes(client.client_id, key[1], client.language)
-        else:
-            size_bytes = old.size_bytes
-        host = client.account.address.what
-        newer = [] if consumption is None else group.newer(consumption, host)
-        return _Joining(key, old, size_bytes, is_paid, consumption, newer)
+        size_bytes = row_size_bytes(client.client_id, key[1], client.language)
+        size_bytes += sum(one.size_bytes for one in consumption.subscriptions.values())
+        return _Joining(key, old, size_bytes, paid_bytes, consumption)
 
     def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
         """Raise RefusedError where a client would take the place of one of another address.
@@ -327,18 +300,22 @@ class Clients:
             self._reserved.forget((*row.key, client.client_id))
         else:
             self._unbind(row.key, old)
-            if not row.is_paid:
+            if not row.paid_bytes:
                 old.account.give_back(Kind.MEMBERS, old.size_bytes)
-        is_popping = old is not None and old.is_popping
-        member = replace(client, size_bytes=row.row_size_bytes, is_popping=is_popping)
-        group.members[client.client_id] = member
+        told, like = row.consumption, old or next(reversed(group.members.values()), None)
+        if like is not None and like.consumption.subscriptions == told.subscriptions:
+            told = told._replace(subscriptions=like.consumption.subscriptions)
+        member = group.members[client.client_id] = replace(
+            client,
+            consumption=told,
+            size_bytes=row.size_bytes,
+            is_popping=old is not None and old.is_popping,
+        )
         of_connection = self._members_of.setdefault(member.connection, {})
         of_connection.setdefault(row.key, {})[client.client_id] = None
-        if row.consumption is not None:
-            is_changed = group.subscribe(member, row.consumption, row.newer)
-            if is_changed or old is None:
-                self.changed.add(name)
-                self._on_changed(name)
+        if is_consumer and (old is None or old.consumption != row.consumption):
+            self.changed.add(name)
+            self._on_changed(name)
 
     def _unbind(self, key: _Key, gone: Member) -> None:
         """Take a member that is gone from its connection, with its group if it was the last."""
@@ -359,7 +336,7 @@ class Clients:
             self._remove((is_consumer, group), [client_id])
 
     def _remove(self, key: _Key, client_ids: Sequence[str]) -> None:
-        """Take members out of a group, together: the subscriptions are looked at once."""
+        """Take members out of a group, together."""
         is_consumer, name = key
         group = self._groups(key)[name]
         for client_id in client_ids:
@@ -371,7 +348,6 @@ class Clients:
                 self._on_left(name, client_id)
                 continue
             remove_from(self._producing, client_id, name)
-        group.hand_over()
         if not group.members:
             del self._groups(key)[name]
         if is_consumer:
@@ -413,16 +389,10 @@ class Clients:
         known = self.consumers.get(group)
         if known is None:
             return None
-        is_broadcasting = known.message_model == BROADCASTING
-        kind = MemberKind.BROADCASTING if is_broadcasting else MemberKind.SHARING
-        found = [one for of_host in known.by_address.values() for one in of_host.values()]
-        filters = {one.topic: one.expression if one.is_sql or one.tags else "" for one in found}
+        members = [*known.connected()]
         return Reported(
-            {
-                one.client_id: MemberKind.POPPING if one.is_popping else kind
-                for one in known.connected()
-            },
-            filters,
+            {one.client_id: one.kind for one in members},
+            {one.client_id: one.consumption.filters for one in members},
         )
 
     def producer(self, client_id: str) -> Member | None:

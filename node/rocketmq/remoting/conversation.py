@@ -148,6 +148,7 @@ class RemotingConnection:
         "_loop",
         "_tasks",
         "_waiting",
+        "client_id",
         "connection",
         "is_node",
     )
@@ -157,6 +158,9 @@ class RemotingConnection:
         self.connection: Final = connection
         self.is_node = False
         """Whether the other side proved that it is a node of this cluster, which forwards."""
+        self.client_id = ""
+        """Of the last heartbeat that was taken; a client with a connection to each port of this
+        node is a member over the last of them, and pulls over all."""
         self._loop = asyncio.get_running_loop()
         self._lease = Lease(connection.account)
         """Requests of the client under way."""

@@ -28,6 +28,7 @@ from node.rocketmq.remoting.protocol.marks import REPORT
 from quorumlog.pb.consumer_pb2 import (
     ReportedGroup,
     ReportedMember,
+    ReportedReading,
     ReportedSubscription,
     ReportMembersRequest,
     ReportMembersResponse,
@@ -173,17 +174,24 @@ class MemberReports:
         yield request
 
     def _row(self, group: str) -> ReportedGroup:
-        row = ReportedGroup(group=group)
-        for gateway in self._gateways:
-            found = gateway.reported(group)
-            if found is not None:
-                row.members.extend(
-                    ReportedMember(client_id=client_id, kind=kind.value)
-                    for client_id, kind in found.kinds.items()
-                )
-                row.subscriptions.extend(
-                    ReportedSubscription(topic=topic, filter=_short(text))
-                    for topic, text in found.filters.items()
+        """Return what is to be reported of a group. Of members that all read something else the
+        last ones are reported without it: the frame of a report is limited."""
+        row, readings, size_bytes = ReportedGroup(group=group), dict[object, int](), 0
+        for found in filter(None, (gateway.reported(group) for gateway in self._gateways)):
+            for client_id, kind in found.kinds.items():
+                filters = found.filters[client_id]
+                if size_bytes > _SIZE_BYTES_MAX:
+                    filters = {}
+                reading = readings.setdefault(frozenset(filters.items()), len(readings))
+                if reading == len(row.readings):
+                    rows = [
+                        ReportedSubscription(topic=topic, filter=_short(text))
+                        for topic, text in filters.items()
+                    ]
+                    row.readings.append(ReportedReading(subscriptions=rows))
+                    size_bytes += row.readings[-1].ByteSize()
+                row.members.append(
+                    ReportedMember(client_id=client_id, kind=kind.value, reading=reading)
                 )
         return row
 
@@ -201,13 +209,7 @@ class MemberReports:
 
     def _take(self, request: ReportMembersRequest) -> ReportMembersResponse:
         self._context.check_leads()
-        groups = {
-            row.group: Reported(
-                {one.client_id: MemberKind(one.kind) for one in row.members},
-                {one.topic: one.filter for one in row.subscriptions},
-            )
-            for row in request.groups
-        }
+        groups = {row.group: _reported(row) for row in request.groups}
         wants_whole = self._members.report(
             request.reporter, groups, self._context.clock_ms(), is_whole=request.is_whole
         )
@@ -215,6 +217,15 @@ class MemberReports:
         return ReportMembersResponse(
             wants_whole=wants_whole, generation=generation, changed_groups=changed
         )
+
+
+def _reported(row: ReportedGroup) -> Reported:
+    """Return a group of a report; members that read the same share one table."""
+    readings = [{one.topic: one.filter for one in told.subscriptions} for told in row.readings]
+    return Reported(
+        {one.client_id: MemberKind(one.kind) for one in row.members},
+        {one.client_id: readings[one.reading] for one in row.members},
+    )
 
 
 def _short(text: str) -> str:

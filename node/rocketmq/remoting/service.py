@@ -125,7 +125,7 @@ class Remoting:
             **dict.fromkeys(_SENDS, self._sends.send),
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
-            RequestCode.QUERY_CONSUMER_OFFSET: at_leader(offsets.fetch),
+            RequestCode.QUERY_CONSUMER_OFFSET: offsets.fetch,
             RequestCode.UPDATE_CONSUMER_OFFSET: offsets.commit,
             RequestCode.END_TRANSACTION: at_leader(self.transactions.end_transaction),
             RequestCode.SEND_REPLY_MESSAGE: self._relays.reply,
@@ -264,6 +264,7 @@ class Remoting:
 
     def _on_closed(self, connection: RemotingConnection) -> None:
         account = connection.connection.account
+        self._offsets.known.on_closed(connection)
         steps = chain(
             self.groups.clients.on_closed(connection),
             self.locks.on_closed(account),

@@ -6,7 +6,6 @@ the group's.
 
 import json
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, Final
 
 from orjson import Fragment
@@ -109,15 +108,16 @@ class GroupAdmin(Calls):
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         connections = await self._connections(request, members)
-        told = [known.subscription("", topic) for topic in known.topics]
-        rows = [one for one in told if one is not None]
-        found = await self._shared.encoded(request, rows, attrgetter("document"))
+        told, newest = known.newest, next(reversed(members.values())).consumption
+        found = await self._shared.encoded(
+            request, told.values(), lambda row: row[0].document(row[1])
+        )
         document = {
             "connectionSet": connections,
-            "consumeFromWhere": known.consume_from,
-            "consumeType": known.consume_type,
-            "messageModel": known.message_model,
-            "subscriptionTable": dict(zip((one.topic for one in rows), found, strict=True)),
+            "consumeFromWhere": newest.consume_from,
+            "consumeType": newest.consume_type,
+            "messageModel": newest.message_model,
+            "subscriptionTable": dict(zip(told, found, strict=True)),
         }
         return Answer(body=json_body(document))
 
@@ -165,10 +165,10 @@ class GroupAdmin(Calls):
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
         known = self._shared.clients.consumers.get(group)
-        found = known.subscription("", topic) if known is not None else None
+        found = known.newest.get(topic) if known is not None else None
         document: dict[str, Any] = {"group": group, "topic": topic}
         if found is not None:
-            document |= {"subscriptionData": found.document}
+            document |= {"subscriptionData": found[0].document(found[1])}
         return Answer(body=json_body(document))
 
     # --- Progress ---
@@ -197,7 +197,7 @@ class GroupAdmin(Calls):
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
         known, state = self._shared.clients.consumers.get(group), self._context.state
-        topics = {*stored, *(known.topics if known is not None else ())}
+        topics = {*stored, *(known.newest if known is not None else ())}
         topics = ({asked} if asked else topics) - INTERNAL_TOPICS
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 

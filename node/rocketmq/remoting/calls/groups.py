@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from node.broker.groups.members import MemberKind
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
@@ -21,7 +22,6 @@ from node.rocketmq.remoting.calls.json_bodies import (
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import (
-    BROADCASTING,
     CLIENT_ID_LENGTH_MAX,
     GROUPS_OF_CLIENT_MAX,
     TOPICS_OF_GROUP_MAX,
@@ -89,10 +89,12 @@ class GroupCalls(Calls):
         rows = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
         async for row in self._context.turn.over(rows):
             subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
+            versions = (one.get("subVersion", 0) for one in subscriptions)
             consumers[self._group(text_in(row, "groupName"))] = Consumption(
                 text_in(row, "consumeType"),
                 text_in(row, "messageModel"),
                 text_in(row, "consumeFromWhere"),
+                max((n for n in versions if type(n) is int and 0 <= n <= INT64_MAX), default=0),
                 {one.topic: one for one in map(_subscription, subscriptions)},
             )
         if request.connection.connection.is_ended:
@@ -107,6 +109,7 @@ class GroupCalls(Calls):
             unix_ms(),
         )
         self.clients.put(client, producers, consumers)
+        request.connection.client_id = client_id
         await self.reports.flush()
         for group in producers:
             self._on_producer(group, request.account)
@@ -164,9 +167,9 @@ class GroupCalls(Calls):
         """Notify the members of a group, in steps: they share out its queues again."""
         del self._to_tell[group]  # What changes from here on leads to notices again.
         known = self.clients.consumers.get(group)
-        if known is None or known.message_model == BROADCASTING:
-            return
-        for member in list(known.connected()):
+        for member in [] if known is None else list(known.connected()):
+            if member.kind is MemberKind.BROADCASTING:
+                continue
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
             member.connection.tell(command)
             yield
@@ -178,10 +181,8 @@ class GroupCalls(Calls):
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:
-    version = row.get("subVersion", 0)
     return Subscription(
         text_in(row, "topic"),
         text_in(row, "subString", EXPRESSION_LENGTH_MAX),
         is_sql(text_in(row, "expressionType")),
-        version if type(version) is int and 0 <= version <= INT64_MAX else 0,
     )

@@ -5,13 +5,16 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
+from dataclasses import replace
 from typing import Final
 
-from node.rocketmq.remoting.calls.shared import Calls
+from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.known_offsets import KnownOffsets
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.marks import KNOWN
 from node.state.state import INTERNAL_TOPICS
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
@@ -22,6 +25,10 @@ _UPPER: Final = "UPPER"
 
 class OffsetCalls(Calls):
     """Answers the requests about offsets. One per gateway."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.known: Final = KnownOffsets()
 
     def _queue(self, request: Request) -> tuple[str, int]:
         """Return topic and the group's queue that a request is about. Raises RefusedError."""
@@ -79,6 +86,13 @@ class OffsetCalls(Calls):
     # --- Groups ---
 
     async def fetch(self, request: Request) -> Answer:
+        """Return how far a group is in a queue, by the leader."""
+        answer = await self._shared.ask_leader(request, self._fetch)
+        if answer.code == ResponseCode.SUCCESS:
+            self._note(request, int(answer.ext["offset"]))
+        return answer
+
+    async def _fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue; where it has no offset, where it begins.
 
         A group without an offset begins at 0 where nothing of the queue was deleted yet: a consumer
@@ -100,20 +114,52 @@ class OffsetCalls(Calls):
 
     async def commit(self, request: Request) -> Answer:
         """Store how far a group is, unless a person has moved it in that queue."""
-        group = text_of(request.command.ext, "consumerGroup")
-        if self._shared.resets.is_pending(group, *self._queue(request)):
+        ext, (topic, queue_id) = request.command.ext, self._queue(request)
+        group = text_of(ext, "consumerGroup")
+        if self._shared.resets.is_pending(group, topic, queue_id):
             return Answer()  # The consumer has not noticed yet.
-        return await self._shared.ask_leader(request, self._store)
+        if not request.connection.is_node:
+            known = self.known.newest(request.connection, (group, topic, queue_id))
+            ext = ext | {KNOWN: str(known)}
+            request = request._replace(command=replace(request.command, ext=ext))
+        answer = await self._shared.ask_leader(request, self._store)
+        if answer.code == ResponseCode.SUCCESS:
+            self._note(request, int_of(ext, "commitOffset"))
+        return answer
+
+    def _note(self, request: Request, offset: int) -> None:
+        """Remember an offset that a client knows to be stored by now."""
+        if not request.connection.is_node:
+            key = text_of(request.command.ext, "consumerGroup"), *self._queue(request)
+            self.known.note(request.connection, key, offset)
 
     async def _store(self, request: Request) -> Answer:
-        """Store an offset, unless it is there already: clients repeat theirs every 5 s."""
+        """Store an offset, unless it is there already: clients repeat theirs every 5 s. Raises
+        RefusedError for one that others have stored beyond what the client knows."""
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
-        stored = self._context.state.groups.get(group, {}).get(topic, {})
-        if stored.get(queue_id) != offset:
-            row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
-            commit = CommitOffsetsRequest(group=group, offsets=[row])
-            await self._broker.groups.commit_offsets(commit)
+        row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
+        row.newest_known = int_of(ext, KNOWN, 0)
+        why = "which others stored; ask for the group's offset, then go back"
+        stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
+        if stored == offset:
+            return Answer()
+        if stored is not None and offset < stored:  # Rarely, so all members may be looked at.
+            members, now_ms = self._broker.group_members, self._context.clock_ms()
+            reader = members.reader_of(group, now_ms).get((topic, queue_id))
+            if reader is not None:  # Of another protocol.
+                row.newest_known = 0
+                why = f"and {reader!r} reads it; stop the members, then reset the group"
+            elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
+                row.ClearField("newest_known")  # Without members a tool moves it.
+        asked = CommitOffsetsRequest(group=group, offsets=[row])
+        response = await self._broker.groups.commit_offsets(asked)
+        for newer in response.newer:
+            text = (
+                f"offset {offset} is not stored: group {group[:200]!r} is at {newer.offset} in "
+                f"queue {queue_id} of {topic[:200]!r}, {why}"
+            )
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         return Answer()

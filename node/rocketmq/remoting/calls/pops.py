@@ -93,7 +93,7 @@ class PopCalls(Calls):
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         kind = is_sql(ext.get("expType", ""))
-        wanted = Subscription(topic, ext.get("exp", "*"), kind, 0)
+        wanted = Subscription(topic, ext.get("exp", "*"), kind)
         asked = pop_pb2.ReceiveRequest(
             group=group,
             topic=topic,

@@ -6,6 +6,7 @@ replica may lag, and its log may begin later.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -13,6 +14,7 @@ from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
@@ -66,7 +68,17 @@ class Pulls(Calls):
         if answer is not None and answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return answer
         read = partial(self._read, number=number, is_leader=True)
-        return await self._shared.ask_leader(request, read)
+        return await self._shared.ask_leader(self._with_subscription(request), read)
+
+    def _with_subscription(self, request: Request) -> Request:
+        """Return a request that tells the leader what its client reads, whose member may be here
+        alone. Raises RefusedError."""
+        ext = request.command.ext
+        if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
+            return request
+        found = self._subscription(request)
+        mark = {marks.SQL if found.is_sql else marks.TAGS: found.expression}
+        return request._replace(command=replace(request.command, ext=ext | mark))
 
     def _moved(self, request: Request, number: int) -> Answer | None:
         """Return the answer that sends a consumer where a person moved its group; None: it was
@@ -92,7 +104,7 @@ class Pulls(Calls):
         shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
         queue_id = self._names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
-        subscription = self._subscription(request, group, topic, flags)
+        subscription = self._subscription(request)
         asked = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -124,25 +136,32 @@ class Pulls(Calls):
             body = seen_by_clients(body, shown, self._shared.own_host(number))
         return Answer(code, ext_of_answer, body, remark)
 
-    def _subscription(self, request: Request, group: str, topic: str, flags: int) -> Subscription:
-        """Return what the group reads of a topic. Raises RefusedError."""
-        ext = request.command.ext
-        version = int_of(ext, "subVersion", 0)
-        if flags & _HAS_SUBSCRIPTION:
+    def _subscription(self, request: Request) -> Subscription:
+        """Return what the client reads of a topic. Raises RefusedError."""
+        ext, version = request.command.ext, int_of(request.command.ext, "subVersion", 0)
+        group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
+        if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
             kind = is_sql(ext.get("expressionType", ""))
-            return Subscription(topic, ext.get("subscription", "*"), kind, version)
+            return Subscription(topic, ext.get("subscription", "*"), kind)
+        for mark in (marks.TAGS, marks.SQL):
+            if mark in ext:
+                return Subscription(topic, ext[mark], mark == marks.SQL)
         known = self._shared.clients.consumers.get(group)
         if known is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        found = known.subscription(request.account.address.what, topic)
+        host = request.account.address.what
+        found = known.subscription(request.connection.client_id, host, topic)
         if found is None:
-            text = f"group {group[:200]!r} does not subscribe to {topic[:200]!r}"
+            text = (
+                f"this client does not subscribe to {topic[:200]!r} in group {group[:200]!r}, or "
+                f"sent no heartbeat over this connection; send one, then pull again"
+            )
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if version > found.version:
+        if version > found[1]:
             text = f"the subscription of {topic[:200]!r} is newer than the one registered"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return found
+        return found[0]
 
 
 def _next(response: PullResponse, offset: int) -> int:

@@ -50,8 +50,8 @@ class RelayCalls(Calls):
             raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         topic = visible_at(self._context, position, group)[0].topic
         own = {retry_topic(group), dead_letter_topic(group)}
-        if topic not in own and not self._shared.clients.consumers[group].reads(topic):
-            text = f"group {group[:200]!r} does not subscribe to {topic!r}"
+        if topic not in own and topic not in member.consumption.subscriptions:
+            text = f"{member.client_id!r} of group {group[:200]!r} does not subscribe to {topic!r}"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
 
         def told() -> Command:

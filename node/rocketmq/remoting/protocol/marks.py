@@ -10,7 +10,12 @@ FORWARDED: Final = "__QL_FORWARDED"
 again, and ends with `LED_ELSEWHERE` where this node does not lead."""
 NAME: Final = "__QL_NAME"
 """Ext field of a forwarded command: number of the broker name that the client meant."""
-ADDED: Final = frozenset({FORWARDED, NAME})
+TAGS: Final = "__QL_TAGS"
+SQL: Final = "__QL_SQL"
+"""Ext fields of a pull: what its client reads, as its heartbeat told the node that forwards it."""
+KNOWN: Final = "__QL_KNOWN"
+"""Ext field of a commit: the newest offset that its client knows to be stored."""
+ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""

@@ -44,7 +44,7 @@ def test_both_protocols_read_the_same_tags(expression: str, tags: list[str] | No
         with pytest.raises(CallRefusedError, match="names no tag"):
             filter_of(asked)
         with pytest.raises(RefusedError, match="names no tag"):
-            Subscription("orders", expression, is_sql=False, version=0)
+            Subscription("orders", expression, is_sql=False)
         return
     assert list(filter_of(asked).tags) == tags
-    assert Subscription("orders", expression, is_sql=False, version=0).tags == tags
+    assert Subscription("orders", expression, is_sql=False).tags == tags

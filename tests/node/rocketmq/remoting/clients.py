@@ -191,25 +191,28 @@ class ClassicClient:
         return await self.ask(PULL, fields | (ext or {}))
 
     async def heartbeat(
-        self, client_id: str, group: str = "readers", topic: str = "orders"
+        self, client_id: str, group: str = "readers", *topics: str, tags: str = "*"
     ) -> Heard:
-        """Register as a consumer of a topic."""
-        subscription = {
-            "topic": topic,
-            "subString": "*",
-            "subVersion": 1,
-            "expressionType": "TAG",
-            "tagsSet": [],
-            "codeSet": [],
-            "classFilterMode": False,
-        }
+        """Register as a consumer of topics, of orders without any."""
+        subscriptions = [
+            {
+                "topic": topic,
+                "subString": tags,
+                "subVersion": 1,
+                "expressionType": "TAG",
+                "tagsSet": [],
+                "codeSet": [],
+                "classFilterMode": False,
+            }
+            for topic in topics or ("orders",)
+        ]
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "unitMode": False,
-            "subscriptionDataSet": [subscription],
+            "subscriptionDataSet": subscriptions,
         }
         document = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}
         return await self.ask(HEARTBEAT, body=json.dumps(document).encode())

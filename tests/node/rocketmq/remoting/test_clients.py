@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from node.errors.common import BusyError
+from node.rocketmq.protocol.names import comparable
 from node.rocketmq.remoting.clients import (
     SILENT_S_MAX,
     Clients,
@@ -43,8 +44,8 @@ def end(known: Clients, *gone: Member) -> None:
 
 
 def reads(*topics: str, expression: str = "*", version: int = 1) -> Consumption:
-    told = {topic: Subscription(topic, expression, False, version) for topic in topics}
-    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", told)
+    told = {topic: Subscription(topic, expression, False) for topic in topics}
+    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", version, told)
 
 
 @pytest.mark.parametrize("limit", [Limit("members", 24), Limit("members", size_bytes_max=16_000)])
@@ -113,38 +114,44 @@ def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
     assert reserved.owner((True, "c", "0.0")) is None
 
 
-def test_members_that_stay_pay_for_subscriptions_or_these_are_forgotten() -> None:
-    long, limit = "x" * 3_000, Limit("members", size_bytes_max=40_000, address_part=1)
-    accounts, known = Accounts({Kind.MEMBERS: limit}), table()
-    first, second = (member(accounts.open(HERE), one) for one in "ab")
-    known.put(second, [], {"c": reads("t1")})
-    known.put(first, [], {"c": reads("t1", "t2", expression="y" * 500, version=2)})
-    known.put(first, [], {"c": reads("t2", expression=long[:900], version=3)})
-    end(known, first)
-    assert second.account.is_empty is False
-    assert second.account.sizes[Kind.MEMBERS] == known.consumers["c"].members["b"].size_bytes > 900
-    third = member(accounts.open(HERE), "c")
-    with pytest.raises(BusyError):
-        known.put(third, [], {"c": reads("t2", expression=long * 2, version=4)})
-    known.put(third, [], {"c": reads("t2", expression=long[:1_200], version=4)})
-    second.account.take(Kind.MEMBERS, 5_000 - second.account.sizes[Kind.MEMBERS], 0)
-    end(known, third)
-    assert known.consumers["c"].topics == set()
-
-
-def test_no_address_changes_what_another_one_reads() -> None:
+@pytest.mark.parametrize("host", [HERE, THERE])
+def test_no_member_changes_what_another_one_reads(host: str) -> None:
+    """Nor of its own address: not when it joins, changes or leaves, in any order."""
     accounts, known = Accounts(), table()
-    own, stranger = member(accounts.open(HERE)), member(accounts.open(THERE), "b")
-    for first, second in ((own, stranger), (stranger, own)):
-        for one in (first, second):
-            expression, version = ("A", 1) if one is own else ("nothing", 1 << 62)
-            known.put(one, [], {"c": reads("t", expression=expression, version=version)})
-        group = known.consumers["c"]
-        expressions = [group.subscription(host, "t") for host in (HERE, THERE)]
-        assert [one.expression for one in expressions if one] == ["A", "nothing"]
-        known.put(stranger, [], {"c": reads()})
-        end(known, stranger)
-        left = group.subscription(THERE, "t")
-        assert (group.topics, left and left.expression) == ({"t"}, "A")
+    own, other = member(accounts.open(HERE)), member(accounts.open(host), "b")
+    for order in ((own, other), (other, own)):
+        for one in order:
+            told = reads("t", "u", expression="x" * 500, version=1 << 62)
+            known.put(one, [], {"c": reads("t", expression="A") if one is own else told})
+        group, size_bytes = known.consumers["c"], own.account.sizes[Kind.MEMBERS]
+        for host_of, expected in ((HERE, "A" if host is THERE else None), ("10.0.0.3", None)):
+            found = group.subscription("no member", host_of, "t")
+            assert (found[0].expression if found else None) == expected
+        for change in (reads("t", "v", expression="C", version=1 << 63), reads(), None):
+            if change is None:
+                end(known, other)
+            else:
+                known.put(other, [], {"c": change})
+            reported, found = known.reported("c"), group.subscription("a", HERE, "t")
+            assert (found and found[0].expression) == "A"
+            assert group.subscription("a", HERE, "u") is None
+            assert reported is not None
+            assert reported.filters["a"] == {"t": "A"}
+            assert own.account.sizes[Kind.MEMBERS] == size_bytes
         end(known, own)
     assert accounts.held(Kind.MEMBERS) == (0, 0)
+
+
+def test_expressions_that_mean_the_same_are_the_same_to_the_leader() -> None:
+    for texts in (("a||b", " b || a ", "a || b||"), ("*", "", " * ")):
+        found = {Subscription("t", text, False).comparable for text in texts}
+        assert found == {comparable(texts[0], is_sql=False)}
+
+
+def test_members_that_read_the_same_share_what_they_told() -> None:
+    accounts, known = Accounts(), table()
+    for version in range(99):
+        known.put(member(accounts.open(HERE), str(version)), [], {"c": reads("t", version=version)})
+    rows = known.consumers["c"].members.values()
+    assert len({id(one.consumption.subscriptions) for one in rows}) == 1
+    assert [one.consumption.version for one in rows] == [*range(99)]

@@ -13,6 +13,7 @@ from node.config.settings import Settings
 from node.rocketmq.remoting.calls import unique_keys
 from node.runtime.accounts import Kind, Limit
 from tests.node.rocketmq.remoting.clients import (
+    GET_OFFSET,
     HEARTBEAT,
     LOCK,
     MEMBERS,
@@ -43,6 +44,11 @@ async def lock(client: ClassicClient, number: int, client_id: str = "a") -> Any:
     return json.loads((await client.ask(LOCK, body=json.dumps(body).encode())).body)["lockOKMQSet"]
 
 
+async def known(client: ClassicClient, number: int) -> None:
+    ext = {"topic": "orders", "queueId": "0", "bname": "g0.n1", "consumerGroup": f"g{number}"}
+    await client.ask(GET_OFFSET, ext)
+
+
 async def stats(client: ClassicClient, number: int) -> None:
     for kind, key in (("TOPIC_PUT_NUMS", f"t{number}"), ("GROUP_GET_NUMS", f"orders@g{number}")):
         await client.ask(STATS, {"statsName": kind, "statsKey": key})
@@ -57,6 +63,7 @@ HOLDS: dict[str, tuple[Kind, Hold]] = {
     "members": (Kind.MEMBERS, lambda one, n: one.heartbeat(f"c{n}", f"g{n % 3}", f"t{n}")),
     "producers and their checks": (Kind.ROWS, lambda one, n: one.produce_for("c", f"p{n}")),
     "locks": (Kind.LOCKS, lock),
+    "known offsets": (Kind.ROWS, known),
     "counters": (Kind.CALLS, stats),
     "pulls": (Kind.CALLS, lambda one, n: parked(PULL, PULLED, one, n)),
     "pops": (Kind.CALLS, lambda one, n: parked(POP, POPPED, one, n)),

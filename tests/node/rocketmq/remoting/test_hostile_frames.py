@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from node.rocketmq.remoting.protocol.codes import RequestCode
-from node.rocketmq.remoting.protocol.marks import FORWARDED, GREETING, NAME
+from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KNOWN, NAME
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
 from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
 from tests.node.rocketmq.remoting.clients import (
+    COMMIT,
     LOCK,
     ROUTE,
     SEND,
@@ -28,7 +29,7 @@ from tests.node.rocketmq.remoting.clients import (
 from tests.node.rocketmq.remoting.test_command import FRAMES
 from tests.patience import eventually
 
-NO_PERMISSION, SYSTEM_ERROR = 16, 1
+NO_PERMISSION, SYSTEM_ERROR, INVALID = 16, 1, 29
 _VALUES = (
     "", "0", "-1", "1", "2147483648", "9223372036854775807", "9" * 40, "true", "nan", "x" * 300,
     "%RETRY%", "%RETRY%readers", "%DLQ%x", "RMQ_SYS_TRANS_HALF_TOPIC", "orders", "readers",
@@ -163,7 +164,7 @@ async def test_only_a_node_forwards(tmp_path: Path) -> None:
             for token in ("", "00" * 16, "half \ud800"):
                 refused = await client.ask(GREETING, {SHOWN: token})
                 assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)
-            for forged in ({FORWARDED: "10.1.2.3:9"}, {NAME: "1"}, {FORWARDED: "", NAME: ""}):
+            for forged in (*({name: "1"} for name in ADDED), {FORWARDED: "", NAME: ""}):
                 refused = await client.ask(SEND, send_fields("orders", 0, "g0.n1") | forged, b"x")
                 assert (refused.code, FORWARDED in str(refused.remark)) == (NO_PERMISSION, True)
             assert (await client.pull(0, 0)).body == b""
@@ -173,10 +174,14 @@ async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> No
     async with gateway_at(tmp_path) as gateway:
         node = await gateway.client()
         assert (await node.ask(GREETING, {SHOWN: TOKEN.hex()})).code == 0
-        fields = {f"x{number}": "" for number in range(256 + 3)}
+        fields = {f"x{number}": "" for number in range(256 + len(ADDED) + 1)}
         refused = await node.ask(SEND, fields)
         assert (refused.code, "header" in str(refused.remark)) == (SYSTEM_ERROR, True)
         marks = {FORWARDED: "10.1.2.3:9", NAME: "1"}
+        for known in ("-1", str(1 << 63), "x"):
+            ext = {"topic": "orders", "queueId": "0", "consumerGroup": "g", "commitOffset": "0"}
+            refused = await node.ask(COMMIT, ext | marks | {KNOWN: known})
+            assert (refused.code, KNOWN in str(refused.remark)) == (INVALID, True)
         sent = await node.ask(SEND, send_fields("orders", 0, "g0.n1") | marks, b"x")
         assert sent.code == 0
         record = (await node.pull(0, 0, ext={"bname": "g0.n2"})).body

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,7 +10,10 @@ from node.broker.groups.members import MemberKind, Reported
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
 from node.errors.groups import GroupKindError
+from node.rocketmq.remoting import member_reports
+from node.rocketmq.remoting.protocol.codes import ResponseCode
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DescribeGroupRequest
+from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.consumer_pb2 import (
     CommitOffsetsRequest,
     GroupOffset,
@@ -19,6 +23,8 @@ from quorumlog.pb.consumer_pb2 import (
 )
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from tests.node.rocketmq.remoting.clients import (
+    COMMIT,
+    GET_OFFSET,
     MEMBERS,
     RESET,
     ROUTE,
@@ -72,6 +78,7 @@ async def test_each_queue_has_one_reader_in_a_group_of_two_protocols(
         client = await gateway.client()
         await client.heartbeat("m@1", group=GROUP)
         await client.heartbeat("n@1", group=GROUP)
+        await client.heartbeat("o@1", GROUP, "bills")  # Its part of orders is read, too.
         for client_id in others:
             await beat(gateway, client_id)
         read = await part_of(client, "m@1") + await part_of(client, "n@1")
@@ -80,7 +87,7 @@ async def test_each_queue_has_one_reader_in_a_group_of_two_protocols(
             assert found.is_divided
             read += [queue.queue_id for queue in found.queues if queue.topic == "orders"]
         assert sorted(read) == [0, 1, 2, 3]
-        assert await listed(client) == sorted([*others, "m@1", "n@1"])
+        assert await listed(client) == sorted([*others, "m@1", "n@1", "o@1"])
 
 
 async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
@@ -155,6 +162,67 @@ async def test_members_that_differ_are_told(tmp_path: Path) -> None:
         ]
         members.heartbeat(GROUP, "c", frozenset({"orders"}), MemberKind.BROADCASTING, 0)
         assert "broadcasting and sharing" in members.warnings_of(GROUP, 0)[0]
+
+
+async def test_classic_members_read_what_each_of_them_told(tmp_path: Path) -> None:
+    """At any node, though a neighbour says otherwise later; and all are told what is unlike."""
+    async with pair_at(tmp_path) as (leader, follower):
+        sender, members = await leader.client(), leader.node.broker.group_members
+        for tag in "xyx":
+            await sender.send(f"of {tag}".encode(), TAGS=tag, UNIQ_KEY=tag)
+        for group, place in (("here", leader), ("there", follower)):
+            reader, other, late, twice = [await place.client() for _ in range(4)]
+            for one in (reader, twice):  # As a client of several ports does.
+                await one.heartbeat("b@1", group, tags="y")
+            for read, tags in ("bills", "*"), ("orders bills", "x"):
+                await other.heartbeat("a@1", group, *read.split(), tags=tags)
+                # The follower has no messages: the leader filters for it.
+                ext = {"consumerGroup": group, "sysFlag": "0"}
+                pulled = await reader.pull(0, 1, ext=ext)
+                found = pulled.code, b"of y" in pulled.body, b"of x" in pulled.body
+                assert found == (0, True, False)
+                refused = (await other.pull(0, 1, ext=ext | {"topic": "more"})).code
+                assert refused == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            assert (await late.pull(0, 1, ext=ext)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+            topics, filters = members.warnings_of(group, 0)
+            assert "not all members read bills;" in topics
+            assert "members filter orders in unlike ways, 'x', 'y';" in filters
+
+
+async def test_no_commit_undoes_what_others_stored(tmp_path: Path) -> None:
+    """Of a classic client at any node, member or not; one that knows what is stored goes back."""
+    async with pair_at(tmp_path) as (leader, follower):
+        tool = await leader.client()
+        for _ in range(9):
+            await tool.send()
+        for group, place in (("here", leader), ("there", follower)):
+            queue = {"consumerGroup": group, "topic": "orders", "queueId": "0", "bname": "g0.n1"}
+            member, other, again = [await place.client() for _ in range(3)]
+
+            async def commit(
+                client: ClassicClient, offset: int, queue: dict[str, str] = queue
+            ) -> tuple[int, str]:
+                """Return the code of a commit, and what is stored then."""
+                code = (await client.ask(COMMIT, queue | {"commitOffset": str(offset)})).code
+                return code, (await tool.ask(GET_OFFSET, queue)).ext["offset"]
+
+            assert await commit(other, 8) == (0, "8")
+            assert await commit(again, 3) == (0, "3"), "nobody reads: it is moved"
+            await member.heartbeat("m@1", group)
+            assert await commit(member, 8) == (0, "8")
+            assert await commit(again, 2) == (1, "8"), "of one that is no member"
+            assert await commit(member, 5) == (0, "5"), "its own it may set back"
+            assert await commit(other, 6) == (0, "6")
+            assert await commit(member, 4) == (1, "6"), "others stored beyond what it knows"
+            await member.ask(GET_OFFSET, queue)
+            assert await commit(member, 4) == (0, "4")
+            await again.heartbeat("m@1", group)
+            assert await commit(again, 3) == (1, "4"), "a connection that was lost knows nothing"
+            read = [QueueId(topic="orders", queue_id=0)]
+            asked = HeartbeatRequest(group=group, client_id="s", topics=["orders"], queues=read)
+            asked.cluster_id = "cluster"
+            await leader.node.broker.groups.heartbeat(asked)
+            assert await commit(member, 1) == (1, "4"), "the queue is that of another member"
 
 
 async def test_producers_at_other_nodes_are_asked_about_their_transactions(tmp_path: Path) -> None:
@@ -292,11 +360,26 @@ async def test_a_group_with_too_many_members_keeps_no_other_from_being_reported(
 ) -> None:
     async with gateway_at(tmp_path) as gateway:
         members, limit = gateway.node.broker.group_members, Limits().group_member_count_max
-        many = Reported({f"c{n}": MemberKind.SHARING for n in range(limit + 9)}, {"orders": ""})
-        last = Reported({"m@1": MemberKind.SHARING}, {"orders": ""})
+        many = Reported({f"c{n}": MemberKind.SHARING for n in range(limit + 9)}, {})
+        last = Reported({"m@1": MemberKind.SHARING}, {"m@1": {"orders": ""}})
         for groups in ({"a": many, "z": last}, {"a": last}, {"a": many}):
             assert not members.report(7, groups, 0, is_whole=len(groups) > 1)
         assert len(members.sharing("a", 0)) == limit
         assert members.sharing("z", 0) == ["m@1"]
         members.report(7, {}, 0, is_whole=True)
         assert members.total_count == 0
+
+
+async def test_a_report_has_once_what_members_read_and_fits_its_frame(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        reports, told = gateway.remoting.groups.reports, dict[str, dict[str, str]]()
+        kinds = dict.fromkeys((f"c{n}" for n in range(99)), MemberKind.SHARING)
+        reports._gateways = (Mock(reported=lambda _: Reported(kinds, told)),)
+        for of_all, count in ((True, 1), (False, 9)):
+            for n, name in enumerate(kinds):
+                told[name] = {f"{0 if of_all else n}.{i}".ljust(127, "t"): "" for i in range(1_000)}
+            row = reports._row(GROUP)
+            assert [one.client_id for one in row.members] == [*kinds]
+            assert (len(row.readings), row.ByteSize() < 2 << 20) == (count, True)
+            readings = {id(one) for one in member_reports._reported(row).filters.values()}
+            assert len(readings) == count
