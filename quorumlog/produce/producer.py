@@ -255,12 +255,17 @@ class Producer:
 
     @checks_itself
     async def send_entries(
-        self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
+        self,
+        entries: list[Entry],
+        size_bytes: int,
+        group: str,
+        extra: bytes = b"",
+        deadline: Deadline | None = None,
     ) -> Receipts:
-        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest."""
-        deadline = None
+        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest, and
+        `deadline` is that of a call with earlier steps."""
         if self._room_waiters or not self._has_room(size_bytes):
-            deadline = await self._wait_for_room(size_bytes)
+            deadline = await self._wait_for_room(size_bytes, deadline)
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
@@ -430,10 +435,10 @@ class Producer:
         held = self._held_size_bytes
         return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
 
-    async def _wait_for_room(self, size_bytes: int) -> Deadline:
+    async def _wait_for_room(self, size_bytes: int, deadline: Deadline | None = None) -> Deadline:
         """Wait in line for room; return the deadline of the call. Raises BusyError when it passes
         first."""
-        deadline = Deadline(self._options.timeout_ms)
+        deadline = deadline or Deadline(self._options.timeout_ms)
         line, turn = self._room_waiters, asyncio.Event()
         line.append(turn)  # Until its message has taken its share, so that none comes before it.
         try:
