@@ -460,7 +460,7 @@ def _differences(name: str, group: _Group) -> Iterator[str]:
         unlike = sorted(frozenset().union(*topics) - frozenset.intersection(*topics))
         text = ", ".join(unlike[:3])
         yield f"group {name}: not all members read {text}; give all members the same topics"
-    strategies = sorted({one.strategy or "of a program" for one in sharing if not one.nodes})
+    strategies = sorted({one.strategy or "one without a name" for one in sharing if not one.nodes})
     if len(strategies) > 1:
         text = ", ".join(strategies)
         yield f"group {name}: members divide queues by unlike strategies, {text}; use one"
