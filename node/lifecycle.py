@@ -1,8 +1,8 @@
 """The life of a node's process: from settings to an exit code.
 
 Owns signals, the time limit of a stop and the exit code of each error; docs/operations.md has the
-table. SIGTERM or SIGINT: take no new appends, hand leadership over, finish running calls, sync,
-close. A second signal: close safely without waiting for clients or peers. A watchdog ends the
+table. SIGTERM, SIGINT or SIGHUP: take no new appends, hand leadership over, finish running calls,
+sync, close. A second signal: close safely without waiting for clients or peers. A watchdog ends the
 process if the stop takes too long.
 """
 
@@ -41,6 +41,7 @@ from node.runtime.heap import keep_freed_memory
 from node.runtime.identity import IdentityMismatchError
 from node.runtime.logs import form
 from node.runtime.private_files import make_private
+from node.runtime.stop_signals import stop_signals
 from node.services.server import PortTakenError
 from store.errors import (
     CorruptionError,
@@ -110,7 +111,7 @@ class _Life:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._on_signal, number)
         node = self._node
         start = asyncio.create_task(node.start(), name="start")

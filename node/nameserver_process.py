@@ -6,7 +6,6 @@ a third replica on a machine that holds no log, or as each of the replicas. Must
 
 import asyncio
 import os
-import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -31,6 +30,7 @@ from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA, EXIT_OK, EXIT
 from node.runtime.logs import form
 from node.runtime.node_file import remove_node_file, write_node_file
 from node.runtime.private_files import make_private
+from node.runtime.stop_signals import stop_signals
 from node.services.calls import ServedCalls
 from node.services.methods import nameserver_handlers
 from node.services.server import GrpcServer, PortTakenError
@@ -78,7 +78,7 @@ async def _live(settings: Settings) -> int:
     service = NameServerService(settings.nameserver(), None, report_judge=report_judge)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as life:
         await _start(settings, service, life)

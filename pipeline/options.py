@@ -176,7 +176,7 @@ class _Given:
         text = self.text(name, "")
         if not text:
             return default
-        if not text.isdecimal() or int(text) == 0:
+        if not (text.isascii() and text.isdecimal()) or int(text) == 0:
             raise OptionError(f"option {name!r} is {text!r}", "use a number above 0")
         return int(text)
 

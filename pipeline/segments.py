@@ -91,7 +91,7 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         raise OptionError(f"{NAME} needs the directory of a stopped node", "use load(DIR)")
     topics = frozenset(t.strip() for t in values.get("topic", "").split(",") if t.strip())
     size = values.get("piecesize", str(PIECE_SIZE_BYTES))
-    if not size.isdecimal() or int(size) < _PIECE_SIZE_BYTES_MIN:
+    if not (size.isascii() and size.isdecimal()) or int(size) < _PIECE_SIZE_BYTES_MIN:
         do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more"
         raise OptionError(f"pieceSize is {size!r}", do)
     fails = values.get("failonbodyerror", "false").lower()

@@ -9,6 +9,7 @@ from the help.
 """
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 import click
 
 from qlog.imports import paused_collector
+from qlog.numbers import make_strict
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
@@ -111,7 +113,7 @@ COMMANDS = {
         "Move topics, messages and groups from a cluster of Apache RocketMQ.",
     ),
     "serve": LazyCommand(
-        "qlog.server.serve:serve", "Run one node, until it gets SIGTERM or SIGINT."
+        "qlog.server.serve:serve", "Run one node, until it gets SIGTERM, SIGINT or SIGHUP."
     ),
     "store": LazyCommand("qlog.server.store:store", "Look into a store directory, offline."),
     "top": LazyCommand("qlog.cluster.top:top", "Watch all nodes: role, term, indexes, lag, rates."),
@@ -157,6 +159,7 @@ class LazyGroup(click.Group):
         """Run the command line; the process ends with one of ExitCode."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
+        _hang_up_as_interrupt()
         choose_engine()
         prepare_stdout()
         escape_output()
@@ -187,6 +190,15 @@ class LazyGroup(click.Group):
             return report(error)
         # Click hands ctx.exit(code) back as a result too, so an int is always an exit code.
         return result if isinstance(result, int) else ExitCode.OK
+
+
+make_strict()
+
+
+def _hang_up_as_interrupt() -> None:
+    """Let a terminal that closes end any command as Ctrl-C does, unless hang-ups are ignored."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @click.group(
@@ -221,6 +233,6 @@ def main(transport: str) -> None:
       1    done, and it found something: damage, a node that is down, no message
       2    the command line makes no sense; nothing was done
       3    the operation failed; stderr says what, why and what to do
-      130  Ctrl-C
+      130  Ctrl-C, or the terminal was closed
       141  the reader of the output went away
     """

@@ -13,16 +13,17 @@ _UNIX_MS_MIN = 100_000_000_000  # Smaller numbers are seconds: as milliseconds, 
 
 
 def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
-    """Return milliseconds since 1970. Raises ValueError, which names the accepted forms."""
+    """Return milliseconds since 1970, 0 for a time before it: nothing was stored then. Raises
+    ValueError, which names the accepted forms."""
     if age := _AGE.fullmatch(text):
         now = int(time.time() * 1000) if now_unix_ms is None else now_unix_ms
-        return now - int(age[1]) * _UNIT_MS[age[2]]
+        return max(0, now - int(age[1]) * _UNIT_MS[age[2]])
     if re.fullmatch("[0-9]{1,18}", text):
         number = int(text)
         return number if number >= _UNIX_MS_MIN else number * 1000
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is no time; give 2026-01-31T12:00:00Z, a Unix time in seconds or "
             "milliseconds, or an age such as -15m (ms, s, m, h, d)"
@@ -31,7 +32,7 @@ def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
 
 def parse_duration(text: str) -> int:
     """Return the milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError with these forms."""
-    found = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
     if found is None:
         raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
     return int(found[1]) * _UNIT_MS[found[2]]

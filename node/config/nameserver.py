@@ -58,7 +58,7 @@ def _is_loopback(member: str) -> bool:
     host, _, port = member.rpartition(":")
     try:
         address = ipaddress.ip_address(host)
-        is_port = 0 < int(port) < 65536
+        is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65536
     except ValueError:
         is_port = False
     if not is_port:

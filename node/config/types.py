@@ -33,7 +33,7 @@ class Address(NamedTuple):
         """Read `host:port` or `[v6]:port`. Raises ValueError."""
         if isinstance(text, cls):
             return text
-        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]*)):(\d{1,5})", str(text))
+        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", str(text))
         if not isinstance(text, str) or found is None or int(found[3]) > 65535:
             raise ValueError("use host:port, for example 127.0.0.1:8081 or [::1]:8081")
         return cls(found[1] or found[2], int(found[3]))
@@ -43,7 +43,7 @@ def _with_unit(units: dict[str, int], example: str) -> Any:
     def parse(value: object) -> object:
         if not isinstance(value, str):
             return value
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
         unit = units.get(found[2]) if found else None
         if found is None or unit is None:
             raise ValueError(f"use a number, or one with a unit, for example {example}")
@@ -67,7 +67,7 @@ def _parse_peers(value: object) -> object:
         return value
     peers: dict[str, dict[str, str]] = {}
     for part in filter(None, (part.strip() for part in value.split(","))):
-        found = re.fullmatch(r"(\d+)=([^/]+)/([^/]+)", part)
+        found = re.fullmatch(r"([0-9]+)=([^/]+)/([^/]+)", part)
         if found is None:
             raise ValueError(
                 f"{part!r} is no peer; use ID=PEER_HOST:PORT/CLIENT_HOST:PORT, joined by commas"

@@ -87,5 +87,5 @@ class HaBroker:
 
     def advise(self, number: int, binding: Binding) -> None:
         """Pass on to which broker the controller gave an epoch; ignore an invalid nonce."""
-        if binding.nonce.isdecimal() and int(binding.nonce) < 1 << 64:
+        if binding.nonce.isascii() and binding.nonce.isdecimal() and int(binding.nonce) < 1 << 64:
             self._driver.advise(number, binding.master_id, int(binding.nonce))

@@ -60,7 +60,7 @@ def caller_of(
     remaining_s = context.time_remaining()
     left_s = CALL_S_MAX if remaining_s is None else min(remaining_s, CALL_S_MAX)
     deadline_s = asyncio.get_running_loop().time() + left_s
-    hop_count = int(hops) if hops.isdecimal() and len(hops) == 1 else 0
+    hop_count = int(hops) if hops.isascii() and hops.isdecimal() and len(hops) == 1 else 0
     remote = headers.get(CLIENT_HEADER, "")[:_REMOTE_LENGTH_MAX]
     if remote and is_own_token(headers.get(TOKEN_HEADER, "")):
         account = caller()

@@ -32,7 +32,7 @@ from node.state.tables.topic_types import (
 )
 
 _STRING_OR_KEY: Final = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL
 )
 """A string, in which nothing is a key, or a key that Java wrote without quotes. A string without an
 end goes to the end of the text: else each of its quotes would be tried as a beginning."""

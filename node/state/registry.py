@@ -21,8 +21,8 @@ from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.transactions import TransactionsTable
 
 _ANY_LIMITS: Final = Limits()
-_QUOTED_KEY: Final = re.compile(r'"(\d+)":')
-_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)(\d+)\s*:")
+_QUOTED_KEY: Final = re.compile(r'"([0-9]+)":')
+_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)([0-9]+)\s*:")
 
 TABLES: Final[tuple[type[Table], ...]] = (
     DelayTable,

@@ -17,7 +17,7 @@ _MESSAGES: Final = {"msg/s": 1, "kmsg/s": 10**3, "Mmsg/s": 10**6}
 _BYTES: Final = {f"{unit}/s": size for unit, size in {"B": 1, **_BINARY, **_DECIMAL}.items()}
 _BITS: Final = {"kbit/s": 125, "Mbit/s": 125_000, "Gbit/s": 125_000_000}
 _SPANS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-_NUMBER: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z/]*)\s*")
+_NUMBER: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z/]*)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,12 +57,12 @@ _BROKER_COLUMNS = (
 def nameserver(file: str | None, **flags: Any) -> int:
     """Run a replica of the name server without a log; or ask the name server.
 
-    Without a command it runs until it gets SIGTERM or SIGINT. Nodes have a replica inside when
-    their setting nameserver_listen says so; this is for a machine that holds no log. Settings may
-    also come from the file and the environment, as those of `qlog serve` do; without a password
-    only loopback addresses are allowed. Nodes that have no replica tell it where they are, and are
-    believed when they have the same secret-file and cluster-id; without a secret, only those that
-    the file names as `peers` of `group`.
+    Without a command it runs until it gets SIGTERM, SIGINT or SIGHUP. Nodes have a replica
+    inside when their setting nameserver_listen says so; this is for a machine that holds no
+    log. Settings may also come from the file and the environment, as those of `qlog serve` do;
+    without a password only loopback addresses are allowed. Nodes that have no replica tell it
+    where they are, and are believed when they have the same secret-file and cluster-id; without
+    a secret, only those that the file names as `peers` of `group`.
 
     \b
     Examples:

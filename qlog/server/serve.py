@@ -20,7 +20,7 @@ from quorumlog.standard_output import styled
 @click.option("--config", "file", metavar="FILE", help="Settings in TOML.")
 @settings_options
 def serve(file: str | None, **flags: Any) -> int:
-    """Run one node, until it gets SIGTERM or SIGINT.
+    """Run one node, until it gets SIGTERM, SIGINT or SIGHUP.
 
     A setting is taken from its option, else from its variable (QUORUMLOG_NODE_ID for --node-id),
     else from the file, else it has its default. docs/configuration.md explains them all. Log lines

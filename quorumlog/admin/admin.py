@@ -6,6 +6,7 @@ Consumer groups, delayed messages, pop, transactions and searches are modules be
 """
 
 import asyncio
+import contextlib
 from typing import Final
 
 from quorumlog.admin.calls import AdminCalls, Answers
@@ -39,7 +40,7 @@ from quorumlog.errors import (
 from quorumlog.pb import admin_pb2
 from quorumlog.records.values import of_pb
 
-STATUS_TIMEOUT_MS: Final = 2_000  # For each node in `cluster_status`.
+STATUS_TIMEOUT_MS: Final = 2_000  # For all nodes of a group together, in `cluster_status`.
 
 
 @checked
@@ -84,13 +85,20 @@ class Admin:
             must_be_new=must_be_new,
             message_type=message_type,
         )
+        deadline = self._calls.deadline()
         if must_be_new and not self._calls.groups.is_single:
-            there = await self.list_topics()  # One group may have it; the others would create it.
-            if any(info.topic == topic for info in there):
+            # One group may have it; the others would create it.
+            listing = admin_pb2.ListTopicsRequest()
+            there, _ = await self._calls.each("ListTopics", listing, deadline=deadline)
+            if any(info.topic == topic for answer in there.values() for info in answer.topics):
                 raise TopicExistsError(f"topic {topic!r} exists already; use another name")
         # A repetition after a lost answer would find the topic of the first attempt, and fail.
         answers, away = await self._calls.each(
-            "CreateTopic", request, is_repeatable=not must_be_new, is_read=False
+            "CreateTopic",
+            request,
+            is_repeatable=not must_be_new,
+            is_read=False,
+            deadline=deadline,
         )
         self._forget_topic(topic)
         return TopicInfo.of(answers, away)
@@ -138,7 +146,7 @@ class Admin:
         return NodeStatus.of(response, at.name)
 
     async def cluster_status(self) -> ClusterStatus:
-        """Ask every known node at once, with a timeout of 2 s each, and return all statuses.
+        """Ask every known node at once, for 2 s in all, and return all statuses.
 
         Members that do not answer are in it as NodeDown; removed nodes only if they answer.
         """
@@ -160,15 +168,31 @@ class Admin:
     async def _group_status(
         self, group: BrokerGroup
     ) -> tuple[GroupStatus, list[NodeStatus | NodeDown]]:
-        router = group.router
-        try:
-            await router.refresh(Deadline(STATUS_TIMEOUT_MS))
-        except QuorumlogError:
-            pass  # Every node is then reported down.
-        ids = {address: node_id for node_id, address in router.nodes.items()}
-        addresses = list(ids) or list(router.bootstrap)
-        asked = (self._status_of(group, address, ids.get(address, 0)) for address in addresses)
-        nodes = await asyncio.gather(*asked)
+        router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
+        asked: dict[str, asyncio.Task[NodeStatus | QuorumlogError]] = {}
+
+        def ask(tasks: asyncio.TaskGroup) -> dict[str, int]:
+            """Ask each known node once; return the node ids by address."""
+            ids = {address: node_id for node_id, address in router.nodes.items()}
+            ids = ids or dict.fromkeys(router.bootstrap, 0)
+            for address in ids.keys() - asked.keys():
+                asked[address] = tasks.create_task(self._status_of(group, address, deadline))
+            return ids
+
+        async with asyncio.TaskGroup() as tasks:
+            ask(tasks)  # At once: a node that hangs holds up the refresh, and not the others.
+            with contextlib.suppress(QuorumlogError):  # Those that are known are asked anyway.
+                await router.refresh(deadline)
+            ids = ask(tasks)
+            for address in asked.keys() - ids.keys():
+                asked[address].cancel()
+        nodes: list[NodeStatus | NodeDown] = []
+        for address, node_id in ids.items():
+            answer = asked[address].result()
+            if isinstance(answer, QuorumlogError):
+                nodes.append(NodeDown(node_id, address, str(answer), group.name))
+            else:
+                nodes.append(answer)
         up = [node for node in nodes if isinstance(node, NodeStatus)]
         newest = max(up, key=lambda node: (node.term, node.role == "leader"), default=None)
         leader_id, term = (newest.leader_id, newest.term) if newest is not None else (0, 0)
@@ -177,24 +201,25 @@ class Admin:
         return GroupStatus(group.name, leader_id, term), there
 
     async def _status_of(
-        self, group: BrokerGroup, address: str, node_id: int
-    ) -> NodeStatus | NodeDown:
-        node = group.router.channels.get(address)
+        self, group: BrokerGroup, address: str, deadline: Deadline
+    ) -> NodeStatus | QuorumlogError:
         request = admin_pb2.NodeStatusRequest()
         try:
+            node = group.router.channels.get(address)
             response = await group.calls.once(
-                node, "admin", "NodeStatus", request, STATUS_TIMEOUT_MS / 1000
+                node, "admin", "NodeStatus", request, deadline.remaining_s
             )
         except QuorumlogError as error:
-            return NodeDown(node_id, address, str(error), group.name)
+            return error
         return NodeStatus.of(response, group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
         """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
-        at = await self._calls.group_of(node_id, group)
+        deadline = self._calls.deadline()
+        at = await self._calls.group_of(node_id, deadline, group)
         request = admin_pb2.TransferLeadershipRequest(node_id=node_id)
         response = await self._calls.lead(
-            at, "TransferLeadership", request, is_repeatable=node_id != 0
+            at, "TransferLeadership", request, is_repeatable=node_id != 0, deadline=deadline
         )
         return LeaderInfo(response.leader_id, response.term, at.name)
 
@@ -204,31 +229,41 @@ class Admin:
         """Make a node a learner of a broker group: the log, but no vote; return the members."""
         at = self._calls.groups.get(group)
         return await self._change(
-            at, admin_pb2.MEMBER_CHANGE_ADD_LEARNER, node_id, address, peer_address
+            at,
+            admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
+            node_id,
+            self._calls.deadline(),
+            address,
+            peer_address,
         )
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
-        at = await self._calls.group_of(node_id)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_PROMOTE, node_id)
+        deadline = self._calls.deadline()
+        at = await self._calls.group_of(node_id, deadline)
+        return await self._change(at, admin_pb2.MEMBER_CHANGE_PROMOTE, node_id, deadline)
 
     async def remove_member(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Take a node out of the cluster; return the members that are left."""
-        at = await self._calls.group_of(node_id)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_REMOVE, node_id)
+        deadline = self._calls.deadline()
+        at = await self._calls.group_of(node_id, deadline)
+        return await self._change(at, admin_pb2.MEMBER_CHANGE_REMOVE, node_id, deadline)
 
     async def _change(
         self,
         group: BrokerGroup,
         change: admin_pb2.MemberChange,
         node_id: int,
+        deadline: Deadline,
         address: str = "",
         peer_address: str = "",
     ) -> tuple[MemberStatus, ...]:
         request = admin_pb2.ChangeMemberRequest(
             change=change, node_id=node_id, address=address, peer_address=peer_address
         )
-        response = await self._calls.lead(group, "ChangeMember", request, is_repeatable=False)
+        response = await self._calls.lead(
+            group, "ChangeMember", request, is_repeatable=False, deadline=deadline
+        )
         return MemberStatus.all_of(response.members)
 
     async def drain(
@@ -271,14 +306,16 @@ class Admin:
 
         Raises as `ha_status`.
         """
-        at = self._calls.groups.get(group)
+        at, deadline = self._calls.groups.get(group), self._calls.deadline()
         _, nodes = await self._group_status(at)
 
         async def ask(node: NodeStatus | NodeDown) -> HaStatus | NodeDown:
             if isinstance(node, NodeDown):
                 return node
             try:
-                return await self.ha_status(node.node_id)
+                request = admin_pb2.HaStatusRequest()
+                _, said = await self._calls.at(node.node_id, "HaStatus", request, deadline=deadline)
+                return HaStatus.of(said)
             except (UnavailableError, DeadlineError) as error:
                 address = at.router.nodes.get(node.node_id, "")
                 return NodeDown(node.node_id, address, str(error), at.name)

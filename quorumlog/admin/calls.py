@@ -42,13 +42,15 @@ class AdminCalls:
         service: Service = "admin",
         is_repeatable: bool = True,
         is_read: bool = False,
+        deadline: Deadline | None = None,
     ) -> Any:
-        """Call the leader of a broker group and return its answer."""
+        """Call the leader of a broker group and return its answer. `deadline` is that of a call
+        with further steps, here as in the other methods."""
         return await group.calls.leader(
             service,
             method,
             request,
-            self.deadline(),
+            deadline or self.deadline(),
             is_repeatable=is_repeatable,
             is_read=is_read,
         )
@@ -62,6 +64,7 @@ class AdminCalls:
         is_repeatable: bool = True,
         is_read: bool = True,
         may_be_away: bool = True,
+        deadline: Deadline | None = None,
     ) -> tuple[Answers, list[str]]:
         """Call the leaders of all broker groups; return the answers, and the groups without one.
 
@@ -69,13 +72,14 @@ class AdminCalls:
         Raises the first error that is not retryable; any error if no group answers or `may_be_away`
         is false.
         """
-        groups = self.groups.all
+        groups, deadline = self.groups.all, deadline or self.deadline()
+        away_ms = min(AWAY_MS, deadline.remaining_ms)
         asked = (
             group.calls.leader(
                 service,
                 method,
                 request,
-                Deadline(min(AWAY_MS, self.timeout_ms)) if group.is_away else self.deadline(),
+                Deadline(away_ms) if group.is_away else deadline,
                 is_repeatable=is_repeatable,
                 is_read=is_read,
             )
@@ -104,10 +108,10 @@ class AdminCalls:
             raise lacking[0]
         return answers, away
 
-    async def group_of(self, node_id: int, group: str = "") -> BrokerGroup:
+    async def group_of(self, node_id: int, deadline: Deadline, group: str = "") -> BrokerGroup:
         """Return the broker group of a node; refresh all groups first if none lists the node."""
         if node_id and not any(node_id in known.router.nodes for known in self.groups.all):
-            await self.groups.refresh(self.deadline())
+            await self.groups.refresh(deadline)
         return self.groups.of_node(node_id) if node_id and not group else self.groups.get(group)
 
     async def at(
@@ -119,20 +123,21 @@ class AdminCalls:
         *,
         is_read: bool = True,
         timeout_ms: int = 0,
+        deadline: Deadline | None = None,
     ) -> tuple[BrokerGroup, Any]:
         """Call a node, or without a node id the leader of a group; return the group, too.
 
         `timeout_ms` bounds the call and its repetitions if it is shorter than the client's own; the
         node, which has the same limit, gets a moment more to say what it found.
         """
-        deadline = Deadline(min(timeout_ms or self.timeout_ms, self.timeout_ms))
+        deadline = deadline or Deadline(min(timeout_ms or self.timeout_ms, self.timeout_ms))
         answer_ms = ANSWER_MS if timeout_ms else 0
         if node_id is None:
             at = self.groups.get(group)
             await at.router.refresh(deadline)  # Followers answer this, too.
             node = await at.router.leader(deadline)
         else:
-            at = await self.group_of(node_id)
+            at = await self.group_of(node_id, deadline)
             node = at.router.node(node_id)
         answer = await at.calls.node(
             node, "admin", method, request, deadline, is_read=is_read, answer_ms=answer_ms

@@ -144,11 +144,17 @@ class GroupAdmin:
                 if o.offset >= 0
             }
         found: dict[Queue, int] = {}
+        deadline = self._calls.deadline()
         for broker_group, mine in self._calls.by_group(named).items():
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
             request = consumer_pb2.FetchOffsetsRequest(group=group, queues=ids)
             response = await self._calls.lead(
-                broker_group, "FetchOffsets", request, service="consumer", is_read=True
+                broker_group,
+                "FetchOffsets",
+                request,
+                service="consumer",
+                is_read=True,
+                deadline=deadline,
             )
             for o in response.offsets:
                 if o.offset >= 0:
@@ -160,7 +166,7 @@ class GroupAdmin:
 
         Return the index of the log entry, of the last entry if there are several.
         """
-        index, steps = -1, Steps()
+        index, steps, deadline = -1, Steps(), self._calls.deadline()
         named = {queue_of(queue): offset for queue, offset in offsets.items()}
         for broker_group, mine in self._calls.by_group(list(named)).items():
             request = consumer_pb2.CommitOffsetsRequest(
@@ -168,7 +174,9 @@ class GroupAdmin:
             )
             for queue in mine:
                 request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=named[queue])
-            stored = self._calls.lead(broker_group, "CommitOffsets", request, service="consumer")
+            stored = self._calls.lead(
+                broker_group, "CommitOffsets", request, service="consumer", deadline=deadline
+            )
             response = await steps.take(stored)
             index = int(response.index)
         return index

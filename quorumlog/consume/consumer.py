@@ -379,9 +379,9 @@ class PullConsumer(Consumption):
 
         Raises OffsetOutOfRangeError, without any change, for an offset that is not in the queue.
         """
+        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         if not self._is_started:
             await self.start()
-        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
         named = queue_in(self.topic, queue_id)
         named = Queue(named.topic, named.queue_id, self._reads.group_of(named, freshness).name)
         if named not in self._fetchers:

@@ -21,7 +21,7 @@ from quorumlog.cluster.calls import beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.local_offsets import LocalOffsets
-from quorumlog.consume.membership import Identity, Membership
+from quorumlog.consume.membership import AWAY_MS, Identity, Membership
 from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
@@ -290,7 +290,7 @@ class GroupConsumer(Consumption):
         )
 
     async def _store(
-        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline | None = None
+        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
     ) -> None:
         """Store offsets; the caller has its turn. Raises ConflictError if others moved one of them
         beyond what this member knows: it was away. Reading goes on there."""
@@ -303,7 +303,7 @@ class GroupConsumer(Consumption):
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
-        limit = None if group.is_away else deadline
+        limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
         self._stored.update(offsets)
         newer = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.newer}
@@ -339,16 +339,17 @@ class GroupConsumer(Consumption):
             self._in_hand = None
         processed = self._processed()
         await self._stop_all()
+        deadline = Deadline(self._options.timeout_ms)
         try:
             if self._group_options.auto_commit and self._is_started:
-                deadline = Deadline(self._options.timeout_ms)
                 groups = {self._groups.get(queue.group) for queue in processed}
                 with self._warned():
                     await _all(self._commit(group, processed, deadline) for group in groups)
         finally:
             memberships = self._memberships.items()
             # A group that is away drops this member when its heartbeats are missing.
-            leaves = (m.leave() for group, m in memberships if m.is_known and not group.is_away)
+            there = [m for group, m in memberships if m.is_known and not group.is_away]
+            leaves = (member.leave(deadline) for member in there)
             results = await asyncio.gather(*leaves, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and self._is_started:
@@ -371,7 +372,7 @@ class GroupConsumer(Consumption):
             await self._commit(group, self._processed(), deadline)
 
     async def _commit(
-        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline | None = None
+        self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
     ) -> None:
         """Store those of a broker group that have changed; the caller has its turn."""
         changed = {
@@ -407,9 +408,8 @@ class GroupConsumer(Consumption):
 
     def _membership(self, group: BrokerGroup) -> Membership:
         if group not in self._memberships:
-            timeout_ms = self._options.timeout_ms
             self._memberships[group] = Membership(
-                group, self._reads, self._identity, self._share, self._starts, timeout_ms
+                group, self._reads, self._identity, self._share, self._starts
             )
         return self._memberships[group]
 
@@ -461,7 +461,7 @@ class GroupConsumer(Consumption):
         if lost:
             raise unknown_topic(min(lost))
 
-    async def _share(self, group: BrokerGroup, ours: Sequence[Queue]) -> None:
+    async def _share(self, group: BrokerGroup, ours: Sequence[Queue], deadline: Deadline) -> None:
         """Give up the queues of a broker group that moved to others, and take over new ones."""
         async with self._storing[group.name]:
             processed = self._processed()
@@ -474,16 +474,19 @@ class GroupConsumer(Consumption):
                 await self._stop_fetching(queue)
             if lost and self._group_options.auto_commit:
                 with self._warned():
-                    await self._commit(group, lost)
+                    await self._commit(group, lost, deadline)
             for queue in lost:
                 self._stored.pop(queue, None)
                 self._newest.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
-            for queue, offset in (await self._first_offsets(group, gained)).items():
+            begun = await self._first_offsets(group, gained, deadline)
+            for queue, offset in begun.items():
                 self._fetch(queue, offset)
 
-    async def _first_offsets(self, group: BrokerGroup, queues: Sequence[Queue]) -> dict[Queue, int]:
+    async def _first_offsets(
+        self, group: BrokerGroup, queues: Sequence[Queue], deadline: Deadline
+    ) -> dict[Queue, int]:
         """Return the stored offsets, or the start position for queues without one."""
         stored: dict[Queue, int] = {}
         if self._local is not None:
@@ -492,7 +495,7 @@ class GroupConsumer(Consumption):
         else:
             ids = [common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in queues]
             request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
-            response = await self._membership(group).call("FetchOffsets", request)
+            response = await self._membership(group).call("FetchOffsets", request, deadline)
             stored = {
                 Queue(o.topic, o.queue_id, group.name): o.offset
                 for o in response.offsets
@@ -503,13 +506,13 @@ class GroupConsumer(Consumption):
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
-        deadline, freshness = Deadline(self._options.timeout_ms), self._options.freshness
+        freshness = self._options.freshness
         returned = [queue for queue in new if queue.topic.startswith(RETRY_PREFIX)]
         others = [queue for queue in new if queue not in returned]
         begun = await self._starts.offsets(self._reads, others, freshness, deadline)
         if begun and not self._starts.is_first:
             # A member that takes one over before its first message is processed begins there, too.
-            await self._store(group, begun)
+            await self._store(group, begun, deadline)
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}

@@ -26,8 +26,8 @@ HEARTBEAT_MS_MAX: Final = 30_000
 ABSENT_MS: Final = 2_000  # Interval of checks whether a group has a share of the topics by now.
 AWAY_MS: Final = 2_000  # Timeout of calls to a broker group that is away.
 
-Share = Callable[[BrokerGroup, Sequence[Queue]], Awaitable[None]]
-"""Called with the queues of a broker group that are this member's now."""
+Share = Callable[[BrokerGroup, Sequence[Queue], Deadline], Awaitable[None]]
+"""Called with the queues of a broker group that are this member's now, and the limit for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class Membership:
         identity: Identity,
         share: Share,
         starts: Starts,
-        timeout_ms: int,
     ) -> None:
         self.group: Final = group
         self.heartbeat_ms = HEARTBEAT_MS_MIN
@@ -72,7 +71,6 @@ class Membership:
         self._reads = reads
         self._identity = identity
         self._share, self._starts = share, starts
-        self._timeout_ms = timeout_ms
 
     async def join(self, deadline: Deadline) -> None:
         """Send a heartbeat, and take the share that follows from the list of members."""
@@ -100,7 +98,7 @@ class Membership:
         name = self.group.name
         ours = self._share_of({**counts, **returned})
         self._queues = [] if own.is_broadcasting else ours
-        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours])
+        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours], deadline)
         self.is_joined = True
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
@@ -143,17 +141,15 @@ class Membership:
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
 
-    async def leave(self) -> None:
+    async def leave(self, deadline: Deadline) -> None:
         """Leave, so that the queues go to others at once."""
         own = self._identity
         request = consumer_pb2.LeaveGroupRequest(group=own.group, client_id=own.client_id)
         # A member that never had a share has little to give back: a short timeout is enough.
-        await self.call("LeaveGroup", request, None if self.is_joined else Deadline(AWAY_MS))
+        await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(self, method: str, request: object, deadline: Deadline | None = None) -> Any:
+    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
         """Call the broker group's leader."""
-        if deadline is None:
-            deadline = Deadline(AWAY_MS if self.group.is_away else self._timeout_ms)
         return await self.group.calls.leader(
             "consumer",
             method,

@@ -63,6 +63,7 @@ def consistent_hash(
     return mine
 
 
+NAME_LENGTH_MAX: Final = 64  # The limit of the nodes.
 STRATEGIES: Final[dict[str, Strategy]] = {
     "averagely": averagely,
     "circle": circle,
@@ -81,8 +82,12 @@ def strategy_of(strategy: str | Strategy) -> Strategy:
 
 
 def strategy_name(strategy: Strategy) -> str:
-    """Return the name of a strategy; empty for a program's own."""
-    return next((name for name, one in STRATEGIES.items() if one is strategy), "")
+    """Return the name of a strategy; of a program's own its module and name, the end of them."""
+    for name, one in STRATEGIES.items():
+        if one is strategy:
+            return name
+    kind = strategy if hasattr(strategy, "__qualname__") else type(strategy)
+    return f"{kind.__module__}.{kind.__qualname__}"[-NAME_LENGTH_MAX:]
 
 
 def assign(

@@ -72,7 +72,6 @@ class Batch:
         "_response",
         "_waiters",
         "attempts",
-        "claimed",
         "created_s",
         "deadline",
         "done_s",
@@ -97,6 +96,7 @@ class Batch:
         "sequence",
         "size_bytes",
         "sizes",
+        "told",
     )
 
     def __init__(
@@ -136,7 +136,7 @@ class Batch:
         self.is_done = False
         self.done_s = 0.0
         self.error: QuorumlogError | None = None
-        self.claimed: list[int] = []  # Messages whose outcome was asked for.
+        self.told: set[int] = set()  # Failed messages whose error a caller received.
         self._response: log_pb2.AppendResponse | None = None
         self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first messages,
         self._placing: Iterator[tuple[int, int]] | None = None  # and the source of the rest.
@@ -314,11 +314,7 @@ class Batch:
         self.on_done(self)
 
     def waiter(self) -> "asyncio.Future[None]":
-        """Return a future that ends with the batch, which is not done; cancelling it is harmless.
-
-        The caller takes the outcome: no flush raises it any more.
-        """
-        self.claimed.append(0)
+        """Return a future that ends with the batch, which is not done; it may be cancelled."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
@@ -326,17 +322,14 @@ class Batch:
     async def wait(self) -> None:
         """Wait until the batch is done, also without success. Cancelling ends only the wait."""
         if not self.is_done:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self.waiter()
 
     @property
-    def unclaimed_error(self) -> QuorumlogError | None:
-        """Error of the first failed message whose outcome was not asked for."""
-        if self.error is None or self.is_atomic:  # Its sender waits for the error.
+    def untold_error(self) -> QuorumlogError | None:
+        """Error of the first failed message whose error no caller received."""
+        if self.error is None:
             return None
-        claimed = set(self.claimed)
-        rest = (i for i in range(self.record_count) if i not in claimed)
+        rest = (i for i in range(self.record_count) if i not in self.told)
         return next(filter(None, map(self._error_of, rest)), None)
 
     def _error_of(self, i: int) -> QuorumlogError | None:
@@ -346,13 +339,15 @@ class Batch:
         return part._error_of(i)
 
     def receipt(self, i: int) -> Receipt:
-        """Return the receipt of message `i`; raise the error if there is none."""
+        """Return the receipt of message `i`; raise the error if there is none. No flush raises it
+        then: the caller has it."""
         assert self.is_done, "not done"
+        if self.error is not None and (error := self._error_of(i)) is not None:
+            self.told.add(i)
+            raise copy.copy(error)  # Each waiter gets a traceback of its own.
         if self._parts is not None:
             part, i = self._parts[i]
             return part.receipt(i)
-        if self.error is not None:
-            raise copy.copy(self.error)  # Each waiter gets a traceback of its own.
         response = self._response
         assert response is not None, "done, without an answer or an error"
         if self.record_count == 1 and not response.positions:
@@ -381,6 +376,13 @@ class Batch:
             group=self.group,
             due_unix_ms=response.due_unix_ms[i] if response.due_unix_ms else 0,
         )
+
+    def receipts(self) -> "Receipts":
+        """Return the receipts of all messages; raise the error, of all, if the batch failed."""
+        if self.error is not None:
+            self.told.update(range(self.record_count))
+            raise copy.copy(self.error)
+        return Receipts(self)
 
     def _place_of(self, response: log_pb2.AppendResponse, i: int) -> tuple[int, int]:
         """Return queue offset and position of message `i`."""
@@ -443,15 +445,14 @@ class Delivery:
     """A message on its way. Await it for the receipt, or for the typed error if it failed.
 
     A delivery may be awaited many times, at any time, or not at all: `producer.flush()` raises for
-    failures that were not asked for. Cancelling the wait does not withdraw the message.
+    failures that no caller received. Cancelling the wait does not withdraw the message.
     """
 
-    __slots__ = ("_batch", "_i", "_is_claimed")
+    __slots__ = ("_batch", "_i")
 
     def __init__(self, batch: Batch, i: int) -> None:
         self._batch = batch
         self._i = i
-        self._is_claimed = False
 
     @property
     def is_done(self) -> bool:
@@ -463,22 +464,14 @@ class Delivery:
 
     async def receipt(self) -> Receipt:
         """Wait for the receipt. Raises the error if the message failed."""
-        self._claim()
-        if not self._batch.is_done:
-            await self._batch.wait()
+        await self._batch.wait()
         return self._batch.receipt(self._i)
 
     def result(self) -> Receipt:
         """Return the receipt or raise the error. Raises InvalidRequestError unless `is_done`."""
         if not self._batch.is_done:
             raise InvalidRequestError("the message is still on its way; await its receipt()")
-        self._claim()
         return self._batch.receipt(self._i)
-
-    def _claim(self) -> None:
-        if not self._is_claimed:
-            self._is_claimed = True
-            self._batch.claimed.append(self._i)
 
 
 def _varint(value: int) -> bytes:

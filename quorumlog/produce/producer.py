@@ -255,12 +255,17 @@ class Producer:
 
     @checks_itself
     async def send_entries(
-        self, entries: list[Entry], size_bytes: int, group: str, extra: bytes = b""
+        self,
+        entries: list[Entry],
+        size_bytes: int,
+        group: str,
+        extra: bytes = b"",
+        deadline: Deadline | None = None,
     ) -> Receipts:
-        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest."""
-        deadline = None
+        """Send checked messages as `send_batch` does; `extra` are fields of AppendRequest, and
+        `deadline` is that of a call with earlier steps."""
         if self._room_waiters or not self._has_room(size_bytes):
-            deadline = await self._wait_for_room(size_bytes)
+            deadline = await self._wait_for_room(size_bytes, deadline)
         self._check_open()
         backlog = self._accumulator.only
         if backlog is None or group:
@@ -271,22 +276,28 @@ class Producer:
         self._held_size_bytes += size_bytes
         backlog.sender.wake()
         await batch.wait()
-        if batch.error is not None:
-            raise batch.error
-        return Receipts(batch)
+        return batch.receipts()
 
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed.
 
-        Raises the first failure since the last flush whose Delivery was not asked for it.
+        Raises the first failure since the last flush that no caller received: nobody awaited it,
+        or the wait was given up.
         """
         forks.check()
+        await self._wait_for_all()
+        self._raise_untold()
+
+    async def _wait_for_all(self) -> None:
         self._accumulator.flush(1)
         try:
             for batch in list(self._unfinished):
                 await batch.wait()
+            await asyncio.sleep(0)  # Failures are noted once those that wait for them have run.
         finally:
             self._accumulator.flush(-1)
+
+    def _raise_untold(self) -> None:
         if (error := self._failures.take()) is not None:
             raise error
 
@@ -306,14 +317,9 @@ class Producer:
         await self.close_once.once(self._flush_and_stop)
 
     async def _flush_and_stop(self) -> None:
-        try:
-            await self.flush()
-        except asyncio.CancelledError:
-            raise  # The next one that closes goes on.
-        except BaseException:
-            await self._stop()
-            raise
+        await self._wait_for_all()
         await self._stop()
+        self._raise_untold()  # Last: a close that is cancelled leaves it to the next one.
 
     async def abort(self) -> None:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
@@ -420,8 +426,8 @@ class Producer:
     def _on_done(self, batch: Batch) -> None:
         del self._unfinished[batch]
         self._held_size_bytes -= batch.size_bytes
-        if batch.error is not None:
-            self._failures.note(batch)
+        if batch.error is not None:  # After those that wait for it, some of whom were cancelled.
+            asyncio.get_running_loop().call_soon(self._failures.note, batch)
         if self._room_waiters:
             self._wake_room_waiter()
 
@@ -429,10 +435,10 @@ class Producer:
         held = self._held_size_bytes
         return held == 0 or held + size_bytes <= self._options.buffer_size_bytes_max
 
-    async def _wait_for_room(self, size_bytes: int) -> Deadline:
+    async def _wait_for_room(self, size_bytes: int, deadline: Deadline | None = None) -> Deadline:
         """Wait in line for room; return the deadline of the call. Raises BusyError when it passes
         first."""
-        deadline = Deadline(self._options.timeout_ms)
+        deadline = deadline or Deadline(self._options.timeout_ms)
         line, turn = self._room_waiters, asyncio.Event()
         line.append(turn)  # Until its message has taken its share, so that none comes before it.
         try:

@@ -23,7 +23,7 @@ _log = logging.getLogger("quorumlog.producer")
 
 
 class Failures:
-    """The failed batches of a producer with messages whose outcome was not asked for."""
+    """The failed batches of a producer with messages whose error no caller received."""
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
@@ -32,11 +32,11 @@ class Failures:
         """The newest error of those left out."""
 
     def note(self, batch: Batch) -> None:
-        """Note a batch that has failed."""
-        if batch.unclaimed_error is None:
+        """Note a batch that has failed, after those that waited for it have received the error."""
+        if batch.untold_error is None:
             return
         if len(self._batches) == KEPT_COUNT_MAX and self._left_out_count % KEPT_COUNT_MAX == 0:
-            self._batches = [one for one in self._batches if one.unclaimed_error is not None]
+            self._batches = [one for one in self._batches if one.untold_error is not None]
         if len(self._batches) < KEPT_COUNT_MAX:
             self._batches.append(batch)
         else:
@@ -44,11 +44,11 @@ class Failures:
             self._newest = batch.error
 
     def take(self) -> QuorumlogError | None:
-        """Forget all failures; return the first that was not asked for, or the newest of those
+        """Forget all failures; return the first that no caller received, or the newest of those
         left out."""
         batches, self._batches = self._batches, []
         newest, self._newest, self._left_out_count = self._newest, None, 0
-        return next(filter(None, (batch.unclaimed_error for batch in batches)), newest)
+        return next(filter(None, (batch.untold_error for batch in batches)), newest)
 
 
 _pids: set[int] = set()

@@ -78,7 +78,7 @@ def parse_position(position: Position) -> int | str | Time:
     text = str(position)
     if text in (FIRST, END):
         return text
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal():
         return _number(text)
     if text.startswith("@"):
         return Time(_unix_ms(text[1:]))
@@ -88,7 +88,7 @@ def parse_position(position: Position) -> int | str | Time:
 
 
 def _unix_ms(text: str) -> int:
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal():
         return _number(text)
     try:
         # Without a zone: local time, as people type it. There are no store times before 1970.

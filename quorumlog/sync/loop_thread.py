@@ -93,8 +93,9 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             text = "the client was closed during the call; connect again"
             raise ClosedError(text, outcome=Outcome.UNKNOWN) from None
-        except BaseException:
-            future.cancel()
+        except BaseException as raised:
+            if not future.cancel() and (error := future.exception()) not in (None, raised):
+                raise raised from error  # Interrupted as the call failed: only here is its error.
             raise
 
     def check_outside(self) -> None:

@@ -127,7 +127,7 @@ class ConsumeTransaction:
         try:
             consumed = await self._offsets(deadline)
             if self._entries:
-                await self._send(consumed)
+                await self._send(consumed, deadline)
             else:
                 await self._commit_alone(consumed, deadline)
         except BaseException:
@@ -136,11 +136,13 @@ class ConsumeTransaction:
             raise
         self._stored.update({queue: hi for queue, (_, hi) in self._consumed.items()})
 
-    async def _send(self, consumed: transaction_pb2.ConsumedOffsets) -> None:
+    async def _send(self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline) -> None:
         extra = log_pb2.AppendRequest(consumed=consumed).SerializeToString()
         size_bytes = sum(map(size_bytes_of, self._entries))
         group = next(iter(self._consumed)).group
-        self.receipts = await self._producer.send_entries(self._entries, size_bytes, group, extra)
+        self.receipts = await self._producer.send_entries(
+            self._entries, size_bytes, group, extra, deadline
+        )
 
     async def _commit_alone(
         self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline

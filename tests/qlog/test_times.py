@@ -24,6 +24,8 @@ NOW = 1_700_000_000_000
         ("-250ms", NOW - 250),
         ("-1h", NOW - 3_600_000),
         ("-90s", NOW - 90_000),
+        ("-99999d", 0),
+        ("1960-01-01T00:00:00Z", 0),
     ],
 )
 def test_times_are_understood(text: str, unix_ms: int) -> None:

@@ -495,7 +495,7 @@ def _differences(name: str, group: _Group) -> Iterator[str]:
     if unlike := unlike - {retry_topic(name)}:  # Some clients tell it, and all read it.
         text = ", ".join(sorted(unlike)[:3])
         yield f"group {name}: not all members read {text}; give all members the same topics"
-    strategies = sorted({one.strategy or "of a program" for one in sharing if not one.nodes})
+    strategies = sorted({one.strategy or "one without a name" for one in sharing if not one.nodes})
     if len(strategies) > 1:
         text = ", ".join(strategies)
         yield f"group {name}: members divide queues by unlike strategies, {text}; use one"

@@ -140,7 +140,11 @@ class _Trace:
         properties = held.properties
         topic = properties.get(fmt.PROPERTY_REAL_TOPIC, "")
         queue_id = properties.get(fmt.PROPERTY_REAL_QUEUE_ID, "")
-        if not topic or not queue_id.isdecimal() or len(queue_id) > _DIGITS_MAX:
+        if (
+            not topic
+            or not (queue_id.isascii() and queue_id.isdecimal())
+            or len(queue_id) > _DIGITS_MAX
+        ):
             return []
 
         def is_copy(message: Message) -> bool:

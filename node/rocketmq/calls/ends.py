@@ -76,7 +76,7 @@ class EndCalls:
         """Commit or roll back. Undecided: the transaction stays open for another question."""
         topic = topic_name(request.topic)
         inner = handles.parse(request.transaction_id, Code.INVALID_TRANSACTION_ID).inner
-        if not inner.isdecimal() or int(inner) > _POSITION_MAX:
+        if not (inner.isascii() and inner.isdecimal()) or int(inner) > _POSITION_MAX:
             text = f"transaction {request.transaction_id[:200]!r} is unknown"
             raise CallRefusedError(Code.INVALID_TRANSACTION_ID, text)
         outcome = _OUTCOMES.get(request.resolution)

@@ -26,7 +26,7 @@ class ReceiptHandle(NamedTuple):
 def parse(text: str, code: Code) -> ReceiptHandle:
     """Read a text that a client handed back. Raises CallRefusedError with a code."""
     length_text, dot, rest = text[:LENGTH_MAX].partition(".")
-    if dot and length_text.isdecimal() and len(text) <= LENGTH_MAX:
+    if dot and length_text.isascii() and length_text.isdecimal() and len(text) <= LENGTH_MAX:
         length = int(length_text[:4])
         group, dot, inner = rest[:length], rest[length : length + 1], rest[length + 1 :]
         if group and dot == "." and inner:

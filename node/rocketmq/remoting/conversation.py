@@ -201,7 +201,7 @@ class RemotingConnection:
             return
         if command.code == WITHDRAWAL and self.is_node:
             text = command.ext.get(WITHDRAWN, "")
-            task = self._forwarded.get(int(text)) if text.isdecimal() else None
+            task = self._forwarded.get(int(text)) if text.isascii() and text.isdecimal() else None
             if task is not None:
                 task.cancel()
             return

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog import errors
-from quorumlog.consume.rebalance import STRATEGIES, Strategy, assign, averagely, circle, strategy_of
+from quorumlog.consume.rebalance import (
+    STRATEGIES,
+    Strategy,
+    assign,
+    averagely,
+    circle,
+    strategy_name,
+    strategy_of,
+)
 
 QUEUES = [("t", i) for i in range(8)]
 
@@ -51,6 +59,21 @@ def test_consistent_hash_moves_few_queues_when_a_member_leaves() -> None:
     for member in members[:-1]:
         assert before[member] <= after[member]
     assert max(len(share) for share in before.values()) < 100
+
+
+def test_strategies_have_names_that_tell_them_apart() -> None:
+    def mine(_client_id: str, queues: Any, _client_ids: Any) -> Any:
+        return list(queues)
+
+    class Other:
+        __call__ = staticmethod(mine)
+
+    names = [strategy_name(one) for one in (*STRATEGIES.values(), mine, Other())]
+    assert names[:3] == list(STRATEGIES)
+    assert names[3].endswith(".mine"), "module and qualified name"
+    assert names[4].endswith(".Other")
+    assert len(set(names)) == 5
+    assert max(map(len, names)) <= 64, "nodes refuse longer ones"
 
 
 def test_a_strategy_is_a_name_or_a_function() -> None:

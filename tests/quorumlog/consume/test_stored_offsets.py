@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
+from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
@@ -28,7 +29,7 @@ async def in_background(consumer: GroupConsumer) -> None:
 
 async def queue_lost(consumer: GroupConsumer) -> None:
     (group,) = consumer._groups.all
-    await consumer._share(group, [])
+    await consumer._share(group, [], Deadline(30_000))
 
 
 @asynccontextmanager

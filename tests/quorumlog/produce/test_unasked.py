@@ -3,17 +3,20 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 
+import quorumlog
 from quorumlog import errors, sync
 from quorumlog.cluster.retry import Deadline
 from quorumlog.produce import unasked
 from quorumlog.produce.delivery import Batch, Delivery
 from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.produce.unasked import KEPT_COUNT_MAX, Failures
-from tests.quorumlog.fake_cluster import FakeCluster, connect, fake_cluster
+from tests.patience import eventually
+from tests.quorumlog.fake_cluster import HANG_AFTER, FakeCluster, connect, fake_cluster
 
 ASKED, LATER, NEVER = "asked before", "asked after", "never asked"
 
@@ -45,13 +48,47 @@ async def test_a_failure_that_nobody_asked_about_is_told_whatever_came_before(
 
 
 def _failed(failures: Failures, when: str) -> Delivery:
-    batch = Batch(Deadline(1_000), failures.note)
+    batch = Batch(Deadline(1_000), lambda _: None)
     entry = entry_of("none", b"", None, None, None, None, 0, None)
     delivery = batch.add(entry, 100)
-    if when == ASKED:
-        delivery._claim()
     batch.fail(errors.UnknownTopicError("none"))
+    if when == ASKED:
+        with pytest.raises(errors.UnknownTopicError):
+            delivery.result()
+    failures.note(batch)
     return delivery
+
+
+WAYS: dict[str, Callable[[quorumlog.Producer], Coroutine[Any, Any, object]]] = {
+    "send": lambda producer: producer.send("orders", b""),
+    "send_batch": lambda producer: producer.send_batch("orders", [b"1", b"2"]),
+    "send_nowait": lambda producer: producer.send_nowait("orders", b"").receipt(),
+}
+
+
+@pytest.mark.parametrize("end", ["received", "given up before", "given up in the turn of it"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_failure_is_named_once_and_only_if_no_caller_received_it(
+    way: str, end: str
+) -> None:
+    async with fake_cluster(1) as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"")
+        cluster.script.actions.append(HANG_AFTER)
+        sending = asyncio.create_task(WAYS[way](producer))
+        await eventually(lambda: producer.stats().in_flight_batches == 1)
+        if end == "given up before":
+            sending.cancel()
+            await asyncio.wait([sending])
+        producer._fail_all(errors.DeadlineError("late"))
+        if end == "given up in the turn of it":
+            sending.cancel()
+        flushed = asyncio.gather(producer.flush(), return_exceptions=True)
+        (outcome,) = await asyncio.gather(sending, return_exceptions=True)
+        assert isinstance(outcome, errors.DeadlineError) is (end == "received")
+        told = [type(one) for one in await flushed]
+        assert told == ([type(None)] if end == "received" else [errors.DeadlineError])
+        await producer.close()
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])

@@ -258,12 +258,16 @@ class GroupAdmin(Calls):
         return Answer(body=json_body({"offsetTable": moved}))
 
     async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
-        """Return the first offset at a time or later; -1 as time: the end."""
+        """Return the first offset at a time or later; -1 as time: the end, and below it the
+        first message, as of any time before all."""
         lo, hi = self._context.store.queue_range(topic, queue)
-        if unix_ms <= _END or lo == hi:
+        if unix_ms == _END or lo == hi:
             return hi
         asked = OffsetByTimeRequest(
-            topic=topic, queue_id=queue, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
+            topic=topic,
+            queue_id=queue,
+            unix_ms=max(0, unix_ms),
+            consistency=CONSISTENCY_LEADER,
         )
         return (await self._broker.queries.offset_by_time(asked)).offset
 

@@ -193,7 +193,7 @@ class Sends(Calls):
             group,
             record,
             is_dead=times > limit or self._is_locked(group),
-            level=int(level) if level.isdecimal() and len(level) <= 2 else 0,
+            level=int(level) if level.isascii() and level.isdecimal() and len(level) <= 2 else 0,
         )
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
         host = self._shared.own_host(self._shared.number_of(request))

@@ -139,7 +139,13 @@ class Shared:
         command = request.command
         ext, count = command.ext, self.names.count
         told = ext.get(NAME)
-        if told is not None and told.isdecimal() and len(told) <= 4 and int(told) < count:
+        if (
+            told is not None
+            and told.isascii()
+            and told.isdecimal()
+            and len(told) <= 4
+            and int(told) < count
+        ):
             return int(told)
         name = ext.get("n" if command.code in _SHORT_NAME_CODES else "bname")
         if name:

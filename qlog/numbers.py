@@ -1,0 +1,35 @@
+"""What is a number on the command line: ASCII digits, with a sign, a point and an exponent.
+
+Owns the rule for the options of all commands. Click hands their text to Python's `int` and `float`,
+which also take digits of other scripts, underscores, blanks round them, `nan` and `inf`.
+"""
+
+import re
+from typing import Final
+
+from click import types
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def integer(value: object) -> int:
+    """Return the integer that a text means. Raises ValueError."""
+    return int(_checked(value, _INTEGER))
+
+
+def number(value: object) -> float:
+    """Return the number that a text means. Raises ValueError."""
+    return float(_checked(value, _NUMBER))
+
+
+def _checked(value: object, form: re.Pattern[str]) -> str:
+    if form.fullmatch(str(value)) is None:
+        raise ValueError(f"{value!r} is no number; use the digits 0 to 9")
+    return str(value)
+
+
+def make_strict() -> None:
+    """Let all options of Click follow the rule, those with a range too."""
+    types.IntParamType._number_class = staticmethod(integer)  # type: ignore[assignment]
+    types.FloatParamType._number_class = staticmethod(number)  # type: ignore[assignment]

@@ -1,0 +1,31 @@
+"""A terminal that closes stops processes in order, nodes and commands, unless it is ignored."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from node.runtime.stop_signals import stop_signals
+from qlog import _hang_up_as_interrupt
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_stops_a_node_and_interrupts_a_command() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _hang_up_as_interrupt()
+    assert signal.SIGHUP in stop_signals()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+
+
+def test_a_hang_up_under_nohup_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _hang_up_as_interrupt()
+    assert signal.SIGHUP not in stop_signals()
+    signal.raise_signal(signal.SIGHUP)

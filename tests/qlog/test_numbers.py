@@ -1,0 +1,54 @@
+"""Digits of other scripts, underscores and blanks are no number, wherever text becomes one."""
+
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+from pydantic import ValidationError
+
+from node.config.types import Address
+from qlog import main
+from qlog.capacity.quantities import parse_size
+from qlog.times import parse_duration, parse_time
+from quorumlog.errors import InvalidRequestError
+from quorumlog.records.options import parse_position
+
+TEXTS = ["٣", "３", "²", "1_0", " 3", "3 ", ""]
+REFUSALS = (ValueError, ValidationError, InvalidRequestError)
+
+
+def _options(command: click.Command) -> Iterator[click.Parameter]:
+    yield from command.params
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None, f"{name} is listed"
+            yield from _options(found)
+
+
+def test_no_option_of_a_command_takes_them() -> None:
+    kinds = (click.types.IntParamType, click.types.FloatParamType)
+    options = [one for one in _options(main) if isinstance(one.type, kinds)]
+    assert len(options) > 50
+    for option in options:
+        for text in TEXTS:
+            with pytest.raises(click.BadParameter):
+                option.type.convert(text, option, None)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    "parse",
+    [
+        parse_position,
+        lambda text: parse_position(f"@{text}"),
+        parse_time,
+        lambda text: parse_duration(f"{text}s"),
+        lambda text: parse_size(text.replace(" ", "x")),  # Blanks may stand before a unit.
+        lambda text: Address.parse(f"host:{text}"),
+    ],
+)
+def test_no_parser_takes_them(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(REFUSALS):
+        parse(text)
