@@ -104,8 +104,8 @@ class Membership:
 
     async def _begin(self, queues: Sequence[Queue], deadline: Deadline) -> None:
         """Begin the group in the topics of which it has no offset: in one entry for all queues of a
-        topic, and before this member is one. So a queue without an offset came later, whoever
-        joins at the same time."""
+        topic, and before this member is one. So a queue without an offset came later, also
+        when other members join at the same time."""
         own, backoff = self._identity, Backoff(deadline)
         stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
         while True:
