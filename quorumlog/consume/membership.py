@@ -8,15 +8,18 @@ be seen by some members and not by others, and still every queue has a reader.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
-from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.calls import Service
+from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
-from quorumlog.pb import common_pb2, consumer_pb2
+from quorumlog.errors import ConflictError
+from quorumlog.pb import common_pb2, consumer_pb2, transaction_pb2
 from quorumlog.records.message import RETRY_PREFIX
 from quorumlog.records.queues import Pair, Queue
 
@@ -24,6 +27,7 @@ _log = logging.getLogger("quorumlog.group")
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 30_000
 ABSENT_MS: Final = 2_000  # Interval of checks whether a group has a share of the topics by now.
+_NOT_SET: Final = -1  # The stored offset of a queue without one.
 AWAY_MS: Final = 2_000  # Timeout of calls to a broker group that is away.
 
 Share = Callable[[BrokerGroup, Sequence[Queue], Deadline], Awaitable[None]]
@@ -80,10 +84,7 @@ class Membership:
         queues = await self._reads.group_queues(self.group, topics, ReadFreshness(), deadline)
         self._starts.see(self.group.name, own.topics, queues)
         if not (self.is_known or own.is_broadcasting or self._starts.is_first):
-            # Before this member is one: what it stores itself does not count.
-            stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
-            found = await self.call("FetchOffsets", stored, deadline)
-            self._starts.begun |= {(self.group.name, one.topic) for one in found.offsets}
+            await self._begin(queues, deadline)
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
@@ -100,6 +101,35 @@ class Membership:
         self._queues = [] if own.is_broadcasting else ours
         await self._share(self.group, [Queue(topic, i, name) for topic, i in ours], deadline)
         self.is_joined = True
+
+    async def _begin(self, queues: Sequence[Queue], deadline: Deadline) -> None:
+        """Begin the group in the topics of which it has no offset: in one entry for all queues of a
+        topic, and before this member is one. So a queue without an offset came later, also
+        when other members join at the same time."""
+        own, backoff = self._identity, Backoff(deadline)
+        stored = consumer_pb2.FetchOffsetsRequest(group=own.group)
+        while True:
+            answer = await self.call("FetchOffsets", stored, deadline)
+            begun = {one.topic for one in answer.offsets}
+            topics = {queue.topic for queue in queues}.intersection(own.topics) - begun
+            if not topics:
+                break
+            for topic in sorted(topics):
+                await self._begin_topic([q for q in queues if q.topic == topic], deadline)
+            await backoff.pause()  # Another member's entry may be under way.
+        self._starts.begun |= {(self.group.name, queue.topic) for queue in queues}
+
+    async def _begin_topic(self, queues: Sequence[Queue], deadline: Deadline) -> None:
+        """Store the first offsets of a topic, all or none, unless another member was first."""
+        offsets = await self._starts.offsets(self._reads, queues, ReadFreshness(), deadline)
+        request = transaction_pb2.CommitConsumedRequest(cluster_id=self.group.router.cluster_id)
+        request.consumed.group = self._identity.group
+        for (topic, queue_id), offset in offsets.items():
+            request.consumed.offsets.add(
+                topic=topic, queue_id=queue_id, expected=_NOT_SET, offset=offset
+            )
+        with suppress(ConflictError):  # The caller looks again at what is stored.
+            await self.call("CommitConsumed", request, deadline, "transaction")
 
     def _share_of(self, counts: dict[str, int]) -> list[Pair]:
         """Return this member's queues of some topics, given by their counts of queues."""
@@ -148,10 +178,12 @@ class Membership:
         # A member that never had a share has little to give back: a short timeout is enough.
         await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
 
-    async def call(self, method: str, request: object, deadline: Deadline) -> Any:
+    async def call(
+        self, method: str, request: object, deadline: Deadline, service: Service = "consumer"
+    ) -> Any:
         """Call the broker group's leader."""
         return await self.group.calls.leader(
-            "consumer",
+            service,
             method,
             request,
             deadline,

@@ -85,6 +85,7 @@ class Batch:
         "is_pinned",
         "last_error",
         "may_be_applied",
+        "notices",
         "on_done",
         "out_of_sequence_count",
         "places",
@@ -96,7 +97,6 @@ class Batch:
         "sequence",
         "size_bytes",
         "sizes",
-        "told",
     )
 
     def __init__(
@@ -136,7 +136,7 @@ class Batch:
         self.is_done = False
         self.done_s = 0.0
         self.error: QuorumlogError | None = None
-        self.told: set[int] = set()  # Failed messages whose error a caller received.
+        self.notices: set[int] = set()  # Failed messages whose error a caller received.
         self._response: log_pb2.AppendResponse | None = None
         self._placed: list[tuple[int, int]] = []  # Queue offset and position of the first messages,
         self._placing: Iterator[tuple[int, int]] | None = None  # and the source of the rest.
@@ -329,7 +329,7 @@ class Batch:
         """Error of the first failed message whose error no caller received."""
         if self.error is None:
             return None
-        rest = (i for i in range(self.record_count) if i not in self.told)
+        rest = (i for i in range(self.record_count) if i not in self.notices)
         return next(filter(None, map(self._error_of, rest)), None)
 
     def _error_of(self, i: int) -> QuorumlogError | None:
@@ -343,7 +343,7 @@ class Batch:
         then: the caller has it."""
         assert self.is_done, "not done"
         if self.error is not None and (error := self._error_of(i)) is not None:
-            self.told.add(i)
+            self.notices.add(i)
             raise copy.copy(error)  # Each waiter gets a traceback of its own.
         if self._parts is not None:
             part, i = self._parts[i]
@@ -380,7 +380,7 @@ class Batch:
     def receipts(self) -> "Receipts":
         """Return the receipts of all messages; raise the error, of all, if the batch failed."""
         if self.error is not None:
-            self.told.update(range(self.record_count))
+            self.notices.update(range(self.record_count))
             raise copy.copy(self.error)
         return Receipts(self)
 

@@ -281,7 +281,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed.
 
-        Raises the first failure since the last flush that no caller received: nobody awaited it,
+        Raises the first failure since the last flush that no caller received: none awaited it,
         or the wait was given up.
         """
         forks.check()

@@ -37,6 +37,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "grpc.keepalive_permit_without_calls",
         "grpc.http2.min_ping_interval_without_data_ms",
         "grpc.http2.max_pings_without_data",
+        "grpc.http2.bdp_probe",  # Windows do not depend on measured delays.
     )
 )
 

@@ -24,6 +24,7 @@ from quorumlog.pb import (
     common_pb2,
     consumer_pb2,
     log_pb2,
+    transaction_pb2,
 )
 from store.record.message import decode_message
 from tests import services
@@ -110,6 +111,7 @@ class Node:
         )
         services.add(self.server, log_pb2.DESCRIPTOR, self)
         services.add(self.server, consumer_pb2.DESCRIPTOR, self)
+        services.add(self.server, transaction_pb2.DESCRIPTOR, self)
         services.add(self.server, admin_pb2.DESCRIPTOR, Admin(self))
         self.port = self.server.add_insecure_port(f"{HOST}:{self.port}")
         await self.server.start()
@@ -320,6 +322,14 @@ class Node:
             else:
                 self.cluster.offsets[key] = o.offset
         return response
+
+    async def CommitConsumed(self, request: Any, context: Any) -> Any:
+        await self.check(context)
+        rows = {(request.consumed.group, o.topic, o.queue_id): o for o in request.consumed.offsets}
+        if any(self.cluster.offsets.get(key, -1) != o.expected for key, o in rows.items()):
+            await abort(context, error("node.conflict"))
+        self.cluster.offsets.update({key: o.offset for key, o in rows.items()})
+        return transaction_pb2.CommitConsumedResponse(index=7)
 
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         await self.check(context)

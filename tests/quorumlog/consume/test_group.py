@@ -54,6 +54,26 @@ async def test_a_group_goes_on_where_it_left_off() -> None:
         assert sorted(m.body for m in first + second) == [b"%03d" % i for i in range(60)]
 
 
+async def test_a_group_begins_in_all_queues_before_it_has_a_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a queue without an offset came later, for those that join at the same time, too."""
+    known: list[dict[int, int]] = []
+    beat = Node.Heartbeat
+
+    async def look(self: Node, request: Any, context: Any) -> Any:
+        known.append({queue_id: o for (_, _, queue_id), o in self.cluster.offsets.items()})
+        return await beat(self, request, context)
+
+    monkeypatch.setattr(Node, "Heartbeat", look)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 40)
+        members = [client.group_consumer("g", "orders", position="end") for _ in range(3)]
+        await asyncio.gather(*(member.start() for member in members))
+        assert known
+        assert all(found == dict.fromkeys(range(4), 10) for found in known)
+
+
 async def test_unprocessed_messages_come_again() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 0, 8)

@@ -245,6 +245,9 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
         assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
+        order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
+        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
 
 async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
