@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog import Client
-from quorumlog.admin import admin
+from quorumlog.admin.types import NodeDown
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Router
 from quorumlog.records.queues import Queue
@@ -82,4 +82,4 @@ async def test_the_status_has_the_nodes_that_answer_while_the_refresh_hangs(
         await cluster.nodes[3].stop()
         monkeypatch.setattr(Router, "refresh", hang)
         nodes = (await client.admin.cluster_status()).nodes
-        assert [isinstance(node, admin.NodeDown) for node in nodes] == [False, False, True]
+        assert [isinstance(node, NodeDown) for node in nodes] == [False, False, True]

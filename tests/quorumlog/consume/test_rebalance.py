@@ -68,7 +68,8 @@ def test_strategies_have_names_that_tell_them_apart() -> None:
     class Other:
         __call__ = staticmethod(mine)
 
-    names = [strategy_name(one) for one in (*STRATEGIES.values(), mine, Other())]
+    made: list[Strategy] = [*STRATEGIES.values(), mine, Other()]
+    names = [strategy_name(one) for one in made]
     assert names[:3] == list(STRATEGIES)
     assert names[3].endswith(".mine"), "module and qualified name"
     assert names[4].endswith(".Other")
