@@ -79,7 +79,7 @@ def test_members_are_listed(qlog: Qlog) -> None:
 def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: a learner that is away holds up nothing."""
     soon = functools.partial(connection.connected, timeout_ms=1_000)
-    monkeypatch.setattr("qlog.cluster.cluster.connected", soon)  # A promotion waits for it.
+    monkeypatch.setattr("qlog.connection.connected", soon)  # A promotion waits for it.
     where = ("--address", "127.0.0.1:1", "--peer-address", "127.0.0.1:2")
     rows = qlog.json("cluster", "members", "add", 4, *where)
     [added] = [row for row in rows if row["node_id"] == 4]
