@@ -102,6 +102,8 @@ class Receives:
             unsettled_ms = self._members.unsettled_ms(self._context.clock_ms())
             if unsettled_ms:
                 left_s = deadline - loop.time()
+                if not wait_ms:  # No messages would be taken for the end.
+                    self._members.check_settled(receive.group, self._context.clock_ms())
                 if left_s <= 0:
                     return self._answer(receive, [], self._shared.unix_ms(), [])
                 await asyncio.sleep(min(left_s, unsettled_ms / 1000))
