@@ -102,7 +102,7 @@ class Receives:
             unsettled_ms = self._members.unsettled_ms(self._context.clock_ms())
             if unsettled_ms:
                 left_s = deadline - loop.time()
-                if not wait_ms:  # No messages would be taken for the end.
+                if not wait_ms:  # An empty answer would mean the end.
                     self._members.check_settled(receive.group, self._context.clock_ms())
                 if left_s <= 0:
                     return self._answer(receive, [], self._shared.unix_ms(), [])
