@@ -11,6 +11,7 @@ from the help.
 import importlib
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,7 +198,8 @@ make_strict()
 
 def _hang_up_as_interrupt() -> None:
     """Let a terminal that closes end any command as Ctrl-C does, unless hang-ups are ignored."""
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    is_main = threading.current_thread() is threading.main_thread()  # Others may not set it.
+    if is_main and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
