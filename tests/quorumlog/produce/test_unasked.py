@@ -194,11 +194,12 @@ def _run(cluster: FakeCluster, waiting: int, failed: int) -> None:
 def _block(cluster: FakeCluster, waiting: int, failed: int) -> None:
     with sync.connect(cluster.bootstrap) as client:
         producer = client.producer(linger_ms=60_000 if waiting else 0)
-        sent = [producer.enqueue("none", b"") for _ in range(failed)]
+        for _ in range(failed):
+            producer.enqueue("none", b"")
         if waiting and failed:
             producer.send_batch("orders", [b""])  # It closes the open batch, and comes behind it.
-        for one in sent:
-            asyncio.run(eventually(lambda one=one: one.is_done))
+        failures = producer._inner._failures
+        asyncio.run(eventually(lambda: failures.untold()[0] == failed))
         for _ in range(waiting):
             producer.send_nowait("orders", b"")
         unasked._warn_all()
