@@ -57,7 +57,9 @@ class Pending(NamedTuple):
         """Whether the message is stored before a position of the log. One that is under way comes
         behind the beginning of its topic: entries are applied in order, and answered then."""
         done = self.future
-        return done.done() and not done.exception() and done.result().position < origin
+        if not done.done() or done.cancelled() or done.exception() is not None:
+            return False
+        return done.result().position < origin
 
     def current_answer(self) -> Answer:
         """Return the answer of a send that is done. Raises what it failed with."""
