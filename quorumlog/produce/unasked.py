@@ -132,7 +132,7 @@ _watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}
 
 
 def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
-    """Warn when the program ends while messages wait, or have failed and nobody was told. The
+    """Warn when the program ends while messages wait, or have failed and no caller was told. The
     method counts those that wait of a producer, while there is one; any thread may call it."""
     _watched[weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))] = failures
     if os.getpid() not in _pids:
@@ -149,7 +149,7 @@ def _warn_all() -> None:
 
 
 def warn(waiting_count: Callable[[], int]) -> None:
-    """Warn, once, of what nobody asked about the messages of a producer that can send no more."""
+    """Warn, once, of what no caller asked about a producer that can send no more."""
     failures = _watched.pop(weakref.WeakMethod(waiting_count), None)
     if failures is None:
         return

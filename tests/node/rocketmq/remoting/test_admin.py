@@ -10,7 +10,7 @@ import pytest
 
 from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode, ResponseCode
 from node.rocketmq.remoting.reference import table
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from tests.node.rocketmq.remoting.clients import (
@@ -249,6 +249,13 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
         assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+
+        topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
+        await topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
+        assert (await client.pull(1, 3)).code == 19
 
 
 async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
