@@ -47,8 +47,8 @@ class Resets:
     A consumer goes on where it is and commits its own offset every 5 s, so a move is pending for a
     queue until the next pull of it is answered with the new offset; commits of the old one are
     ignored until then. The list belongs to the node that answers for the broker name, where the
-    consumers of its queues pull and commit, and is not replicated. A move in a topic that was deleted
-    is none in the next topic of its name.
+    consumers of its queues pull and commit, and is not replicated. A move in a topic that was
+    deleted is none in the next topic of its name.
     """
 
     def __init__(self, origin: Callable[[str], int]) -> None:
