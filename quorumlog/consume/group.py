@@ -18,6 +18,7 @@ from typing import Final, Literal
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import beside
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.local_offsets import LocalOffsets
@@ -356,7 +357,8 @@ class GroupConsumer(Consumption):
                 raise result
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        await self.close(is_processed=error is None)
+        with failures_beside(error):
+            await self.close(is_processed=error is None)
 
     # Processed offsets.
 

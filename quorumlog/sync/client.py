@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from quorumlog import client as async_client
 from quorumlog.admin import admin as async_admin
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.consume import raw as async_raw
 from quorumlog.produce import delivery as async_delivery
 from quorumlog.produce import producer as async_producer
@@ -64,8 +65,9 @@ class Producer(Wrapper[async_producer.Producer]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class Admin(Wrapper[async_admin.Admin]):
@@ -154,8 +156,9 @@ class Client(Wrapper[async_client.Client]):
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
     @property
     def client_id(self) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self, TypeVar
 
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.consume import consumer as async_consumer
 from quorumlog.consume import group as async_group
@@ -94,7 +95,8 @@ class GroupConsumer(_Iteration[async_group.GroupConsumer]):
     close = blocking(async_group.GroupConsumer.close)
 
     def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        self.close(is_processed=error is None)
+        with failures_beside(error):
+            self.close(is_processed=error is None)
 
 
 class PopConsumer(Wrapper[async_pop.PopConsumer]):

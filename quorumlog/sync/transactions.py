@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Self, Unpack
 
 from quorumlog.arguments import checked_call
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.message import OutgoingMessage
@@ -112,8 +113,9 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):

@@ -101,12 +101,10 @@ class Remoting:
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings)
         self._pulls = Pulls(shared, self._node.add_got)
-        self._routes = RouteCalls(
-            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
-        )
+        self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
         self._topics = TopicAdmin(
-            shared, routes.own_topics, routes.shown_counts, routes.shown_permissions
+            shared, routes.own_topics, routes.shown_counts, routes.shown_permission
         )
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
@@ -195,8 +193,8 @@ class Remoting:
             RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: at_leader(self._routes.wipe),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: at_leader(self._routes.restore),
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
             **dict.fromkeys(REFUSED, _refuse),

@@ -47,15 +47,19 @@ class Resets:
     A consumer goes on where it is and commits its own offset every 5 s, so a move is pending for a
     queue until the next pull of it is answered with the new offset; commits of the old one are
     ignored until then. The list belongs to the node that answers for the broker name, where the
-    consumers of its queues pull and commit, and is not replicated.
+    consumers of its queues pull and commit, and is not replicated. A move in a topic that was
+    deleted is none in the next topic of its name.
     """
 
-    def __init__(self) -> None:
-        self._pending: dict[tuple[str, str, int], int] = {}
+    def __init__(self, origin: Callable[[str], int]) -> None:
+        """`origin` returns where in the log a topic begins."""
+        self._origin = origin
+        self._pending: dict[tuple[str, str, int, int], int] = {}
+        """By group, topic, its origin and queue."""
 
     def begin(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note a move; the oldest one is forgotten when there are too many."""
-        key = (group, topic, queue_id)
+        key = group, topic, self._origin(topic), queue_id
         self._pending.pop(key, None)
         self._pending[key] = offset
         while len(self._pending) > PENDING_COUNT_MAX:
@@ -63,13 +67,13 @@ class Resets:
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a move of a queue is pending."""
-        return (group, topic, queue_id) in self._pending
+        return (group, topic, self._origin(topic), queue_id) in self._pending
 
     def take(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where a queue was moved to, and forget it: the answer tells the consumer."""
         if not self._pending:
             return None
-        return self._pending.pop((group, topic, queue_id), None)
+        return self._pending.pop((group, topic, self._origin(topic), queue_id), None)
 
 
 class Shared:
@@ -86,7 +90,7 @@ class Shared:
         self.places: Final = places
         self.forwarder: Final = forwarder
         self.names: Final[BrokerNames] = places.names_of(context.identity.group)
-        self.resets: Final = Resets()
+        self.resets: Final = Resets(context.origin)
         self._own_node_address = own_node_address
         self._hosts: dict[str, Host] = {}
         """Addresses that were looked up."""
