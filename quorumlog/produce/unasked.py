@@ -14,6 +14,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from typing import Final
 
+from quorumlog.cluster.forks import forks
 from quorumlog.errors import QuorumlogError
 from quorumlog.produce.delivery import Batch
 
@@ -68,7 +69,7 @@ def watch(waiting_count: Callable[[], int]) -> None:
 
 @atexit.register
 def _warn_all() -> None:
-    for count in list(_counts):
+    for count in [] if forks.parent else list(_counts):  # A fork has copies of its parent's.
         if (found := count()) is not None:
             warn(found())
 
