@@ -4,7 +4,6 @@ Owns the way from Spark's text options to values; must not know the cluster or S
 option is an error: a misspelt one would otherwise be ignored silently.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +12,7 @@ from pipeline.errors import OptionError
 from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
 from quorumlog.cluster.tls import NO_TLS, ClientTls
 from quorumlog.errors import InvalidRequestError
+from quorumlog.foreign_json import read_json
 from quorumlog.records.options import END, FIRST, parse_position
 
 EARLIEST: Final = "earliest"
@@ -201,8 +201,8 @@ class _Given:
 def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[str, Place]]:
     do = 'write it as {"topic": {"0": 42, "1": "latest"}}'
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = read_json(text, is_unique=True)
+    except ValueError as error:
         raise OptionError(f"option {name!r} is no JSON: {error}", do) from error
     places: dict[str, dict[str, Place]] = {}
     for topic, queues in value.items():

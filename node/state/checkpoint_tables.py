@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from node.runtime.json_text import read_json
 from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
 from node.state.tables.group_settings import (
@@ -30,6 +29,7 @@ from node.state.tables.topic_types import (
     TopicSettings,
     type_of_attributes,
 )
+from quorumlog.foreign_json import read_json
 
 _STRING_OR_KEY: Final = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL
