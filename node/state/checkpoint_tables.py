@@ -273,9 +273,9 @@ def is_system_group(group: str) -> bool:
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
-def load_table(text: str) -> Json:
+def load_table(text: str, *, is_unique: bool = False) -> Json:
     """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    found = read_json(_STRING_OR_KEY.sub(_quoted, text))
+    found = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
     if not isinstance(found, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     return found
