@@ -4,6 +4,7 @@ Owns the way from Spark's text options to values; must not know the cluster or S
 option is an error: a misspelt one would otherwise be ignored silently.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -176,8 +177,9 @@ class _Given:
         text = self.text(name, "")
         if not text:
             return default
-        if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-            raise OptionError(f"option {name!r} is {text!r}", "use a number above 0")
+        if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
+            do = "use a number above 0, of at most 19 digits"
+            raise OptionError(f"option {name!r} is {text[:40]!r}", do)
         return int(text)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from quorumlog.cluster.forks import forks
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
 _T = TypeVar("_T")
-Close = Callable[[], Coroutine[Any, Any, None]]
+_Close = Callable[[], Coroutine[Any, Any, None]]
 
 STOP_TIMEOUT_S: Final = 10
 END_TIMEOUT_S: Final = 5
@@ -33,7 +33,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # A signal handler of the same thread may call as well.
-        self._users: list[Close] = []
+        self._users: list[_Close] = []
         self._is_over = False  # The program is ending.
         self._worker = 0  # Process id of the worker of multiprocessing whose end is looked at.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,7 +45,7 @@ class LoopThread:
         """Whether a call could be made. All objects of all clients are closed if not."""
         return self._loop is not None and not self._is_over and not sys.is_finalizing()
 
-    def acquire(self, close: Close) -> None:
+    def acquire(self, close: _Close) -> None:
         """Start the thread if it does not run. `close` is for the end of the program."""
         forks.check()  # Before the lock, which another thread of the parent may have held.
         with self._lock:
@@ -65,7 +65,7 @@ class LoopThread:
                 self._thread.start()
             self._users.append(close)
 
-    def release(self, close: Close) -> None:
+    def release(self, close: _Close) -> None:
         """Stop the thread after its last user."""
         with self._lock:
             if close not in self._users:
@@ -73,7 +73,8 @@ class LoopThread:
             self._users.remove(close)
             if self._users:
                 return
-        self._stop()
+            thread = self._stop()
+        thread.join(STOP_TIMEOUT_S)
 
     def end(self) -> None:
         """Close what the program left open as it ends; calls raise ClosedError from now on.
@@ -85,22 +86,27 @@ class LoopThread:
         with self._lock:
             self._is_over = True
             users, self._users, loop = self._users, [], self._loop
-        if loop is None:
-            return
-        closes = [asyncio.run_coroutine_threadsafe(close(), loop) for close in users]
+            if loop is None:
+                return
+            closes = [asyncio.run_coroutine_threadsafe(close(), loop) for close in users]
         try:
-            done, _ = concurrent.futures.wait(closes, END_TIMEOUT_S)
-            for error in filter(None, (one.exception() for one in done)):
-                _log.error("a client that was open as the program ended: %s", error)
+            done, late = concurrent.futures.wait(closes, END_TIMEOUT_S)
+            for error in (one.exception() for one in done if not one.cancelled()):
+                if error is not None:
+                    _log.error("a client that was open as the program ended: %s", error)
+            if late:
+                text = "%d clients that were open as the program ended took more than %d s to close"
+                _log.warning(text, len(late), END_TIMEOUT_S)
         finally:
-            self._stop(timeout_s=1)  # Tasks that clean up for longer stand still then.
+            self._stop().join(timeout=1)  # Tasks that clean up for longer stand still then.
 
     def _check_not_over(self) -> None:
         if self._is_over or sys.is_finalizing():
             text = "the program is ending, which closed its clients; use 'with', or close() before"
             raise ClosedError(text)
 
-    def _stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    def _stop(self) -> threading.Thread:
+        """Let the thread end, and return it."""
         with self._lock:
             loop, thread, stopped = self._loop, self._thread, self._stopped
             self._loop = self._thread = self._stopped = None
@@ -108,7 +114,7 @@ class LoopThread:
         assert thread is not None, "a loop without a thread"
         assert stopped is not None, "a loop that cannot be stopped"
         loop.call_soon_threadsafe(stopped.set_result, None)
-        thread.join(timeout_s)
+        return thread
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, stopped: "asyncio.Future[None]") -> None:
