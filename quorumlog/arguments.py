@@ -259,7 +259,9 @@ def _check_tags(name: str, value: Any) -> None:
             raise InvalidRequestError("tags is '*'; use no tags for all messages")
         if "||" in tag:
             each = [part for part in map(str.strip, tag.split("||")) if part]
-            raise InvalidRequestError(f"tags is {shown(tag)}; use each tag alone: {shown(each)}")
+            raise InvalidRequestError(
+                f"tags is {shown(tag)}; use each tag alone: {shown(each or ['a', 'b'])}"
+            )
 
 
 _BY_NAME: Final[Mapping[str, Check]] = {
