@@ -383,7 +383,8 @@ class Client:
             max_attempts=max_attempts,
         )
         consumer = GroupConsumer(parts.reads, parts.groups, fetching, options)
-        return self._made.add(consumer)
+        # Only the program can say that it has processed the message in hand.
+        return self._made.add(consumer, lambda: consumer.close(is_processed=False))
 
     def pop_consumer(
         self,

@@ -136,7 +136,9 @@ class Job:
     help="Only this queue, of the first broker group unless one is named.",
 )
 @click.option("--max-count", type=click.IntRange(min=1), help="Stop after this number of messages.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
+@click.option(
+    "--tag", "tags", multiple=True, help="Only messages with this tag; given again: or that."
+)
 @click.option(
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
 )

@@ -71,7 +71,7 @@ class Kept:
     """The objects that are closed with their owner, unless they are closed before."""
 
     def __init__(self) -> None:
-        self._made: dict[Closeable, None] = {}
+        self._made: dict[Closeable, Callable[[], Awaitable[None]]] = {}
 
     def __iter__(self) -> Iterator[Closeable]:
         return iter(self._made)
@@ -79,15 +79,17 @@ class Kept:
     def __len__(self) -> int:
         return len(self._made)
 
-    def add(self, made: _Made) -> _Made:
-        """Keep an object, and forget those that are closed."""
-        self._made = {other: None for other in self._made if not other.close_once.is_over}
-        self._made[made] = None
+    def add(self, made: _Made, close: Callable[[], Awaitable[None]] | None = None) -> _Made:
+        """Keep an object, and forget those that are closed. `close`: how its owner closes it."""
+        self._made = {one: end for one, end in self._made.items() if not one.close_once.is_over}
+        self._made[made] = close or made.close
         return made
 
     async def close(self) -> None:
         """Close all objects at once. Raises the first failure, with the others beside it."""
-        results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
+        results = await asyncio.gather(
+            *(close() for close in self._made.values()), return_exceptions=True
+        )
         failures = [result for result in results if isinstance(result, BaseException)]
         for other in failures[1:]:
             _set_beside(failures[0], other)

@@ -207,7 +207,8 @@ def _block(cluster: FakeCluster, waiting: int, failed: int) -> None:
 
 
 _CHILD = """
-import logging, multiprocessing
+import logging, multiprocessing, os, sys
+from quorumlog.cluster.forks import forks
 from quorumlog.produce import unasked
 
 class Producer:
@@ -220,15 +221,22 @@ def work():
     unasked.watch(kept.count, unasked.Failures())
 
 logging.basicConfig()
+if sys.argv[1] == "fork":  # It has a copy of what its parent sends.
+    forks.use()
+    work()
+    if os.fork():
+        os.wait()
+    sys.exit()
 child = multiprocessing.get_context("fork").Process(target=work)
 child.start()
 child.join()
 """
 
 
-def test_a_worker_of_multiprocessing_is_a_program_that_ends() -> None:
-    """It does not run what is registered at exit."""
+@pytest.mark.parametrize("what", ["worker", "fork"])
+def test_each_message_is_warned_of_by_the_program_that_sends_it(what: str) -> None:
+    """A worker of multiprocessing does not run what is registered at exit, and a fork does."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _CHILD, what], capture_output=True, text=True, check=True
     )
     assert done.stderr.count("3 messages had no receipt") == 1
