@@ -109,8 +109,7 @@ class GroupConsumer(Consumption):
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, int] = {}
-        self._newest: dict[Queue, int] = {}
-        """Newest offsets that may be stored by this member, or were when it took the queue over."""
+        """What this member knows to be stored."""
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
@@ -174,8 +173,8 @@ class GroupConsumer(Consumption):
         """Store the offsets after everything that was handed out so far, processed or not.
 
         Raises the error of the cluster; the offsets stored before stay then. Raises ConflictError
-        if others consumed a queue while this member was away: their offset stays, and reading goes
-        on there.
+        if others consumed a queue or reset the group while this member was away: their offset
+        stays, and reading goes on there.
         """
         self._in_hand = None
         deadline = Deadline(self._options.timeout_ms)
@@ -237,7 +236,6 @@ class GroupConsumer(Consumption):
         async with self._turn(group, deadline):
             in_hand = self._in_hand
             offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
-            self._note_newest(offsets)
             done = await self._redeliveries[group].give_back(
                 given,
                 delay_ms=delay_ms,
@@ -278,13 +276,9 @@ class GroupConsumer(Consumption):
         finally:
             lock.release()
 
-    def _note_newest(self, offsets: Mapping[Queue, int]) -> None:
-        for queue, offset in offsets.items():
-            self._newest[queue] = max(offset, self._newest.get(queue, 0))
-
     def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
         topic, queue_id = queue
-        known = self._newest.get(queue, 0)
+        known = self._stored.get(queue, -1)
         return consumer_pb2.GroupOffset(
             topic=topic, queue_id=queue_id, offset=offset, newest_known=known
         )
@@ -293,30 +287,29 @@ class GroupConsumer(Consumption):
         self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
     ) -> None:
         """Store offsets; the caller has its turn. Raises ConflictError if others moved one of them
-        beyond what this member knows: it was away. Reading goes on there."""
+        from what this member knows: it was away. Reading goes on there."""
         if self._local is not None:
             self._local.store(offsets)
             self._stored.update(offsets)
             return
         rows = [self._row(queue, offset) for queue, offset in offsets.items()]
-        self._note_newest(offsets)  # An attempt without an answer may have stored it.
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
         self._stored.update(offsets)
-        newer = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.newer}
-        for queue, offset in newer.items():
-            self._stored[queue] = self._newest[queue] = offset
+        moved = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.moved}
+        for queue, offset in moved.items():
+            self._stored[queue] = offset
             if queue in self._fetchers:
                 await self._stop_fetching(queue)
                 self._fetch(queue, offset)
-        if newer:
-            text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(newer.items()))
+        if moved:
+            text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
             raise ConflictError(
-                f"others consumed queues while this member was away: {text}; reading goes on "
-                f"there, forget what was made of earlier messages"
+                f"others consumed queues or reset the group while this member was away: {text}; "
+                f"reading goes on there, forget what was made of other messages"
             )
 
     async def close(self, *, is_processed: bool = True) -> None:
@@ -436,7 +429,6 @@ class GroupConsumer(Consumption):
         for queue in [queue for queue in self._fetchers if queue.group == group.name]:
             await self._stop_fetching(queue)
             self._stored.pop(queue, None)
-            self._newest.pop(queue, None)
 
     async def _keep_alive(self, membership: Membership) -> None:
         while True:
@@ -477,7 +469,6 @@ class GroupConsumer(Consumption):
                     await self._commit(group, lost, deadline)
             for queue in lost:
                 self._stored.pop(queue, None)
-                self._newest.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             begun = await self._first_offsets(group, gained, deadline)
@@ -502,7 +493,6 @@ class GroupConsumer(Consumption):
                 if o.offset >= 0
             }
         self._stored.update(stored)
-        self._note_newest(stored)
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored

@@ -156,12 +156,12 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., must_be_empty: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
-    __slots__ = ("index", "newer")
+    __slots__ = ("index", "moved")
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    NEWER_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     index: int
-    newer: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, index: _Optional[int] = ..., newer: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[GroupOffset]
+    def __init__(self, index: _Optional[int] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchOffsetsRequest(_message.Message):
     __slots__ = ("group", "queues")

@@ -316,9 +316,10 @@ class Node:
         response = consumer_pb2.CommitOffsetsResponse(index=7)
         for o in request.offsets:
             key = request.group, o.topic, o.queue_id
-            stored = self.cluster.offsets.get(key, 0)
-            if o.HasField("newest_known") and stored > max(o.offset, o.newest_known):
-                response.newer.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
+            stored, known = self.cluster.offsets.get(key, o.offset), o.newest_known
+            is_known = stored == o.offset or known <= stored <= max(o.offset, known)
+            if o.HasField("newest_known") and not is_known:
+                response.moved.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
             else:
                 self.cluster.offsets[key] = o.offset
         return response

@@ -156,9 +156,9 @@ class OffsetCalls(Calls):
                 row.ClearField("newest_known")  # Without members a tool moves it.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
-        for newer in response.newer:
+        for moved in response.moved:
             text = (
-                f"offset {offset} is not stored: group {group[:200]!r} is at {newer.offset} in "
+                f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
