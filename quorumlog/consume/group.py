@@ -436,6 +436,7 @@ class GroupConsumer(Consumption):
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
             try:
                 await membership.join(Deadline(self._options.timeout_ms))
+                await self._tell_known(membership, Deadline(self._options.timeout_ms))
                 self._check_topics()
             except QuorumlogError as error:
                 # Without a leader members keep their queues; twice is better than lost.
@@ -445,6 +446,16 @@ class GroupConsumer(Consumption):
                 where = membership.group.router.where
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
+
+    async def _tell_known(self, membership: Membership, deadline: Deadline) -> None:
+        """Say what this member knows of queues in which the group was moved, or hear where to."""
+        group = membership.group
+        async with self._turn(group, deadline):
+            queues = [Queue(*pair, group.name) for pair in membership.moved]
+            ours = {q: self._stored.get(q, self._handed[q]) for q in queues if q in self._fetchers}
+            if ours:
+                with self._warned():
+                    await self._store(group, ours, deadline)
 
     def _check_topics(self) -> None:
         """Raise UnknownTopicError for a topic that is in none of the broker groups."""

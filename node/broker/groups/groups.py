@@ -21,6 +21,7 @@ from node.errors.common import (
     UnknownGroupError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -106,12 +107,14 @@ class Groups:
         self._members.note_queues(request.group, request.client_id, queues)
         is_classic = len(shares.speaking) < len(shares.client_ids)
         divided = await self._divided(request, shares) if is_classic else []
+        is_moved = context.state.table(MovedOffsetsTable).holds
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
             is_divided=is_classic and not request.is_broadcasting,
             queues=divided,
             warnings=shares.warnings,
+            moved=[q for q in request.queues if is_moved(request.group, q.topic, q.queue_id)],
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,

@@ -10,12 +10,13 @@ from typing import Final
 
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.known_offsets import KnownOffsets
+from node.rocketmq.remoting.known_offsets import NOTHING, Key, KnownOffsets
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import KNOWN
+from node.rocketmq.remoting.protocol.marks import KNOWN, MOVED
 from node.state.state import INTERNAL_TOPICS
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
@@ -113,35 +114,51 @@ class OffsetCalls(Calls):
         return Answer(ext={"offset": str(offset)})
 
     async def commit(self, request: Request) -> Answer:
-        """Store how far a group is, unless a person has moved it in that queue."""
-        ext, (topic, queue_id) = request.command.ext, self._queue(request)
-        group = text_of(ext, "consumerGroup")
-        if self._shared.resets.is_pending(group, topic, queue_id):
-            return Answer()  # The consumer has not noticed yet.
-        if not request.connection.is_node:
-            known = self.known.newest(request.connection, (group, topic, queue_id))
-            ext = ext | {KNOWN: str(known)}
-            request = request._replace(command=replace(request.command, ext=ext))
+        """Store how far a group is, unless others have moved it from what the client knows."""
+        ext = request.command.ext
+        if request.connection.is_node:
+            return await self._shared.ask_leader(request, self._store)
+        key = self._key(request)
+        ext = ext | {KNOWN: str(self.known.newest(request.connection, key))}
+        request = request._replace(command=replace(request.command, ext=ext))
         answer = await self._shared.ask_leader(request, self._store)
         if answer.code == ResponseCode.SUCCESS:
             self._note(request, int_of(ext, "commitOffset"))
+        elif MOVED in answer.ext:
+            self.known.refuse(request.connection, key)
+            answer = answer._replace(ext={})
         return answer
+
+    async def moved(self, request: Request) -> Answer | None:
+        """Return the group's offset for a pull whose client does not know yet that others moved it,
+        as this node's state or the leader's answer to a commit says; None: nothing to tell."""
+        key = group, topic, queue_id = self._key(request)
+        state, known = self._context.state, self.known.newest(request.connection, key)
+        stored = state.groups.get(group, {}).get(topic, {}).get(queue_id)
+        is_marked = state.table(MovedOffsetsTable).holds(*key) and stored != known
+        if not (self.known.take_refused(request.connection, key) or is_marked):
+            return None
+        asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
+        answer = await self.fetch(request._replace(command=asked))
+        return None if answer.ext.get("offset") == str(known) else answer
+
+    def _key(self, request: Request) -> Key:
+        return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
 
     def _note(self, request: Request, offset: int) -> None:
         """Remember an offset that a client knows to be stored by now."""
         if not request.connection.is_node:
-            key = text_of(request.command.ext, "consumerGroup"), *self._queue(request)
-            self.known.note(request.connection, key, offset)
+            self.known.note(request.connection, self._key(request), offset)
 
     async def _store(self, request: Request) -> Answer:
-        """Store an offset, unless it is there already: clients repeat theirs every 5 s. Raises
-        RefusedError for one that others have stored beyond what the client knows."""
+        """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that
+        others have moved from what the client knows stays, and the answer says so."""
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
         row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
-        row.newest_known = int_of(ext, KNOWN, 0)
+        row.newest_known = int_of(ext, KNOWN, NOTHING, lo=NOTHING)
         why = "which others stored; ask for the group's offset, then go back"
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         if stored == offset:
@@ -152,7 +169,11 @@ class OffsetCalls(Calls):
             if reader is not None:  # Of another protocol.
                 row.newest_known = 0
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
-            elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
+            elif (
+                not self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id)
+                and not members.clients_of(group, now_ms)
+                and not members.unsettled_ms(now_ms)
+            ):
                 row.ClearField("newest_known")  # Without members a tool moves it.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
@@ -161,5 +182,5 @@ class OffsetCalls(Calls):
                 f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+            return Answer(ResponseCode.SYSTEM_ERROR, {MOVED: "true"}, remark=text)
         return Answer()
