@@ -10,7 +10,7 @@ from typing import Final
 
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.known_offsets import NOTHING, Key, KnownOffsets
+from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
@@ -89,9 +89,13 @@ class OffsetCalls(Calls):
     async def fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue, by the leader."""
         answer = await self._shared.ask_leader(request, self._fetch)
-        if answer.code == ResponseCode.SUCCESS:
-            self._note(request, int(answer.ext["offset"]))
-        return answer
+        if answer.code != ResponseCode.SUCCESS or request.connection.is_node:
+            return answer
+        offset, known = int(answer.ext["offset"]), self._known(request)
+        # A member may ask for it without going there.
+        is_told = MOVED in answer.ext and offset != known.offset
+        self._note(request, known._replace(told=offset) if is_told else Known(offset))
+        return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue; where it has no offset, where it begins.
@@ -111,44 +115,56 @@ class OffsetCalls(Calls):
             if is_told or (offset and not has_begun):
                 text = f"group {group[:200]!r} has no offset of this queue"
                 raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        return Answer(ext={"offset": str(offset)})
+        moved = self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id)
+        return Answer(ext={"offset": str(offset)} | ({MOVED: "true"} if moved else {}))
 
     async def commit(self, request: Request) -> Answer:
         """Store how far a group is, unless others have moved it from what the client knows."""
         ext = request.command.ext
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
-        key = self._key(request)
-        ext = ext | {KNOWN: str(self.known.newest(request.connection, key))}
+        known = self._known(request)
+        ext = ext | {KNOWN: str(known.offset)}
         request = request._replace(command=replace(request.command, ext=ext))
         answer = await self._shared.ask_leader(request, self._store)
         if answer.code == ResponseCode.SUCCESS:
-            self._note(request, int_of(ext, "commitOffset"))
+            self._note(request, Known(int_of(ext, "commitOffset")))
         elif MOVED in answer.ext:
-            self.known.refuse(request.connection, key)
+            if known.told is None and known != Known():
+                self._note(request, known._replace(told=NOTHING))
             answer = answer._replace(ext={})
         return answer
 
     async def moved(self, request: Request) -> Answer | None:
-        """Return the group's offset for a pull whose client does not know yet that others moved it,
-        as this node's state or the leader's answer to a commit says; None: nothing to tell."""
-        key = group, topic, queue_id = self._key(request)
-        state, known = self._context.state, self.known.newest(request.connection, key)
+        """Return the group's offset for a pull whose client has to be told that others moved it, as
+        this node's state or the leader's answer to a commit says; None: it may read where it is."""
+        group, topic, queue_id = self._key(request)
+        state, known = self._context.state, self._known(request)
+        at = int_of(request.command.ext, "queueOffset")
+        if known.told == at:
+            self._note(request, Known(at))
+            return None
+        is_marked = state.table(MovedOffsetsTable).holds(group, topic, queue_id)
         stored = state.groups.get(group, {}).get(topic, {}).get(queue_id)
-        is_marked = state.table(MovedOffsetsTable).holds(*key) and stored != known
-        if not (self.known.take_refused(request.connection, key) or is_marked):
+        if known.told is None and not (is_marked and stored != known.offset):
             return None
         asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
-        answer = await self.fetch(request._replace(command=asked))
-        return None if answer.ext.get("offset") == str(known) else answer
+        answer = await self._shared.ask_leader(request._replace(command=asked), self._fetch)
+        if answer.code == ResponseCode.SUCCESS:
+            offset = int(answer.ext["offset"])
+            is_new = offset != known.offset  # Else this node's state lags.
+            self._note(request, known._replace(told=offset if is_new else None))
+            return answer if is_new else None
+        return answer
+
+    def _known(self, request: Request) -> Known:
+        return self.known.of(request.connection, self._key(request))
 
     def _key(self, request: Request) -> Key:
         return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
 
-    def _note(self, request: Request, offset: int) -> None:
-        """Remember an offset that a client knows to be stored by now."""
-        if not request.connection.is_node:
-            self.known.note(request.connection, self._key(request), offset)
+    def _note(self, request: Request, known: Known) -> None:
+        self.known.note(request.connection, self._key(request), known)
 
     async def _store(self, request: Request) -> Answer:
         """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that
@@ -163,17 +179,15 @@ class OffsetCalls(Calls):
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         if stored == offset:
             return Answer()
-        if stored is not None and offset < stored:  # Rarely, so all members may be looked at.
+        if self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id):
+            why = "where it was moved; go on there, or have a tool reset the group"
+        elif stored is not None and offset < stored:  # Rarely: all members may be looked at.
             members, now_ms = self._broker.group_members, self._context.clock_ms()
             reader = members.reader_of(group, now_ms).get((topic, queue_id))
             if reader is not None:  # Of another protocol.
                 row.newest_known = 0
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
-            elif (
-                not self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id)
-                and not members.clients_of(group, now_ms)
-                and not members.unsettled_ms(now_ms)
-            ):
+            elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
                 row.ClearField("newest_known")  # Without members a tool moves it.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
