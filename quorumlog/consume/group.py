@@ -110,6 +110,8 @@ class GroupConsumer(Consumption):
         """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, int] = {}
         """What this member knows to be stored."""
+        self._unheard: dict[Queue, int] = {}
+        """Where others moved queues, of which the program may not have heard."""
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
@@ -195,7 +197,12 @@ class GroupConsumer(Consumption):
 
         async def store(group: BrokerGroup, part: Mapping[Queue, int]) -> None:
             async with self._turn(group, deadline):
-                await self._store(group, part, deadline)
+                try:
+                    await self._store(group, part, deadline)
+                except ConflictError:
+                    for queue in part:
+                        self._unheard.pop(queue, None)
+                    raise
 
         await _all(store(group, part) for group, part in by_group.items())
 
@@ -292,25 +299,30 @@ class GroupConsumer(Consumption):
             self._local.store(offsets)
             self._stored.update(offsets)
             return
-        rows = [self._row(queue, offset) for queue, offset in offsets.items()]
+        # Where nothing was handed out since, these are of messages from before.
+        held = {
+            queue: at
+            for queue, at in self._unheard.items()
+            if queue in offsets and at == self._handed.get(queue) != offsets[queue]
+        }
+        rows = [self._row(queue, offset) for queue, offset in offsets.items() if queue not in held]
+        if not rows:
+            raise _conflict(held)
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
-        self._stored.update(offsets)
+        self._stored.update((queue, offsets[queue]) for queue in offsets.keys() - held)
         moved = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.moved}
         for queue, offset in moved.items():
             self._stored[queue] = offset
             if queue in self._fetchers:
                 await self._stop_fetching(queue)
                 self._fetch(queue, offset)
-        if moved:
-            text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
-            raise ConflictError(
-                f"others consumed queues or reset the group while this member was away: {text}; "
-                f"reading goes on there, forget what was made of other messages"
-            )
+        self._unheard.update(moved)
+        if moved or held:
+            raise _conflict(moved | held)
 
     async def close(self, *, is_processed: bool = True) -> None:
         """Stop, store the offsets, leave the group. Others take over its queues at once.
@@ -517,6 +529,14 @@ class GroupConsumer(Consumption):
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}
+
+
+def _conflict(moved: Mapping[Queue, int]) -> ConflictError:
+    text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
+    return ConflictError(
+        f"others consumed queues or reset the group while this member was away: {text}; reading "
+        f"goes on there, forget what was made of other messages"
+    )
 
 
 async def _all(stores: Iterable[Awaitable[None]]) -> None:

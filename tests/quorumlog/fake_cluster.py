@@ -301,7 +301,11 @@ class Node:
         if request.client_id not in members:
             members.append(request.client_id)
         return consumer_pb2.HeartbeatResponse(
-            client_ids=sorted(members), generation=len(members), heartbeat_ms=50, session_ms=1000
+            client_ids=sorted(members),
+            generation=len(members),
+            heartbeat_ms=50,
+            session_ms=1000,
+            moved=[q for q in request.queues if (q.topic, q.queue_id) in self.cluster.moved],
         )
 
     async def LeaveGroup(self, request: Any, context: Any) -> Any:
@@ -421,6 +425,7 @@ class FakeCluster:
         self.members: dict[str, list[str]] = {}
         self.removed: set[int] = set()  # Routes still name them, and the leader's members do not.
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.moved: set[tuple[str, int]] = set()
         self.position = 0
         self.routes_total = 0
         self.waits_total = 0  # Pulls that found nothing at first.

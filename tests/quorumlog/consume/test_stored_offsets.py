@@ -76,6 +76,21 @@ async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
             assert cluster.offsets[KEY] == 2
 
 
+async def test_a_member_without_new_messages_hears_of_a_reset_with_its_heartbeat() -> None:
+    async with one_queue(60_000) as (cluster, consumer):
+        await take(consumer, 10)
+        await consumer.commit()
+        cluster.offsets[KEY] = 1
+        cluster.moved.add(KEY[1:])
+        await eventually(lambda: [*consumer.offsets().values()] == [1], "it is told")
+        with pytest.raises(errors.ConflictError):  # Of the messages from before.
+            await consumer.commit_offsets({("orders", 0): 9})
+        assert cluster.offsets[KEY] == 1
+        assert [one.queue_offset for one in await take(consumer, 2)] == [1, 2]
+        await consumer.commit_offsets({("orders", 0): 2})
+        assert cluster.offsets[KEY] == 2
+
+
 async def test_a_member_stores_its_offsets_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
