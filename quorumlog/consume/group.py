@@ -462,8 +462,10 @@ class GroupConsumer(Consumption):
     async def _tell_known(self, membership: Membership, deadline: Deadline) -> None:
         """Say what this member knows of queues in which the group was moved, or hear where to."""
         group = membership.group
+        queues = [Queue(*pair, group.name) for pair in membership.moved]
+        if not queues:
+            return
         async with self._turn(group, deadline):
-            queues = [Queue(*pair, group.name) for pair in membership.moved]
             ours = {q: self._stored.get(q, self._handed[q]) for q in queues if q in self._fetchers}
             if ours:
                 with self._warned():
