@@ -168,7 +168,7 @@ class OffsetCalls(Calls):
 
     async def _store(self, request: Request) -> Answer:
         """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that
-        others have moved from what the client knows stays, and the answer says so."""
+        others have moved from what the client knows stays, and the answer says if it went back."""
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
@@ -196,5 +196,7 @@ class OffsetCalls(Calls):
                 f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
-            return Answer(ResponseCode.SYSTEM_ERROR, {MOVED: "true"}, remark=text)
+            # What others read beyond it is theirs, but what they go back to would be read by nobody.
+            ext = {MOVED: "true"} if moved.offset < row.newest_known else {}
+            return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
         return Answer()

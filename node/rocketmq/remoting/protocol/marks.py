@@ -16,7 +16,7 @@ SQL: Final = "__QL_SQL"
 KNOWN: Final = "__QL_KNOWN"
 """Ext field of a commit: the newest offset that its client knows to be stored."""
 MOVED: Final = "__QL_MOVED"
-"""Ext field of the answer about a group's offset, in any value: others have moved it."""
+"""Ext field of an answer about a group's offset: others have moved it, for a commit back."""
 ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
