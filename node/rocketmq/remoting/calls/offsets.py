@@ -188,7 +188,7 @@ class OffsetCalls(Calls):
                 row.newest_known = 0
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
             elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
-                row.ClearField("newest_known")  # Without members a tool moves it.
+                row.newest_known = stored  # Without members it may be a tool's.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
         for moved in response.moved:
@@ -196,7 +196,7 @@ class OffsetCalls(Calls):
                 f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
-            # What others read beyond it is theirs, but what they go back to would be read by nobody.
+            # What lies beyond is read by others; what they went back to, perhaps by nobody.
             ext = {MOVED: "true"} if moved.offset < row.newest_known else {}
             return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
         return Answer()
