@@ -21,8 +21,8 @@ class Known(NamedTuple):
 
     offset: int = NOTHING
     """What it stored last, or read from; NOTHING: none."""
-    told: int | None = None
-    """Where others have moved the group since, as it was told; NOTHING: it has to be told yet."""
+    target: int | None = None
+    """Where others have moved the group since, as the client was told; NOTHING: not told yet."""
 
 
 class KnownOffsets:
@@ -35,18 +35,18 @@ class KnownOffsets:
         """Return what a client knows over a connection."""
         return self._of_connection.get(connection, {}).get(key, Known())
 
-    def note(self, connection: RemotingConnection, key: Key, found: Known) -> None:
+    def note(self, connection: RemotingConnection, key: Key, known: Known) -> None:
         """Remember what a client knows. Its account pays for it; without room it is forgotten, and
         the client cannot go back."""
         if connection.connection.is_ended:
             return
-        known = self._of_connection.setdefault(connection, {})
-        if key not in known:
+        rows = self._of_connection.setdefault(connection, {})
+        if key not in rows:
             try:
                 connection.connection.account.take(Kind.ROWS, row_size_bytes(*key[:2]))
             except BusyError:
                 return
-        known[key] = found
+        rows[key] = known
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Forget what was known over a connection."""

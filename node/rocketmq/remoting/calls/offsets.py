@@ -94,7 +94,7 @@ class OffsetCalls(Calls):
         offset, known = int(answer.ext["offset"]), self._known(request)
         # A member may ask for it without going there.
         is_told = MOVED in answer.ext and offset != known.offset
-        self._note(request, known._replace(told=offset) if is_told else Known(offset))
+        self._note(request, known._replace(target=offset) if is_told else Known(offset))
         return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
@@ -130,8 +130,8 @@ class OffsetCalls(Calls):
         if answer.code == ResponseCode.SUCCESS:
             self._note(request, Known(int_of(ext, "commitOffset")))
         elif MOVED in answer.ext:
-            if known.told is None and known != Known():
-                self._note(request, known._replace(told=NOTHING))
+            if known.target is None and known != Known():
+                self._note(request, known._replace(target=NOTHING))
             answer = answer._replace(ext={})
         return answer
 
@@ -141,19 +141,19 @@ class OffsetCalls(Calls):
         group, topic, queue_id = self._key(request)
         state, known = self._context.state, self._known(request)
         at = int_of(request.command.ext, "queueOffset")
-        if known.told == at:
+        if known.target == at:
             self._note(request, Known(at))
             return None
         is_marked = state.table(MovedOffsetsTable).holds(group, topic, queue_id)
         stored = state.groups.get(group, {}).get(topic, {}).get(queue_id)
-        if known.told is None and not (is_marked and stored != known.offset):
+        if known.target is None and not (is_marked and stored != known.offset):
             return None
         asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
         answer = await self._shared.ask_leader(request._replace(command=asked), self._fetch)
         if answer.code == ResponseCode.SUCCESS:
             offset = int(answer.ext["offset"])
             is_new = offset != known.offset  # Else this node's state lags.
-            self._note(request, known._replace(told=offset if is_new else None))
+            self._note(request, known._replace(target=offset if is_new else None))
             return answer if is_new else None
         return answer
 
@@ -196,7 +196,7 @@ class OffsetCalls(Calls):
                 f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
-            # What lies beyond is read by others; what they went back to, perhaps by nobody.
+            # What lies beyond is read by others; what they went back to, perhaps by no member.
             ext = {MOVED: "true"} if moved.offset < row.newest_known else {}
             return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
         return Answer()
