@@ -14,6 +14,7 @@ from node.state.tables.delay import DelayTable
 from node.state.tables.group_settings import GroupSettingsTable
 from node.state.tables.incarnations import IncarnationsTable
 from node.state.tables.key_values import KeyValuesTable
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
@@ -33,6 +34,7 @@ TABLES: Final[tuple[type[Table], ...]] = (
     IncarnationsTable,
     TopicOriginsTable,
     KeyValuesTable,
+    MovedOffsetsTable,
 )
 
 

@@ -325,7 +325,7 @@ async def _commit(consumer: "GroupConsumer", job: Job) -> None:
     if offsets:
         try:
             await consumer.commit_offsets(offsets)
-        except ConflictError as error:  # Newer ones are stored: these are done with.
+        except ConflictError as error:  # Reading goes on there.
             click.echo(f"offsets of others stay: {error}", err=True)
         except BaseException:
             job.done_offsets = {**offsets, **job.done_offsets}

@@ -44,7 +44,7 @@ class TopicReaders(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings")
+    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings", "moved")
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class HeartbeatResponse(_message.Message):
     IS_DIVIDED_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     generation: int
     heartbeat_ms: int
@@ -61,7 +62,8 @@ class HeartbeatResponse(_message.Message):
     is_divided: bool
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
+    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "client_id")
@@ -156,12 +158,12 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., must_be_empty: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
-    __slots__ = ("index", "newer")
+    __slots__ = ("index", "moved")
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    NEWER_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     index: int
-    newer: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, index: _Optional[int] = ..., newer: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[GroupOffset]
+    def __init__(self, index: _Optional[int] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchOffsetsRequest(_message.Message):
     __slots__ = ("group", "queues")

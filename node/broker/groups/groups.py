@@ -21,7 +21,7 @@ from node.errors.common import (
     UnknownGroupError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
-from node.state.state import newer_offset
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -107,12 +107,14 @@ class Groups:
         self._members.note_queues(request.group, request.client_id, queues)
         is_classic = len(shares.speaking) < len(shares.client_ids)
         divided = await self._divided(request, shares) if is_classic else []
+        is_moved = context.state.table(MovedOffsetsTable).holds
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
             is_divided=is_classic and not request.is_broadcasting,
             queues=divided,
             warnings=shares.warnings,
+            moved=[q for q in request.queues if is_moved(request.group, q.topic, q.queue_id)],
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
@@ -157,8 +159,8 @@ class Groups:
     async def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
         """Store offsets, all or none; the first commit creates the group.
 
-        An offset may go back: that is how messages are read again. One that others have stored
-        beyond what a member knows stays, and the answer names it: the member was away. Raises
+        An offset may go back: that is how messages are read again. One that others have moved from
+        what a member knows stays, and the answer names it: the member was away. Raises
         UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, those of
         `_check_empty` only if the group `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
@@ -180,10 +182,9 @@ class Groups:
             if row.HasField("newest_known"):
                 put.newest_known = row.newest_known
         response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
-        group = context.state.groups.get(request.group, {})
         for row in request.offsets:
-            if (stored := newer_offset(group, row)) is not None:
-                response.newer.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
+            if (stored := context.state.moved_offset(request.group, row)) is not None:
+                response.moved.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
         return response
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:

@@ -194,5 +194,6 @@ def _command(consumed: ConsumedOffsets) -> Command:
     commit = command.commit_offsets
     commit.group = consumed.group
     for row in consumed.offsets:
-        commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        put.newest_known = row.expected
     return command

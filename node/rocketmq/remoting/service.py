@@ -100,7 +100,7 @@ class Remoting:
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings)
-        self._pulls = Pulls(shared, self._node.add_got)
+        self._pulls = Pulls(shared, self._offsets, self._node.add_got)
         self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
         self._topics = TopicAdmin(
@@ -186,7 +186,7 @@ class Remoting:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: at_leader(self._group_admin.topics_of_group),
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: at_leader(self._group_admin.reset),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,

@@ -4,7 +4,6 @@ Owns the documents. Progress and offsets are those of one broker name's queues, 
 the group's.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import FORWARDED
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
@@ -215,18 +213,6 @@ class GroupAdmin(Calls):
 
     async def reset(self, request: Request) -> Answer:
         """Move a group in the queues of one broker name, to a time or to an offset."""
-        answer = await self._shared.ask_leader(request, self._reset)
-        if answer.code == ResponseCode.SUCCESS and FORWARDED not in request.command.ext:
-            # Consumers pull and commit at the node that answers for the name: at this one.
-            table = list_of(answer.body).get("offsetTable", {})
-            group, number = text_of(request.command.ext, "group"), self._shared.number_of(request)
-            for key, offset in table.items():
-                queue = json.loads(key)
-                queue_id = self._names.queue(number, queue["queueId"])
-                self._shared.resets.begin(group, queue["topic"], queue_id, offset)
-        return answer
-
-    async def _reset(self, request: Request) -> Answer:
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
@@ -235,8 +221,8 @@ class GroupAdmin(Calls):
         if speaking:
             text = (
                 f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} "
-                f"among them, whose next commit would undo this; stop them, then run 'qlog group "
-                f"reset'"
+                f"among them, which hear of it with a heartbeat; stop them first, then run 'qlog "
+                f"group reset'"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"

@@ -364,7 +364,7 @@ async def test_an_offset_of_a_member_that_was_away_is_left_out(tmp_path: Path) -
         ]
         request = CommitOffsetsRequest(group="g", offsets=rows)
         answer = await node.broker.groups.commit_offsets(request)
-        assert [(row.topic, row.queue_id, row.offset) for row in answer.newer] == [
+        assert [(row.topic, row.queue_id, row.offset) for row in answer.moved] == [
             ("orders", 0, 20)
         ]
         stored = node.broker.context.state.groups["g"]

@@ -212,6 +212,8 @@ async def test_no_commit_undoes_what_others_stored(tmp_path: Path) -> None:
             assert await commit(member, 8) == (0, "8")
             assert await commit(again, 2) == (1, "8"), "of one that is no member"
             assert await commit(member, 5) == (0, "5"), "its own it may set back"
+            assert await commit(other, 6) == (1, "5"), "others went back from what it knows"
+            await other.ask(GET_OFFSET, queue)
             assert await commit(other, 6) == (0, "6")
             assert await commit(member, 4) == (1, "6"), "others stored beyond what it knows"
             await member.ask(GET_OFFSET, queue)
