@@ -623,5 +623,6 @@ def _some(names: list[str]) -> str:
 
 def _size_bytes(topics: frozenset[str], filters: Filters, queues: Queues) -> int:
     size_bytes = _ROW_SIZE_BYTES + _TOPIC_SIZE_BYTES * len(topics)
-    size_bytes += _FILTER_SIZE_BYTES * len({*filters.values()}) + _ENTRY_SIZE_BYTES * len(filters)
+    texts = {*filters.values()} - {""}
+    size_bytes += _FILTER_SIZE_BYTES * len(texts) + _ENTRY_SIZE_BYTES * len(filters)
     return size_bytes + _QUEUE_SIZE_BYTES * len(queues)
