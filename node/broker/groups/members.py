@@ -144,8 +144,8 @@ class Members:
         self._settled_ms = 0
         """When all members of older terms had time to speak."""
         self._undecided = set[str]()
-        """Groups that were asked about before, or have members of unlike kinds; they count as
-        changed then."""
+        """Groups that were asked about before, or have members that were refused or may be; they
+        count as changed then."""
         self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.total_count = 0
@@ -322,7 +322,8 @@ class Members:
             group.left_out[reporter] = left_out
         elif not group.members and not group.left_out:
             self._groups.pop(name, None)
-        if self.unsettled_ms(now_ms) and len({one.kind for one in group.members.values()}) > 1:
+        kinds = {one.kind for one in group.members.values()}
+        if self.unsettled_ms(now_ms) and (reported.refused or len(kinds) > 1):
             self._undecided.add(name)
 
     def _forget_silent_nodes(self, now_ms: int) -> None:

@@ -398,7 +398,10 @@ async def test_a_report_has_once_what_members_read_and_fits_its_frame(tmp_path: 
             assert len(readings) == count
 
 
-async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(
+    tmp_path: Path, is_away: bool
+) -> None:
     """Of a group that others read by pop, whichever node it talks to, and at a new leader."""
     async with pair_at(tmp_path) as (leader, follower):
         node, reports = leader.node, follower.remoting.groups.reports
@@ -441,6 +444,10 @@ async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(tmp_p
                         group=GROUP, messages=[FIRST], offsets=rows, cluster_id="cluster"
                     )
                 )
+        if is_away:  # The next leader never hears of the others.
+            node.driver.term += 1
+            await reports.round()
+            node.clock.now_ms += Limits().group_settle_ms
         members.leave(GROUP, "p", node.clock.now_ms)
         await reports.round()
         found = await listed(client), (await client.pull(0, 0)).code
