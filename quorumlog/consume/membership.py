@@ -166,6 +166,7 @@ class Membership:
             strategy=strategy_name(own.strategy),
             tags=own.tags,
             sql=own.sql,
+            is_new=not self.is_joined,
         )
         self.is_known = True
         response = await self.call("Heartbeat", request, deadline)

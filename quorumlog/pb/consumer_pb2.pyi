@@ -18,7 +18,7 @@ MEMBER_KIND_BROADCASTING: MemberKind
 MEMBER_KIND_POPPING: MemberKind
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class HeartbeatRequest(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -37,7 +38,8 @@ class HeartbeatRequest(_message.Message):
     strategy: str
     tags: _containers.RepeatedScalarFieldContainer[str]
     sql: str
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ...) -> None: ...
+    is_new: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ...) -> None: ...
 
 class TopicReaders(_message.Message):
     __slots__ = ("topic", "members")

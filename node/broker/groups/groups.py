@@ -110,6 +110,7 @@ class Groups:
             self._clock_ms(),
             request.strategy,
             comparable(request.tags, request.sql),
+            is_new=request.is_new,
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}

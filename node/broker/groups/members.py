@@ -97,7 +97,7 @@ class _Member:
         self.topics, self.strategy = _NO_TOPICS, ""
         self.filters = _NO_FILTERS
         self.is_refused = False
-        """Whether its node reports that a leader refused it."""
+        """Whether its node reports that a leader refused it, or it says that none let it in."""
         self.queues: Queues = frozenset()
         """Queues that the member says it reads: no classic client moves their offsets back."""
 
@@ -162,9 +162,11 @@ class Members:
         now_ms: int,
         strategy: str = "",
         reading: str = "",
+        *,
+        is_new: bool = False,
     ) -> Shares:
         """Note that a member is alive; return how those of its kind share the group. `reading` is
-        its filter, see `comparable`.
+        its filter, see `comparable`; `is_new`: no leader let it in so far.
 
         Raises NotReadyError while a new leader collects the members, GroupKindError,
         LimitReachedError, BusyError.
@@ -172,11 +174,12 @@ class Members:
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or _Group(self._next_generation())
         member, filters = found.members.get(client_id), dict.fromkeys(topics, reading)
-        if member is None or member.kind is not kind:
+        if member is None or member.kind is not kind or member.is_refused:
             self._check_kind(group, found, kind, now_ms)
         if member is None:
             size_bytes = _size_bytes(topics, filters, frozenset())
             member = self._add(group, found, client_id, kind, size_bytes)
+        member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
         told = (topics, filters, kind, strategy)
         member.until_ms = now_ms + self._context.limits.session_ms
         if (member.topics, member.filters, member.kind, member.strategy) != told:
@@ -452,7 +455,7 @@ class Members:
         if self.unsettled_ms(now_ms):
             return first
         if group.kind not in {one.kind for one in members}:
-            sharing = MemberKind.SHARING  # Nobody is left but those that were refused.
+            sharing = MemberKind.SHARING  # Only those that were refused are left.
             group.kind = sharing if first is None and any(map(_is_out, members)) else first
         return group.kind
 
@@ -571,7 +574,7 @@ class Members:
 
 
 def _is_out(member: _Member) -> bool:
-    """Whether the last leader refused a member that shares: one that turned to pop counts anew, and
+    """Whether no leader has let a member in that shares. One that turned to pop counts again, and
     those that share go before others anyway."""
     return member.is_refused and member.kind is MemberKind.SHARING
 

@@ -73,7 +73,7 @@ class MemberReports:
         """The one that has the whole."""
         self._generation = 0
         self._refused: dict[str, frozenset[str]] = {}
-        """Client ids that the leader refused, by group; a new one is told them."""
+        """Client ids that the leader refused, by group; a new leader gets them."""
         self._again = set[str]()
         """Changed groups with refused clients: there may be room for them."""
         self._wake = asyncio.Event()

@@ -46,10 +46,10 @@ CHECK, ASSIGNMENT = 39, 400
 SETTLED_MS = 60_000
 
 
-async def beat(gateway: Gateway, client_id: str) -> HeartbeatResponse:
+async def beat(gateway: Gateway, client_id: str, *, is_new: bool = False) -> HeartbeatResponse:
     """Register a client of QuorumLog's own protocol."""
     asked = HeartbeatRequest(
-        group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster"
+        group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster", is_new=is_new
     )
     return await gateway.node.broker.groups.heartbeat(asked)
 
@@ -419,11 +419,17 @@ async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(
             node.driver.term += is_new
             if is_new:
                 await reports.round()
-                await broker.groups.describe_group(DescribeGroupRequest(group=GROUP))
+                with pytest.raises(
+                    NotReadyError
+                ):  # One that the old leader refused, and tries again.
+                    await beat(leader, "s", is_new=True)
                 with pytest.raises(NotReadyError):
                     await broker.pop.receive(receive)
                 node.clock.now_ms += Limits().group_settle_ms
                 await reports.round()
+                with pytest.raises(GroupKindError, match="by pop"):
+                    await beat(leader, "s", is_new=True)
+                members.leave(GROUP, "s", node.clock.now_ms)
             (warning,) = (await broker.pop.receive(receive)).warnings
             assert "m@1 would read in another way" in warning
             for code in (MEMBERS, COMMIT):
