@@ -276,13 +276,15 @@ class Members:
 
     def refused_at(self, reporter: int, group: str, now_ms: int) -> list[str]:
         """Return the clients at a node that get no messages of a group: it is read in another way
-        than theirs, or they are more than it may have."""
+        than theirs, or they are more than it may have. A new leader knows those of the old one."""
         found = self._group(group, now_ms)
         if found is None:
             return []
+        refused = self._refused(found, now_ms)
+        if self.unsettled_ms(now_ms):
+            refused = [name for name, one in found.members.items() if _is_out(one)]
         here = found.reported.get(reporter, {})
-        refused = [one for one in self._refused(found, now_ms) if one in here]
-        return refused + found.left_out.get(reporter, [])
+        return [one for one in refused if one in here] + found.left_out.get(reporter, [])
 
     def _take_report(self, name: str, reporter: int, reported: Reported, now_ms: int) -> None:
         group, names = self._groups.get(name), self._nodes[reporter].groups
@@ -460,12 +462,10 @@ class Members:
         return group.kind
 
     def _refused(self, group: _Group, now_ms: int) -> list[str]:
-        """Return the members that read in another way than the group is read; of a new leader those
-        that the old one refused."""
-        kind, members = self._kind(group, now_ms), group.members.items()
-        if self.unsettled_ms(now_ms):
-            return [name for name, one in members if _is_out(one)]
-        return [name for name, one in members if one.kind not in (kind, MemberKind.BROADCASTING)]
+        """Return the members that read in another way than the group is read."""
+        kind = self._kind(group, now_ms)
+        served = (kind, MemberKind.BROADCASTING)
+        return [n for n, m in group.members.items() if kind is not None and m.kind not in served]
 
     def _check_kind(self, name: str, group: _Group, kind: MemberKind, now_ms: int) -> None:
         """Raise GroupKindError for a member that would read what others of another kind read, too.
