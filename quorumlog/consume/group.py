@@ -101,6 +101,8 @@ class GroupConsumer(Consumption):
             options.topics,
             options.is_broadcasting,
             strategy_of(options.strategy),
+            fetching.tags,
+            fetching.sql,
         )
         self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
         self._starts = Starts(options.position)

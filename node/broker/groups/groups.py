@@ -13,6 +13,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.groups.division import queues_of_member
+from node.broker.groups.filters import comparable
 from node.broker.groups.members import MemberKind, Members, Shares
 from node.broker.groups.settings import check_member
 from node.errors.common import (
@@ -52,6 +53,7 @@ from store.record.topic_names import retry_topic
 
 _NO_OFFSET: Final = -1
 _STRATEGY_LENGTH_MAX: Final = 64
+_FILTER_LENGTH_MAX: Final = 32_767
 
 
 class Groups:
@@ -96,8 +98,19 @@ class Groups:
         if len(request.strategy) > _STRATEGY_LENGTH_MAX:
             expected = f"at most {_STRATEGY_LENGTH_MAX} characters"
             raise BadRequestError("strategy", expected, str(len(request.strategy)))
+        length = len(request.sql) + sum(map(len, request.tags))
+        if length > _FILTER_LENGTH_MAX:
+            expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
+            raise BadRequestError("tags", expected, str(length))
         shares = self._members.heartbeat(
-            request.group, request.client_id, topics, kind, self._clock_ms(), request.strategy
+            request.group,
+            request.client_id,
+            topics,
+            kind,
+            self._clock_ms(),
+            request.strategy,
+            comparable(request.tags, request.sql),
+            is_new=request.is_new,
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}
@@ -161,8 +174,9 @@ class Groups:
 
         An offset may go back: that is how messages are read again. One that others have moved from
         what a member knows stays, and the answer names it: the member was away. Raises
-        UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, those of
-        `_check_empty` only if the group `must_be_empty`, and the errors of `OwnAppends.submit`.
+        UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, GroupKindError for
+        a member's offset if the group is read by pop, those of `_check_empty` only if the group
+        `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -173,6 +187,10 @@ class Groups:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
         if request.must_be_empty:
             self._check_empty(request.group)
+        # Members that pop read the retry topic by queue.
+        retry = retry_topic(request.group)
+        if any(row.HasField("newest_known") and row.topic != retry for row in request.offsets):
+            self._members.check_sharing(request.group, self._clock_ms())
         command = Command()
         commit = command.commit_offsets
         commit.group = request.group

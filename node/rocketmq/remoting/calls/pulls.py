@@ -57,7 +57,15 @@ class Pulls(Calls):
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
         # Without a group the broker would ask for no permission.
-        self._context.check_name("consumerGroup", text_of(request.command.ext, "consumerGroup"))
+        group = text_of(request.command.ext, "consumerGroup")
+        client_id = request.connection.client_id
+        self._context.check_name("consumerGroup", group)
+        if self._shared.reports.is_refused(group, client_id):
+            text = (
+                f"client {client_id!r} gets no messages of group {group!r}; see its warnings in "
+                f"'qlog group describe {group}', or use another group"
+            )
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
         number = self._shared.number_of(request)
         if FORWARDED in request.command.ext:
             # Another replica asks whether an offset is there.

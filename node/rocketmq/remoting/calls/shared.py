@@ -22,6 +22,7 @@ from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
+from node.rocketmq.remoting.member_reports import MemberReports
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -45,6 +46,8 @@ class Shared:
 
     clients: Clients
     """The table of `GroupCalls`, which puts it here."""
+    reports: MemberReports
+    """Likewise."""
 
     def __init__(
         self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
