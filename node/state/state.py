@@ -295,11 +295,12 @@ class State:
             return refusal
         self.table(PopTable).reset(command.group, ((row.topic, row.queue_id) for row in rows))
         moved = self.table(MovedOffsetsTable)
-        for row, is_known in zip(rows, known, strict=True):
-            if not row.HasField("newest_known"):
-                moved.mark(command.group, row.topic, row.queue_id)
-            elif is_known:
-                moved.settle(command.group, row.topic, row.queue_id)
+        pairs = list(zip(rows, known, strict=True))
+        told = [(row, is_known) for row, is_known in pairs if row.HasField("newest_known")]
+        if len(told) < len(pairs):
+            unsaid = (row for row, _ in pairs if not row.HasField("newest_known"))
+            moved.mark(command.group, ((row.topic, row.queue_id) for row in unsaid))
+        moved.settle(command.group, ((r.topic, r.queue_id) for r, is_known in told if is_known))
         return None
 
     def _stored(self, group: str, row: "Command.Offset | GroupOffset") -> int | None:

@@ -108,7 +108,9 @@ class _Member:
 
 
 class _Group:
-    __slots__ = ("generation", "kind", "left_out", "members", "reported", "warnings")
+    __slots__ = (
+        *("generation", "kind", "left_out", "members", "reported", "shared_at", "warnings"),
+    )
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -119,6 +121,8 @@ class _Group:
         """Kinds of members by reporter."""
         self.left_out: dict[int, list[str]] = {}
         """Clients over the limit by reporter: no members."""
+        self.shared_at = -1
+        """The generation in which it was found not to be read by pop."""
         self.warnings: list[str] | None = None
         """None: not looked at since the last change."""
 
@@ -356,11 +360,14 @@ class Members:
     def check_sharing(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if a group is read by pop, or NotReadyError where a new leader knows
         of no other member so far."""
-        if group in self._groups:
-            found = self._group(group, now_ms)
-            if found is not None and self._kind(found, now_ms) is MemberKind.POPPING:
-                self.check_settled(group, now_ms)
-                self._check_kind(group, found, MemberKind.SHARING, now_ms)
+        known = self._groups.get(group)
+        if known is None or (known.shared_at == known.generation and not self.unsettled_ms(now_ms)):
+            return  # Nearly always: nothing of its members has changed.
+        found = self._group(group, now_ms)
+        if found is not None and self._kind(found, now_ms) is MemberKind.POPPING:
+            self.check_settled(group, now_ms)
+            self._check_kind(group, found, MemberKind.SHARING, now_ms)
+        known.shared_at = known.generation
 
     def check_popping(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if members divide the queues of a group."""

@@ -5,6 +5,8 @@ what they store from what they knew before must not undo it. A mark goes with th
 a consumer stores which knows the stored one, and with the group or the topic.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Any, Final
 
 from node.config.limits import Limits
@@ -27,21 +29,29 @@ class MovedOffsetsTable(Table):
 
     def holds(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a group was moved in a queue, and no consumer has said that it knows."""
-        return queue_id in self._groups.get(group, {}).get(topic, ())
+        marked: list[int] = self._groups.get(group, {}).get(topic, [])
+        at = bisect_left(marked, queue_id)
+        return marked[at : at + 1] == [queue_id]
 
-    def mark(self, group: str, topic: str, queue_id: int) -> None:
-        """Note that a group was moved in a queue."""
-        if not self.holds(group, topic, queue_id):
-            marked = self._groups.get(group, {}).get(topic, ())
-            self._put(group, topic, sorted((*marked, queue_id)))
+    def mark(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
+        """Note that a group was moved in queues."""
+        topics = self._groups.get(group, {})
+        put = {t: sorted(ids.union(topics.get(t, ()))) for t, ids in _by_topic(queues).items()}
+        self._put(group, put)
 
-    def settle(self, group: str, topic: str, queue_id: int) -> None:
-        """Note that a consumer knows where the group is in a queue."""
-        if self.holds(group, topic, queue_id):
-            self._put(group, topic, [i for i in self._groups[group][topic] if i != queue_id])
+    def settle(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
+        """Note that a consumer knows where the group is in queues."""
+        topics = self._groups.get(group, {})
+        put = {
+            topic: [one for one in topics[topic] if one not in queue_ids]
+            for topic, queue_ids in (_by_topic(queues) if topics else {}).items()
+            if not queue_ids.isdisjoint(topics.get(topic, ()))
+        }
+        if put:
+            self._put(group, put)
 
-    def _put(self, group: str, topic: str, queue_ids: list[int]) -> None:
-        topics = self._groups.get(group, {}) | {topic: queue_ids}
+    def _put(self, group: str, put: dict[str, list[int]]) -> None:
+        topics = self._groups.get(group, {}) | put
         self._groups[group] = {name: ids for name, ids in topics.items() if ids}
         if not self._groups[group]:
             del self._groups[group]
@@ -50,7 +60,7 @@ class MovedOffsetsTable(Table):
     def forget_topic(self, name: str) -> None:
         """Forget the marks of a topic that was deleted."""
         for group in [group for group, topics in self._groups.items() if name in topics]:
-            self._put(group, name, [])
+            self._put(group, {name: []})
 
     def forget_group(self, name: str) -> None:
         """Forget the marks of a group that was deleted."""
@@ -59,3 +69,10 @@ class MovedOffsetsTable(Table):
 
     def _copy(self) -> TableContent:
         return {"groups": dict(self._groups)}
+
+
+def _by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for topic, queue_id in queues:
+        found.setdefault(topic, set()).add(queue_id)
+    return found

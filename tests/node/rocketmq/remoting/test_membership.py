@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -486,7 +487,8 @@ async def test_unlike_filters_are_told_whoever_has_them(tmp_path: Path, kind: st
         long = [f"tag-{number:02}" for number in range(20)]
         cases = [(["y", "x"], "x||y"), (long, "||".join(long[::-1])), (["x"], "y"), ([], "y")]
         for number, (tags, expression) in enumerate(cases):
-            told = {"group": f"g{number}", "client_id": "a", "cluster_id": "cluster", "tags": tags}
+            told: dict[str, Any] = {"group": f"g{number}", "client_id": "a", "tags": tags}
+            told["cluster_id"] = "cluster"
             if kind == "popping":
                 asked = ReceiveRequest(topic="orders", queue_id=-1, **told)
                 await broker.pop.receive(asked)
