@@ -385,3 +385,14 @@ async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path
         ):
             with pytest.raises(ReservedTopicError):
                 await refused
+
+
+async def test_the_offsets_of_a_member_are_stored_from_the_first_on(tmp_path: Path) -> None:
+    """The room that is made for a new one before moves no group."""
+    async with node_at(tmp_path, filled=3) as node:
+        known = -1
+        for offset in range(3):
+            row = GroupOffset(topic="orders", offset=offset + 1, newest_known=known)
+            await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
+            known = node.machine.state.groups["g"]["orders"][0]
+            assert known == offset + 1
