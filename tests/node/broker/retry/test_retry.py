@@ -394,5 +394,5 @@ async def test_the_offsets_of_a_member_are_stored_from_the_first_on(tmp_path: Pa
         for offset in range(3):
             row = GroupOffset(topic="orders", offset=offset + 1, newest_known=known)
             await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
-            known = node.machine.state.groups["g"]["orders"][0]
+            known = node.machine.state.groups["readers"]["orders"][0]
             assert known == offset + 1
