@@ -4,7 +4,6 @@ Owns the documents. Progress and offsets are those of one broker name's queues, 
 the group's.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from node.rocketmq.remoting.calls.json_bodies import (
     json_body,
     list_of,
     rows_of,
+    table_of,
     text_in,
 )
 from node.rocketmq.remoting.calls.shared import Calls
@@ -26,6 +26,7 @@ from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
 from node.rocketmq.remoting.protocol.marks import FORWARDED
+from node.runtime.json_text import read_json
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
@@ -179,20 +180,20 @@ class GroupAdmin(Calls):
         group, context = text_of(ext, "consumerGroup"), self._context
         context.check_leads()
         stored = context.state.groups.get(group, {})
-        keys = []
 
-        def rows() -> Iterator[tuple[str, int]]:
+        def rows() -> Iterator[tuple[str, int, int]]:
             for topic in self._topics(group, stored, ext.get("topic", "")):
                 if context.state.topic(topic) is None:
                     continue  # Deleted meanwhile.
                 for shown, queue in self._shared.queues_of(topic, number):
-                    keys.append(self._shared.queue_key(topic, number, shown))
-                    yield topic, queue
+                    yield topic, shown, queue
 
-        found = await self._shared.encoded(
-            request, rows(), lambda row: self._queue_progress(*row, stored)
-        )
-        table = dict(zip(keys, found, strict=True))
+        def entry(row: tuple[str, int, int]) -> bytes:
+            topic, shown, queue = row
+            found = self._queue_progress(topic, queue, stored)
+            return self._shared.by_queue(topic, number, shown, found)
+
+        table = table_of(await self._shared.pieces(request, rows(), entry))
         return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
@@ -216,17 +217,18 @@ class GroupAdmin(Calls):
     async def reset(self, request: Request) -> Answer:
         """Move a group in the queues of one broker name, to a time or to an offset."""
         answer = await self._shared.ask_leader(request, self._reset)
-        if answer.code == ResponseCode.SUCCESS and FORWARDED not in request.command.ext:
-            # Consumers pull and commit at the node that answers for the name: at this one.
-            table = list_of(answer.body).get("offsetTable", {})
-            group, number = text_of(request.command.ext, "group"), self._shared.number_of(request)
-            for key, offset in table.items():
-                queue = json.loads(key)
-                queue_id = self._names.queue(number, queue["queueId"])
-                self._shared.resets.begin(group, queue["topic"], queue_id, offset)
-        return answer
+        if answer.code != ResponseCode.SUCCESS or FORWARDED in request.command.ext:
+            return answer
+        # Consumers pull and commit at the node that answers for the name: at this one.
+        ext, number = request.command.ext, self._shared.number_of(request)
+        topic, group, entries = text_of(ext, "topic"), text_of(ext, "group"), []
+        for shown, offset in read_json(answer.body):
+            self._shared.resets.begin(group, topic, self._names.queue(number, shown), offset)
+            entries.append(self._shared.by_queue(topic, number, shown, offset))
+        return Answer(body=json_body({"offsetTable": table_of(entries)}))
 
     async def _reset(self, request: Request) -> Answer:
+        """Answers the node that the tool asked, with queue id and offset of each queue."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
@@ -241,21 +243,20 @@ class GroupAdmin(Calls):
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"
         stored = self._context.state.groups.get(group, {}).get(topic, {})
-        moved: dict[str, int] = {}
-        rows = []
+        moved, rows = [], []
         turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 if to_offset < 0 and only_back:
                     offset = min(offset, stored.get(queue, offset))
-                moved[self._shared.queue_key(topic, number, shown)] = offset
+                moved.append((shown, offset))
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
             await self._broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
-        return Answer(body=json_body({"offsetTable": moved}))
+        return Answer(body=json_body(moved))
 
     async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
         """Return the first offset at a time or later; -1 as time: the end, and below it the

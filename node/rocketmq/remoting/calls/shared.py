@@ -5,7 +5,6 @@ accepted the connection, else the name of this node), and the offsets that a per
 """
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -114,20 +113,27 @@ class Shared:
     async def encoded(
         self, request: Request, rows: Iterable[_Row], document: Callable[[_Row], object]
     ) -> list[Fragment]:
-        """Return rows of an answer as JSON, made in turns of the loop. The caller's account pays
+        """Return rows of an answer as JSON, made in turns of the loop. Raises as `pieces`."""
+        made = await self.pieces(request, rows, lambda row: json_body(document(row)))
+        return [*map(Fragment, made)]
+
+    async def pieces(
+        self, request: Request, rows: Iterable[_Row], encode: Callable[[_Row], bytes]
+    ) -> list[bytes]:
+        """Return rows of an answer as bytes, made in turns of the loop. The caller's account pays
         for them until its call is over. Raises BusyError, and RefusedError for too many bytes."""
         charge = request.account.charge(Kind.DOCUMENTS)
-        found = list[Fragment]()
+        found = list[bytes]()
         task, size_bytes = asyncio.current_task(), 0
         assert task is not None, "a call is a task"
         task.add_done_callback(lambda _: charge.release())
         async for row in self.context.turn.over(rows):
-            data = json_body(document(row))
+            data = encode(row)
             size_bytes += len(data)
             if size_bytes > ANSWER_SIZE_BYTES_MAX:
                 text = f"the answer has more than {ANSWER_SIZE_BYTES_MAX} bytes; ask for less"
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-            found.append(Fragment(data))
+            found.append(data)
             # The whole answer is made of the rows at the end.
             charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found))
         return found
@@ -180,10 +186,10 @@ class Shared:
         found = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
         return store_timestamp(found.data) if found.record_count else None
 
-    def queue_key(self, topic: str, number: int, shown: int) -> str:
-        """Return a queue as key of a JSON object: the text of an object, which Java reads."""
+    def by_queue(self, topic: str, number: int, shown: int, value: object) -> bytes:
+        """Return an entry of a table by queues: RocketMQ's keys are objects, which is no JSON."""
         key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
-        return json.dumps(key, separators=(",", ":"))
+        return b"%b:%b" % (json_body(key), json_body(value))
 
     def own_address(self, number: int) -> str:
         """Return the address at which this node answers for a broker name."""

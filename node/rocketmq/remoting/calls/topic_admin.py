@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, table_of, text_in
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -143,15 +143,17 @@ class TopicAdmin(Calls):
         number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
         self._context.check_leads()
         queues = list(self._shared.queues_of(topic, number))
-        found = await self._shared.encoded(request, queues, lambda row: self._range(topic, row[1]))
-        keys = (self._shared.queue_key(topic, number, shown) for shown, _ in queues)
-        table = dict(zip(keys, found, strict=True))
-        return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
+        found = await self._shared.pieces(
+            request,
+            queues,
+            lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
+        )
+        return Answer(body=json_body({"offsetTable": table_of(found), "topicPutTps": 0.0}))
 
     def _range(self, topic: str, queue: int) -> dict[str, int]:
         lo, hi = self._context.store.queue_range(topic, queue)
         last_ms = self._shared.stored_ms(topic, queue, hi - 1) or 0
-        return {"minOffset": lo, "maxOffset": hi, "lastUpdateTimestamp": last_ms}
+        return {"lastUpdateTimestamp": last_ms, "maxOffset": hi, "minOffset": lo}
 
 
 def data_version() -> dict[str, int]:
