@@ -43,7 +43,8 @@ class Conversation(Protocol):
         ...
 
     def on_frame(self, kind: int, header: bytes, body: bytes | None) -> None:
-        """Take a frame; without a body: it is over the limit. Raises FrameFault: the connection is closed."""
+        """Take a frame, without a body if it is over the limit. Raises FrameFault: the connection
+        is closed."""
         ...
 
     def on_closed(self) -> None:
