@@ -22,8 +22,8 @@ from store.record.topic_names import retry_topic
 
 _TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
 _PROGRESS_S: Final = 0.1
-"""Time after which a reader that waits learns what its filter skipped: until then its group seems to
-lag."""
+"""Time after which a reader that waits learns what its filter skipped: its group seems to lag until
+then."""
 _NOTHING_GIVEN_BACK: Final = PullResult(PullStatus.OFFSET_OVERFLOW_ONE, 0, 0, 0)
 """Of the retry topic of a group, which is made with its first message: members wait for that."""
 _STATUS: Final = {
