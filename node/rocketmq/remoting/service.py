@@ -33,6 +33,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
+from node.rocketmq.remoting.changes import Changes
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
@@ -41,7 +42,7 @@ from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION, REFUSED, RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.marks import GREETING, REPORT
+from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
@@ -85,6 +86,7 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
+        self._changes: Final = Changes(broker, cluster, self.forwarder)
         shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
         self.locks: Final = LockCalls(shared)
         has_auto_topics = settings.rocketmq_auto_topics
@@ -141,6 +143,10 @@ class Remoting:
     def _heavy(self) -> dict[int, Handler]:
         """Return all others. They wait for a turn, and their bodies are documents."""
         at_leader, offsets = self._shared.at_leader, self._offsets
+
+        def change(run: Handler) -> Handler:
+            return at_leader(self._changes.everywhere(run))
+
         return {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
@@ -158,8 +164,8 @@ class Remoting:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: at_leader(self._routes.change_key),
-            RequestCode.DELETE_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
+            RequestCode.DELETE_KV_CONFIG: change(self._routes.change_key),
             RequestCode.GET_KV_CONFIG: at_leader(self._routes.value_of_key),
             RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._routes.values_of_namespace),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
@@ -167,20 +173,18 @@ class Remoting:
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: at_leader(self._topics.put),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: at_leader(self._topics.put_all),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: change(self._topics.put),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: change(self._topics.put_all),
             RequestCode.GET_ALL_TOPIC_CONFIG: at_leader(self._topics.all),
             RequestCode.GET_TOPIC_CONFIG: at_leader(self._topics.describe),
-            RequestCode.DELETE_TOPIC_IN_BROKER: at_leader(self._topics.delete),
+            RequestCode.DELETE_TOPIC_IN_BROKER: change(self._topics.delete),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
             RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.put),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: at_leader(
-                self._group_admin.put_all
-            ),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: change(self._group_admin.put),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: change(self._group_admin.put_all),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.all),
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.describe),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.delete),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: change(self._group_admin.delete),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
@@ -217,6 +221,7 @@ class Remoting:
         light = self._light()
         handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
         handlers |= {**light, GREETING: self._proof.greet, REPORT: self.groups.reports.take}
+        handlers[APPLIED] = self._changes.take
         begins = dict.fromkeys(_SENDS, self._sends.begin)
         self._calls.open(handlers, begins, self._check, self._on_closed, light.keys())
 
@@ -245,7 +250,7 @@ class Remoting:
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
         self._proof.check(request)
-        if request.command.code not in (GREETING, REPORT):
+        if request.command.code not in (GREETING, REPORT, APPLIED):
             self._signatures.check(request.command)
         if request.command.code not in ADMINISTRATION:
             return

@@ -22,6 +22,7 @@ from tests.node.rocketmq.remoting.clients import (
     COMMIT,
     GET_OFFSET,
     MEMBERS,
+    PUT_TOPIC,
     ROUTE,
     SEND,
     TOPIC,
@@ -348,3 +349,18 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
         near = await leader.client()
         queue = {"topic": "orders", "queueId": "0", "bname": "g0.n1"}
         assert (await near.ask(MAX_OFFSET, queue)).ext["offset"] == "8"
+
+
+async def test_a_change_is_answered_once_all_nodes_that_are_up_show_it(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path / "leader") as leader, gateway_at(tmp_path / "other") as other:
+        leader.remoting.places.learn(ADDRESSES[2], (f"127.0.0.1:{other.port}",))
+        leader.remoting._changes._cluster._is_connected = lambda node: node == 2
+        client = await leader.client()
+        fields = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        change = asyncio.create_task(client.ask(PUT_TOPIC, fields))
+        parked = other.node.broker.parked
+        await eventually(lambda: bool(parked._by_index), "the question to the other node")
+        assert leader.node.broker.context.state.topic("new") is not None
+        assert not change.done()
+        await other.node.append(0, 1)  # Of another log, which has as many entries now.
+        assert (await change).code == 0
