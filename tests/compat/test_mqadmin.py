@@ -59,7 +59,7 @@ def rows(text: str) -> list[list[str]]:
 @pytest.mark.long
 def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) -> None:
     lines = rows(tool("clusterList"))
-    assert [line[1] for line in lines] == ["g0.n1", "g0.n2", "g0.n3"]
+    assert [line[1] for line in lines] == ["g0-n1", "g0-n2", "g0-n3"]
     assert {line[3] for line in lines} == set(addresses)
     cluster = lines[0][0]
 
@@ -87,15 +87,15 @@ def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) 
     progress = tool("consumerProgress", "-g", "readers")
     assert sum(line[0] == "tools" for line in rows(progress)) == 6
 
-    assert "OK" in tool("wipeWritePerm", "-b", "g0.n2")
-    assert "OK" in tool("addWritePerm", "-b", "g0.n2")
+    assert "OK" in tool("wipeWritePerm", "-b", "g0-n2")
+    assert "OK" in tool("addWritePerm", "-b", "g0-n2")
     assert "brokerVersionDesc" in tool("brokerStatus", "-b", addresses[0])
     assert "rpc_count_max" in tool("getBrokerConfig", "-b", addresses[0])
-    assert '"brokerName":"g0.n1"' in tool("topicRoute", "-t", "tools").replace(" ", "")
+    assert '"brokerName":"g0-n1"' in tool("topicRoute", "-t", "tools").replace(" ", "")
 
     tool("updateTopic", "-c", cluster, "-t", "tools", "-r", "2", "-w", "2", "-o", "true")
     ordered = tool("updateOrderConf", "-t", "tools", "-m", "get")
-    assert all(f"{name}:2" in ordered for name in ("g0.n1", "g0.n2", "g0.n3"))
+    assert all(f"{name}:2" in ordered for name in ("g0-n1", "g0-n2", "g0-n3"))
     assert "success" in tool("updateKvConfig", "-s", "texts", "-k", "one", "-v", "two")
     assert "success" in tool("deleteKvConfig", "-s", "texts", "-k", "one")
     assert "success" in tool("deleteTopic", "-c", cluster, "-t", "tools")

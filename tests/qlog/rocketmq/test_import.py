@@ -35,8 +35,8 @@ from tests.node.rocketmq.remoting.clients import COMMIT, Gateway
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
 from tests.qlog.running import check_keys
 
-NAMES = ("g0.n1", "g0.n2", "g0.n3")
-PLACES = (("g0.n1", 0), ("g0.n1", 1), ("g0.n2", 0), ("g0.n3", 0))
+NAMES = ("g0-n1", "g0-n2", "g0-n3")
+PLACES = (("g0-n1", 0), ("g0-n1", 1), ("g0-n2", 0), ("g0-n3", 0))
 """The queues of topic orders in the source, in the order of the target's."""
 
 
@@ -229,7 +229,7 @@ async def test_groups_are_made_and_moved_and_never_back(tmp_path: Path) -> None:
         admin = clusters.target.client.admin
         await fill(clusters.source, 0, 6)
         client = await clusters.source.client()
-        queue = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0.n2"}
+        queue = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0-n2"}
         await client.ask(COMMIT, queue | {"commitOffset": "4"})
         delays = Delays(delay_ms=[7_000, 9_000])
         own = {"retry_count_max": 3, "retry_delays": delays, "is_orderly": True}

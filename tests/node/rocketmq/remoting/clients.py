@@ -163,7 +163,7 @@ class ClassicClient:
         body: bytes = b"x",
         topic: str = "orders",
         queue: int = 0,
-        name: str = "g0.n1",
+        name: str = "g0-n1",
         sys_flag: int = 0,
         **properties: str,
     ) -> Heard:
@@ -174,7 +174,7 @@ class ClassicClient:
     async def pull(
         self, queue: int, offset: int, wait_ms: int = 0, ext: dict[str, str] | None = None
     ) -> Heard:
-        """Pull from a queue of topic orders, of broker name g0.n1, with a subscription of all."""
+        """Pull from a queue of topic orders, of broker name g0-n1, with a subscription of all."""
         fields = {
             "consumerGroup": "readers",
             "topic": "orders",
@@ -186,7 +186,7 @@ class ClassicClient:
             "suspendTimeoutMillis": str(wait_ms),
             "subscription": "*",
             "subVersion": "1",
-            "bname": "g0.n1",
+            "bname": "g0-n1",
         }
         return await self.ask(PULL, fields | (ext or {}))
 

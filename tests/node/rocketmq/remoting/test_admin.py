@@ -40,8 +40,8 @@ from tests.node.rocketmq.remoting.clients import (
     gateway_at,
 )
 
-NAMES = ("g0.n1", "g0.n2", "g0.n3")
-QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0.n1", "consumerGroup": "readers"}
+NAMES = ("g0-n1", "g0-n2", "g0-n3")
+QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0-n1", "consumerGroup": "readers"}
 
 
 _QUEUE_KEY = re.compile(rb'\{"brokerName":"[^"]*","queueId":\d+,"topic":"[^"]*"\}(?=:)')
@@ -77,7 +77,7 @@ async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
         for name in NAMES:
             assert (await client.ask(PUT_TOPIC, order | {"bname": name})).code == 0
         assert gateway.node.broker.context.state.topics["bills"] == (6, 6, "FIFO")
-        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0.n2"})).body)
+        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0-n2"})).body)
         assert (row["readQueueNums"], row["perm"], row["attributes"]) == (
             2,
             6,
@@ -129,15 +129,15 @@ async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path)
 async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        await client.send(name="g0.n1", queue=1)
-        await client.send(name="g0.n3")
+        await client.send(name="g0-n1", queue=1)
+        await client.send(name="g0-n3")
         found: dict[tuple[str, int], int] = {}
         for name in NAMES:
             answer = await client.ask(TOPIC_STATS, {"topic": "orders", "bname": name})
             for queue, row in by_queue(document(answer.body)["offsetTable"]).items():
                 found[queue] = row["maxOffset"]
                 assert (row["lastUpdateTimestamp"] > 0) == bool(row["maxOffset"])
-        assert found == {("g0.n1", 0): 0, ("g0.n1", 1): 1, ("g0.n2", 0): 0, ("g0.n3", 0): 1}
+        assert found == {("g0-n1", 0): 0, ("g0-n1", 1): 1, ("g0-n2", 0): 0, ("g0-n3", 0): 1}
 
 
 async def test_the_progress_of_a_group(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ async def test_the_progress_of_a_group(tmp_path: Path) -> None:
         client = await gateway.client()
         for _ in range(3):
             await client.send(queue=1)
-        of_group = {"consumerGroup": "readers", "bname": "g0.n1"}
+        of_group = {"consumerGroup": "readers", "bname": "g0-n1"}
         assert document((await client.ask(PROGRESS, of_group)).body)["offsetTable"] == {}
         await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
         table = document((await client.ask(PROGRESS, of_group)).body)["offsetTable"]
-        row = by_queue(table)["g0.n1", 1]
+        row = by_queue(table)["g0-n1", 1]
         assert (row["brokerOffset"], row["consumerOffset"]) == (3, 2)
         assert row["lastTimestamp"] > 0
 
@@ -237,9 +237,9 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
             await client.send(queue=1)
         await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
         order = {"topic": "orders", "group": "readers", "timestamp": "0", "isForce": "true"}
-        moved = await client.ask(RESET, order | {"bname": "g0.n1"})
+        moved = await client.ask(RESET, order | {"bname": "g0-n1"})
         table = by_queue(document(moved.body)["offsetTable"])
-        assert table == {("g0.n1", 0): 0, ("g0.n1", 1): 0}
+        assert table == {("g0-n1", 0): 0, ("g0-n1", 1): 0}
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
         await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})  # It has not noticed yet.
@@ -249,10 +249,10 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         assert (await client.pull(1, 0)).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
-        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
+        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
         order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
-        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
+        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
 
@@ -270,7 +270,7 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
         assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")
         assert (len(ranges), sum(int(count) for _, _, count in ranges) >= 1) == (13, True)
-        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0.n1\n")
+        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0-n1\n")
         asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
         assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
         assert (await client.ask(STATS, asked | {"statsName": "none"})).code == 1
@@ -285,10 +285,10 @@ async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> 
             route = document((await client.ask(ROUTE, {"topic": "orders"})).body)
             return [queue["perm"] for queue in route["queueDatas"]]
 
-        wiped = await client.ask(WIPE, {"brokerName": "g0.n2"})
+        wiped = await client.ask(WIPE, {"brokerName": "g0-n2"})
         assert wiped.ext == {"wipeTopicCount": "1"}
         assert await perms() == [6, 4, 6]
-        await client.ask(RESTORE, {"brokerName": "g0.n2"})
+        await client.ask(RESTORE, {"brokerName": "g0-n2"})
         assert await perms() == [6, 6, 6]
         assert (await client.ask(WIPE, {"brokerName": "x"})).code == 1
 
@@ -325,7 +325,7 @@ async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) 
 
 async def test_the_key_value_configuration(tmp_path: Path) -> None:
     """Tools write the broker names of ordered topics there; nodes that start again have them."""
-    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0.n1:4;g0.n2:4"}
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0-n1:4;g0-n2:4"}
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         missing = await client.ask(RequestCode.GET_KV_CONFIG, order)
@@ -356,3 +356,16 @@ async def test_clients_ask_side_by_side(tmp_path: Path) -> None:
             *(client.send(b"%d" % n) for n, client in enumerate(clients))
         )
         assert sorted(answer.ext["queueOffset"] for answer in answers) == ["0", "1", "2", "3"]
+
+
+async def test_a_broker_has_a_topic_of_its_name(tmp_path: Path) -> None:
+    """Tools send to it, to try that broker; RocketMQ makes one."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        route = document((await client.ask(ROUTE, {"topic": "g0-n2"})).body)
+        assert [row["brokerName"] for row in route["queueDatas"]] == ["g0-n2"]
+        assert route["queueDatas"][0]["writeQueueNums"] == 1
+        for _ in range(2):
+            assert (await client.send(topic="g0-n2", name="g0-n2")).code == 0
+        assert (await client.send(topic="another")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert document((await client.ask(ROUTE, {"topic": "g0-n2"})).body) == route

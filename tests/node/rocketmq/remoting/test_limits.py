@@ -35,7 +35,7 @@ from tests.patience import eventually
 
 INVALID = 29
 ACCOUNT = Accounts().open("10.0.0.1")
-ROW = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+ROW = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
 DOCUMENTS = (
     RequestCode.CHECK_CLIENT_CONFIG,
     RequestCode.QUERY_ASSIGNMENT,
@@ -151,8 +151,8 @@ async def test_answers_over_tables_are_made_in_turns_and_paid_for(
             (RequestCode.GET_ALL_PRODUCER_INFO, {}, 1),
             (RequestCode.GET_ALL_TOPIC_CONFIG, {}, 21),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, 1),
-            (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders", "bname": "g0.n1"}, 2),
-            (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers", "bname": "g0.n1"}, 20),
+            (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders", "bname": "g0-n1"}, 2),
+            (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers", "bname": "g0-n1"}, 20),
         ):
             turns = most = 0
             answer = await client.ask(code, ext)
