@@ -52,6 +52,11 @@ _SENDS: Final[frozenset[int]] = frozenset(
 _log: Final = structlog.get_logger(component="remoting")
 
 
+_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
+The broker that they find by it refuses them with the reason."""
+
+
 class Remoting:
     """The gateway of one node."""
 
@@ -250,7 +255,7 @@ class Remoting:
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
         self._proof.check(request)
-        if request.command.code not in (GREETING, REPORT, APPLIED):
+        if request.command.code not in _UNSIGNED:
             self._signatures.check(request.command)
         if request.command.code not in ADMINISTRATION:
             return
