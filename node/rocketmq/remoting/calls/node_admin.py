@@ -262,9 +262,10 @@ class NodeAdmin(Calls):
         status = await self._status(NodeStatusRequest())
         own, leader, last = status.node_id, status.leader_id, status.last_index
         is_leader = leader == own and self._context.driver.is_ready
+        places, address = self._shared.places, self._context.address_of(leader)
         rows = [
             {
-                "addr": member.address,
+                "addr": places.address_of(member.address) or member.address,
                 "slaveAckOffset": member.match_index,
                 "diff": max(0, last - member.match_index),
                 "inSync": member.is_connected and member.match_index >= status.commit_index,
@@ -275,7 +276,7 @@ class NodeAdmin(Calls):
             if is_leader and member.node_id != own
         ]
         of_copy = {
-            "masterAddr": "" if is_leader else self._context.address_of(leader),
+            "masterAddr": "" if is_leader else places.address_of(address) or address,
             "transferredByteInSecond": 0,
             "maxOffset": last,
             "lastReadTimestamp": 0,

@@ -177,7 +177,7 @@ class TopicAdmin(Calls):
         return Answer(body=json_body(document))
 
     async def clean(self, _request: Request) -> Answer:
-        """Answer that nothing is left over: queues go with their topic, and files when they expire."""
+        """Answer that nothing is left over: queues go with their topic, files when they expire."""
         return Answer()
 
     def _range(self, topic: str, queue: int) -> dict[str, int]:
