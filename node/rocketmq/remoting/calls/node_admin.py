@@ -80,27 +80,28 @@ class NodeAdmin(Calls):
     async def sample(self) -> None:
         """Take a sample of the counters of the busiest topics and groups, and of the node; forget
         those of topics and groups that are gone."""
-        found: list[tuple[int, str, str]] = []
+        busiest: list[tuple[int, str, str]] = []  # A heap: the least busy first.
+        was_full, is_full = self._is_full, False
         subjects = [("put", topic) for topic in self._broker.produce.sizes.topics()]
         subjects += [("get", key) for key in self._got]
         async for kind, key in self._context.turn.over(subjects):
             if self._is_counted(kind, key):
-                found.append((self._count(kind, key), kind, key))
+                heapq.heappush(busiest, (self._count(kind, key), kind, key))
+                if len(busiest) > METER_COUNT_MAX:
+                    heapq.heappop(busiest)
+                    is_full = True
             elif kind == "put":
                 self._broker.produce.sizes.forget(key)
             else:
                 self._got.pop(key, None)
-        now_s, was_full = unix_ms() / 1000, self._is_full
-        self._is_full = len(found) > METER_COUNT_MAX
-        if self._is_full:
-            found = heapq.nlargest(METER_COUNT_MAX, found)
-        kept = {(kind, key) for _, kind, key in found} | {(kind, "") for kind in _KINDS}
-        kept |= {("put bytes", key) for _, kind, key in found if kind == "put"}
+        now_s, self._is_full = unix_ms() / 1000, is_full
+        kept = {(kind, key) for _, kind, key in busiest} | {(kind, "") for kind in _KINDS}
+        kept |= {("put bytes", key) for _, kind, key in busiest if kind == "put"}
         for one in self._meters.keys() - kept:
             del self._meters[one]
         if len(self._got) >= GOT_COUNT_MAX:
             self._got = {key: n for key, n in self._got.items() if ("get", key) in kept}
-        for kind, key in kept - self._meters.keys():
+        async for kind, key in self._context.turn.over([*kept - self._meters.keys()]):
             # Without room before, it may have counted for long: nothing says since when.
             began_s = now_s if was_full else self._sampled_s
             first = self._count(kind, key) if was_full else 0
