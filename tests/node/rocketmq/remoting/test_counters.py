@@ -10,6 +10,7 @@ import pytest
 from node.rocketmq.remoting.calls import node_admin
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from tests.node.rocketmq.remoting.clients import RUNTIME, STATS, ClassicClient, gateway_at
+from tests.node.rocketmq.remoting.test_pop import popped
 
 _SPANS = ("statsMinute", "statsHour", "statsDay")
 _NOON = time.mktime((2026, 3, 28, 12, 0, 0, 0, 0, -1))
@@ -114,3 +115,12 @@ async def test_the_busiest_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
         await send("c", 3)
         await node.sample()
         assert await sums(client, "c") == (3, 3, 3)
+
+
+async def test_messages_taken_by_pop_are_counted(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.send()
+        assert (await popped(client)).code == 0
+        assert await sums(client, "orders@readers", "GROUP_GET_NUMS") == (1, 1, 1)
+        assert await sums(client, "", "BROKER_GET_NUMS") == (1, 1, 1)
