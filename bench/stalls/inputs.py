@@ -185,6 +185,10 @@ def classic(number: int) -> Iterator[Input]:
         (codes.GET_BROKER_RUNTIME_INFO, {}),
         (codes.GET_BROKER_CONFIG, {}),
         (codes.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC}),
+        (codes.GET_BROKER_CONSUME_STATS, {"isOrder": "false", **name}),
+        (codes.QUERY_CONSUME_QUEUE, {**queue, "index": "0", "count": "1024"}),
+        (codes.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": f"d{number}", **name}),
+        (codes.GET_BROKER_HA_STATUS, {}),
     ):
         yield Input(code, ext)
 

@@ -88,6 +88,18 @@ def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) 
     progress = tool("consumerProgress", "-g", "readers")
     assert sum(line[0] == "tools" for line in rows(progress)) == 6
 
+    (counted,) = [line for line in rows(tool("statsAll")) if line[0] == "tools"]
+    assert counted[:2] + counted[-2:-1] == ["tools", "readers", "1"]
+    assert "SubCommandException" not in tool("brokerConsumeStats", "-b", addresses[0])
+    units = [tool("queryCq", "-b", one, "-t", "tools", "-q", "0", "-i", "0") for one in addresses]
+    units += [tool("queryCq", "-b", one, "-t", "tools", "-q", "1", "-i", "0") for one in addresses]
+    assert sum(text.count("physicOffset=") for text in units) == 1
+    copies = tool("haStatus", "-c", cluster)
+    assert (copies.count("#SlaveAckOffset"), copies.count("#LastReadTime")) == (1, 2)
+    assert "success" in tool("cleanUnusedTopic", "-c", cluster)
+    tool("cloneGroupOffset", "-s", "readers", "-d", "others", "-t", "tools")
+    assert sum(line[0] == "tools" for line in rows(tool("consumerProgress", "-g", "others"))) == 6
+
     assert "OK" in tool("wipeWritePerm", "-b", "g0-n2")
     assert "OK" in tool("addWritePerm", "-b", "g0-n2")
     assert "brokerVersionDesc" in tool("brokerStatus", "-b", addresses[0])

@@ -14,6 +14,7 @@ import structlog
 
 from node.broker import Broker
 from node.config.settings import Settings
+from node.errors.requests import NotServedError
 from node.framed.connection import SHARED_PORT
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
@@ -22,7 +23,7 @@ from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
 from node.rocketmq.remoting.calls.meters import SAMPLE_S
-from node.rocketmq.remoting.calls.node_admin import NodeAdmin
+from node.rocketmq.remoting.calls.node_admin import AskStatus, NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
@@ -70,6 +71,7 @@ class Remoting:
         proof: NodeProof,
         others: Gateway,
         questions: Questions,
+        status: AskStatus,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -80,8 +82,8 @@ class Remoting:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
         which this node answers, one for each broker name or one for all; `proof` tells nodes from
-        strangers, `others` are the members of the gRPC protocol, and `questions` returns those of a
-        leader elsewhere to its producers."""
+        strangers, `others` are the members of the gRPC protocol, `questions` returns those of a
+        leader elsewhere to its producers, and `status` that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
@@ -106,7 +108,7 @@ class Remoting:
         )
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
-        self._node = NodeAdmin(shared, settings)
+        self._node = NodeAdmin(shared, settings, status)
         self._pulls = Pulls(shared, self._node.add_got)
         self._routes = RouteCalls(
             shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
@@ -116,7 +118,9 @@ class Remoting:
             shared, routes.own_topics, routes.shown_counts, routes.shown_permissions
         )
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
+        self._pops = PopCalls(
+            shared, self._routes.places, self.groups.reports.flush, self._node.add_got
+        )
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
@@ -185,6 +189,10 @@ class Remoting:
             RequestCode.DELETE_TOPIC_IN_BROKER: change(self._topics.delete),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
             RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
+            RequestCode.QUERY_CONSUME_QUEUE: at_leader(self._topics.queue_units),
+            RequestCode.CLEAN_UNUSED_TOPIC: self._topics.clean,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._topics.clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._topics.clean,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: change(self._group_admin.put),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: change(self._group_admin.put_all),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.all),
@@ -197,11 +205,14 @@ class Remoting:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: at_leader(self._group_admin.topics_of_group),
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
+            RequestCode.GET_BROKER_CONSUME_STATS: at_leader(self._group_admin.all_progress),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
+            RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,
             RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
+            RequestCode.GET_BROKER_HA_STATUS: self._node.ha_status,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
@@ -291,7 +302,7 @@ class Remoting:
             self.locks.expire()
             self.transactions.look()
             await self.unique_keys.expire(self._shared.context.turn)
-            self._node.sample()
+            await self._node.sample()
             await self._shared.resolve()
 
 
@@ -306,4 +317,4 @@ def _on_ended(task: "asyncio.Task[None]") -> None:
 
 async def _refuse(request: Request) -> Answer:
     """Answer a request that has no meaning here with the reason."""
-    raise RefusedError(ResponseCode.NO_PERMISSION, REFUSED[RequestCode(request.command.code)])
+    raise NotServedError(REFUSED[RequestCode(request.command.code)])

@@ -92,7 +92,8 @@ class Shared:
         self._unknown_names: set[str] = set()
         ids = sorted({*context.identity.addresses, *context.state.members})
         own = context.driver.node_id
-        self._own_number = (ids.index(own) if own in ids else 0) % self.names.count
+        self.own_number: Final = (ids.index(own) if own in ids else 0) % self.names.count
+        """Of the broker name that stays with this node while it is up."""
 
     # --- The leader ---
 
@@ -161,7 +162,7 @@ class Shared:
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             return number
         number = request.connection.connection.port_number
-        return number if 0 <= number < count else self._own_number
+        return number if 0 <= number < count else self.own_number
 
     def topic(self, name: str) -> TopicSettings:
         """Return a topic that clients may know. Raises UnknownTopicError."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequ
 from tests.node.rocketmq.remoting.clients import (
     ALL_GROUPS,
     ALL_TOPICS,
+    BATCH,
     COMMIT,
     CONFIG,
     CONSUMERS,
@@ -38,6 +40,7 @@ from tests.node.rocketmq.remoting.clients import (
     WIPE,
     ClassicClient,
     gateway_at,
+    send_fields,
 )
 
 NAMES = ("g0-n1", "g0-n2", "g0-n3")
@@ -318,9 +321,118 @@ async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) 
         client = await gateway.client()
         for code, why in REFUSED.items():
             answer = await client.ask(code)
-            assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, why)
+            wanted = (ResponseCode.NO_PERMISSION, f"node.not_served: {why}")
+            assert (answer.code, answer.remark) == wanted
+        unknown = await client.ask(4711)
+        assert (unknown.code, unknown.remark) == (3, " request type 4711 not supported")
     page = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text()
     assert "\n".join(table()) in page
+
+
+async def test_the_progress_of_all_groups_is_that_of_each(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        ask, isolated = RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}
+        empty = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
+        assert (empty["consumeStatsList"], empty["totalDiff"]) == ([], 0)
+        await gateway.node.broker.topics.create_topic(
+            CreateTopicRequest(topic="bills", queue_count=6)
+        )
+        for _ in range(3):
+            await client.send(queue=1)
+        for group, topic in (("a", "bills"), ("a", "orders"), ("b", "orders")):
+            more = {"consumerGroup": group, "topic": topic, "commitOffset": "0"}
+            await client.ask(COMMIT, QUEUE | more)
+        found = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
+        assert found["totalDiff"] == 6
+        rows = {name: stats for row in found["consumeStatsList"] for name, stats in row.items()}
+        assert list(rows) == ["a", "b"]
+        assert [len(stats) for stats in rows.values()] == [2, 1]  # One for each topic.
+        for group, stats in rows.items():
+            own = {"consumerGroup": group, "bname": "g0-n1"}
+            alone = document((await client.ask(PROGRESS, own)).body)["offsetTable"]
+            assert {key: row for one in stats for key, row in one["offsetTable"].items()} == alone
+        ordered = document((await client.ask(ask, {"isOrder": "true"})).body)
+        assert ordered["consumeStatsList"] == []
+
+
+async def test_a_group_begins_where_another_is(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, clone = await gateway.client(), RequestCode.CLONE_GROUP_OFFSET
+        order = {"srcGroup": "readers", "destGroup": "others", "bname": "g0-n1"}
+        assert (await client.ask(clone, order)).code == 26
+        for _ in range(3):
+            await client.send(queue=1)
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
+        assert (await client.ask(clone, order | {"topic": "bills"})).code == 26
+        assert (await client.ask(clone, order | {"topic": " "})).code == 0
+        of_other = QUEUE | {"consumerGroup": "others"}
+        assert (await client.ask(GET_OFFSET, of_other)).ext["offset"] == "2"
+        groups = gateway.node.broker.context.state.groups
+        assert groups["others"] == groups["readers"] == {"orders": {3: 2}}
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        await client.heartbeat("a@1", "others")
+        refused = await client.ask(clone, order)
+        assert "node.group_not_empty" in str(refused.remark)
+        assert groups["others"] == {"orders": {3: 2}}
+
+
+async def test_units_of_a_queue_name_its_messages(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, ask = await gateway.client(), RequestCode.QUERY_CONSUME_QUEUE
+        sent = [await client.send(queue=1, TAGS=tag) for tag in ("a", "b", "c")]
+        queue = {"topic": "orders", "queueId": "1", "bname": "g0-n1"}
+        query = queue | {"index": "1", "count": "9"}
+        found = document((await client.ask(ask, query)).body)
+        assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
+        positions = [f"{unit['physicOffset']:016X}" for unit in found["queueData"]]
+        assert positions == [one.ext["msgId"][-16:] for one in sent[1:]]
+        assert [unit["tagsCode"] for unit in found["queueData"]] == [ord("b"), ord("c")]
+        assert "subscriptionData" not in found
+        group = query | {"consumerGroup": "readers"}
+        absent = document((await client.ask(ask, group)).body)
+        assert absent["filterData"] == "readers@orders is not online!"
+        await client.heartbeat("a@1")
+        online = document((await client.ask(ask, group)).body)
+        assert online["subscriptionData"]["subString"] == "*"
+        for index in ("3", "999999"):  # Behind the end.
+            behind = await client.ask(ask, query | {"index": index})
+            assert document(behind.body)["queueData"] == []
+        for bad, code in (({"queueId": "2"}, 1), ({"topic": "x"}, 17), ({"count": "5000"}, 29)):
+            assert (await client.ask(ask, query | bad)).code == code
+
+
+async def test_the_copies_that_a_leader_knows(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, ask = await gateway.client(), RequestCode.GET_BROKER_HA_STATUS
+        found = document((await client.ask(ask)).body)
+        assert (found["master"], found["masterCommitLogMaxOffset"]) == (True, 9)
+        assert found["inSyncSlaveNums"] == 1
+        copies = [(one["addr"], one["diff"], one["inSync"]) for one in found["haConnectionInfo"]]
+        assert copies == [("host2:8082", 0, True), ("host3:8083", 5, False)]
+        gateway.node.driver.lose()
+        found = document((await client.ask(ask)).body)
+        assert (found["master"], found["haConnectionInfo"]) == (False, [])
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\0"])
+async def test_a_message_with_nul_in_a_property_is_refused(tmp_path: Path, value: str) -> None:
+    """However it is sent: alone, delayed, as a half message, or in a batch."""
+    async with gateway_at(tmp_path) as gateway:
+        client, named = await gateway.client(), dict[str, Any]({f"own{value}": "v"})
+        answers = [
+            await client.send(own=value),
+            await client.send(own=value, DELAY="3"),
+            await client.send(own=value, TRAN_MSG="true", PGROUP="p", sys_flag=4),
+            await client.send(**named),
+        ]
+        properties = f"UNIQ_KEY\x01A1\x02own\x01{value}\x02".encode()
+        body = bytes(12) + b"\0\0\0\1x" + struct.pack(">h", len(properties)) + properties
+        body = struct.pack(">i", 4 + len(body)) + body
+        answers.append(await client.ask(BATCH, send_fields("orders", 0, "g0-n1"), body))
+        for answer in answers:
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "NUL" in str(answer.remark), answer.remark
 
 
 async def test_the_key_value_configuration(tmp_path: Path) -> None:
