@@ -119,9 +119,15 @@ class LocalCluster:
         server and broker, and a send makes its topic. `settings` go into every node's file. `relay`
         puts a relay between the nodes. With `hosts`, one for each node, nodes run there, know each
         other by their names, and share a secret as well. Raises LocalError: `local.exists`,
-        `local.bad_count`, `local.port_taken`.
+        `local.bad_count`, `local.bad_directory`, `local.port_taken`.
         """
         root = Path(directory).absolute()
+        try:
+            str(root).encode()
+        except UnicodeEncodeError:
+            what = f"the path {os.fsencode(root)!r} is no UTF-8"
+            do = "files of settings name it, and are UTF-8; use another --dir"
+            raise LocalError("local.bad_directory", what, do) from None
         if (root / STATE_FILE).exists():
             what = f"{root} holds a local cluster already"
             raise LocalError("local.exists", what, "start that one, or use another --dir")

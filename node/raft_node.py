@@ -387,6 +387,8 @@ class RaftAssembly:
             )
         if state.divergent_peers and state.leader == NO_NODE:
             return f"no node can lead; {self._divergence()[0]}"
+        if state.leader == NO_NODE and (error := self.log.store.room_error) is not None:
+            return f"no leader is known, and this node cannot lead without room: {error}"
         return ""
 
     def _divergence(self) -> list[str]:

@@ -4,7 +4,7 @@ Owns the way from Spark's text options to values; must not know the cluster or S
 option is an error: a misspelt one would otherwise be ignored silently.
 """
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +13,7 @@ from pipeline.errors import OptionError
 from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
 from quorumlog.cluster.tls import NO_TLS, ClientTls
 from quorumlog.errors import InvalidRequestError
+from quorumlog.foreign_json import read_json
 from quorumlog.records.options import END, FIRST, parse_position
 
 EARLIEST: Final = "earliest"
@@ -176,8 +177,9 @@ class _Given:
         text = self.text(name, "")
         if not text:
             return default
-        if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-            raise OptionError(f"option {name!r} is {text!r}", "use a number above 0")
+        if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
+            do = "use a number above 0, of at most 19 digits"
+            raise OptionError(f"option {name!r} is {text[:40]!r}", do)
         return int(text)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
@@ -201,8 +203,8 @@ class _Given:
 def _by_queue(name: str, text: str, topics: tuple[str, ...]) -> dict[str, dict[str, Place]]:
     do = 'write it as {"topic": {"0": 42, "1": "latest"}}'
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = read_json(text, is_unique=True)
+    except ValueError as error:
         raise OptionError(f"option {name!r} is no JSON: {error}", do) from error
     places: dict[str, dict[str, Place]] = {}
     for topic, queues in value.items():

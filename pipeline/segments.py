@@ -10,6 +10,7 @@ under its path.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -91,9 +92,9 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         raise OptionError(f"{NAME} needs the directory of a stopped node", "use load(DIR)")
     topics = frozenset(t.strip() for t in values.get("topic", "").split(",") if t.strip())
     size = values.get("piecesize", str(PIECE_SIZE_BYTES))
-    if not (size.isascii() and size.isdecimal()) or int(size) < _PIECE_SIZE_BYTES_MIN:
-        do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more"
-        raise OptionError(f"pieceSize is {size!r}", do)
+    if not re.fullmatch("[0-9]{1,18}", size) or int(size) < _PIECE_SIZE_BYTES_MIN:
+        do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more, and at most 18 digits"
+        raise OptionError(f"pieceSize is {size[:40]!r}", do)
     fails = values.get("failonbodyerror", "false").lower()
     if fails not in ("true", "false"):
         raise OptionError(f"failOnBodyError is {fails!r}", "use true or false")

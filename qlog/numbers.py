@@ -4,6 +4,7 @@ Owns the rule for the options of all commands. Click hands their text to Python'
 which also take digits of other scripts, underscores, blanks round them, `nan` and `inf`.
 """
 
+import math
 import re
 from typing import Final
 
@@ -20,7 +21,10 @@ def integer(value: object) -> int:
 
 def number(value: object) -> float:
     """Return the number that a text means. Raises ValueError."""
-    return float(_checked(value, _NUMBER))
+    found = float(_checked(value, _NUMBER))
+    if math.isinf(found):
+        raise ValueError(f"{value!r} is too large; use a number below 1e308")
+    return found
 
 
 def _checked(value: object, form: re.Pattern[str]) -> str:

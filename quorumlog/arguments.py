@@ -251,7 +251,21 @@ def _check_decision(_name: str, value: Any) -> None:
 
 # From an annotation to a check.
 
+
+def _check_tags(name: str, value: Any) -> None:
+    _check_each(check_text, name, value)
+    for tag in value:  # A name that no message has would skip all, without a word.
+        if tag == "*":
+            raise InvalidRequestError("tags is '*'; use no tags for all messages")
+        if "||" in tag:
+            each = [part for part in map(str.strip, tag.split("||")) if part]
+            raise InvalidRequestError(
+                f"tags is {shown(tag)}; use each tag alone: {shown(each or ['a', 'b'])}"
+            )
+
+
 _BY_NAME: Final[Mapping[str, Check]] = {
+    "tags": _check_tags,
     "position": _check_position,
     "consistency": _check_consistency,
     "decision": _check_decision,

@@ -16,7 +16,7 @@ from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
-from quorumlog.cluster.close_once import CloseOnce, Kept
+from quorumlog.cluster.close_once import CloseOnce, Kept, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
@@ -37,7 +37,7 @@ from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy
 from quorumlog.consume.single_reads import SingleReads
 from quorumlog.delegation import handed_on
-from quorumlog.errors import ClosedError, QuorumlogError
+from quorumlog.errors import ClosedError
 from quorumlog.produce.options import (
     BATCH_COUNT_MAX,
     BATCH_SIZE_BYTES_MAX,
@@ -142,8 +142,8 @@ class Client:
     async def close(self) -> None:
         """Flush and close its producers, close its consumers, then all connections.
 
-        Raises the first failure of those, after everything is closed. A client is not started
-        again.
+        Raises the first failure of those, after everything is closed; each of the others is logged
+        as a warning, and a note of the first. A client is not started again.
         """
         self._is_closed = True
         await self._close_once.once(self._close)
@@ -153,23 +153,18 @@ class Client:
         if parts is None:
             return
         try:
-            failures = await self._made.close()
+            await self._made.close()
         finally:
             self._parts = None
             await parts.groups.close()
-        if failures:
-            raise failures[0]
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        try:
+        with failures_beside(error):
             await self.close()
-        except QuorumlogError:
-            if error is None:
-                raise  # Otherwise the first error says more.
 
     def _check_not_closed(self) -> None:
         forks.check()
@@ -388,7 +383,8 @@ class Client:
             max_attempts=max_attempts,
         )
         consumer = GroupConsumer(parts.reads, parts.groups, fetching, options)
-        return self._made.add(consumer)
+        # Only the program can say that it has processed the message in hand.
+        return self._made.add(consumer, lambda: consumer.close(is_processed=False))
 
     def pop_consumer(
         self,

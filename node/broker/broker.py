@@ -106,13 +106,17 @@ class Broker:
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
         self.pulls: Final = Pulls(context, self.parked, self.freshness)
-        self.consumed: Final = OffsetsUnderWay(context, self.produce, self.own_appends)
+        self.consumed: Final = OffsetsUnderWay(
+            context, self.produce, self.own_appends, self.group_members
+        )
         self.transactions: Final = TransactionCalls(
             context, self.produce, self.own_appends, self.incarnations.check, unix_ms
         )
         self.pop: Final = Pop(context, self.own_appends, self.group_members, unix_ms)
         self.delay: Final = Delay(context, self.produce, self.own_appends, unix_ms)
-        self.retry: Final = Retry(context, self.produce, self.own_appends, unix_ms)
+        self.retry: Final = Retry(
+            context, self.produce, self.own_appends, self.group_members, unix_ms
+        )
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)
         self.queries: Final = Queries(context, self.freshness)
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)

@@ -121,10 +121,19 @@ def _from_file(path: Path, problems: list[ConfigProblem]) -> _Layer:
         text = path.read_bytes().decode("utf-8-sig")
         values = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        what = error.strerror if isinstance(error, OSError) else str(error)
-        is_wrong = not isinstance(error, OSError)
-        do = "correct it; see docs/configuration.md" if is_wrong else "check the path"
-        problems.append(ConfigProblem("config", "", str(path), what or type(error).__name__, do))
+        do = "correct it; see docs/configuration.md"
+        match error:
+            case OSError():
+                what, do = error.strerror or type(error).__name__, "check the path"
+            case tomllib.TOMLDecodeError():
+                what = str(error)
+            case UnicodeDecodeError():
+                what = f"no UTF-8 at byte {error.start}"
+            case RecursionError():
+                what = "nested too deep"
+            case _:  # Of `int`, which names a function of Python.
+                what = "a whole number has more than 4,300 digits"
+        problems.append(ConfigProblem("config", "", str(path), what, do))
         return {}, {}
     return values, {key: f"{path}{_line(text, key)}" for key in values}
 
@@ -218,6 +227,8 @@ def _hint(detail: ErrorDetails) -> str:
             return f"did you mean {close[0]}?" if close else f"use {' or '.join(allowed)}"
         case "bool_parsing" | "bool_type":
             return "use true or false"
+        case "int_parsing_size":
+            return "use a smaller number; docs/configuration.md has the range"
         case "string_pattern_mismatch":
             return "use 1 to 64 of letters, digits, '.', '_' and '-', the first no sign"
         case _:

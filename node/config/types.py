@@ -49,7 +49,7 @@ def _with_unit(units: dict[str, int], example: str) -> Any:
             raise ValueError(f"use a number, or one with a unit, for example {example}")
         try:
             return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
-        except OverflowError:
+        except (OverflowError, ValueError):  # The latter of more digits than Python reads.
             raise ValueError(f"use a smaller number, for example {example}") from None
 
     return BeforeValidator(parse)

@@ -28,8 +28,8 @@ from node.nameserver.directory.fields import CommandRefused, Result
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.runtime.channel_options import CHANNEL_OPTIONS
-from node.runtime.json_text import read_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from quorumlog.foreign_json import read_json
 from quorumlog.pb import common_pb2
 from quorumlog.pb import nameserver_pb2 as pb
 from quorumlog.pb.log_pb2 import GroupRoute, TopicRoute

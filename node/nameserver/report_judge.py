@@ -25,8 +25,8 @@ from node.errors.nameserver import NotVouchedError
 from node.nameserver.directory.directory import Command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import Challenges
-from node.runtime.json_text import read_json
 from node.runtime.logs.rate_limited_log import RateLimitedLog
+from quorumlog.foreign_json import read_json
 from quorumlog.pb import nameserver_pb2 as pb
 from store.files.meta_file import Json
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from node.runtime.json_text import read_json
 from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
 from node.state.tables.group_settings import (
@@ -30,6 +29,7 @@ from node.state.tables.topic_types import (
     TopicSettings,
     type_of_attributes,
 )
+from quorumlog.foreign_json import read_json
 
 _STRING_OR_KEY: Final = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL
@@ -273,9 +273,9 @@ def is_system_group(group: str) -> bool:
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
-def load_table(text: str) -> Json:
+def load_table(text: str, *, is_unique: bool = False) -> Json:
     """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    found = read_json(_STRING_OR_KEY.sub(_quoted, text))
+    found = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
     if not isinstance(found, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
     return found

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 from node.state.state import StateImage
 from quorumlog.pb import state_pb2 as pb
 
-FORM: Final = 1
+FORM: Final = 2
 """Number of what is digested, and how. Every change of either raises it: replicas of two builds
 would otherwise take each other for diverged."""
 DIGEST_SIZE_BYTES: Final = 16
 TABLE_COUNT_MAX: Final = 64
-"""Tables of a digest of another node; this build has 11."""
+"""Tables of a digest of another node; this build has 13."""
 NAME_SIZE_CHARACTERS_MAX: Final = 64
 _POSITION_MAX: Final = 1 << 60
 _WEIGHT_AT_ONCE: Final = 512

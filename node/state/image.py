@@ -7,11 +7,11 @@ states give equal bytes. The checkpoint on disk has other shapes, RocketMQ's: `c
 import json
 from typing import Any, Final
 
-from node.runtime.json_text import read_json
 from node.state.registry import check_tables
 from node.state.state import Member, StateImage, Versions
 from node.state.tables.table import TableImage
 from node.state.tables.topic_types import MIXED, TopicSettings
+from quorumlog.foreign_json import read_json
 from store.errors import CorruptionError
 
 FORMAT: Final = 1

@@ -9,16 +9,17 @@ import re
 from typing import Final
 
 from node.config.limits import Limits
-from node.runtime.json_text import read_json
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.delay import DelayTable
 from node.state.tables.group_settings import GroupSettingsTable
 from node.state.tables.incarnations import IncarnationsTable
 from node.state.tables.key_values import KeyValuesTable
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.transactions import TransactionsTable
+from quorumlog.foreign_json import read_json
 
 _ANY_LIMITS: Final = Limits()
 _QUOTED_KEY: Final = re.compile(r'"([0-9]+)":')
@@ -33,6 +34,7 @@ TABLES: Final[tuple[type[Table], ...]] = (
     IncarnationsTable,
     TopicOriginsTable,
     KeyValuesTable,
+    MovedOffsetsTable,
 )
 
 

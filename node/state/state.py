@@ -25,6 +25,7 @@ from node.errors.common import (
 )
 from node.state.registry import TABLES
 from node.state.tables.dead_letters import DeadLettersTable
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.pop import PopTable
 from node.state.tables.table import NOTHING, Table, TableImage
 from node.state.tables.topic_origins import TopicOriginsTable
@@ -284,15 +285,41 @@ class State:
     def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
         """Store offsets, all or none; pop messages in flight of these queues are forgotten.
 
-        One that others have stored beyond what the caller knows stays: it reads no longer."""
-        group = self.groups.get(command.group, {})
-        rows = [row for row in command.offsets if newer_offset(group, row) is None]
+        One that others have moved from what the caller knows stays."""
+        rows = [row for row in command.offsets if self.moved_offset(command.group, row) is None]
         if len(rows) < len(command.offsets):
             command = Command.CommitOffsets(group=command.group, offsets=rows)
+        known = [self._stored(command.group, row) == row.newest_known for row in rows]
         refusal = self._store_offsets(command)
-        if refusal is None:
-            self.table(PopTable).reset(command.group, ((row.topic, row.queue_id) for row in rows))
-        return refusal
+        if refusal is not None:
+            return refusal
+        self.table(PopTable).reset(command.group, ((row.topic, row.queue_id) for row in rows))
+        moved = self.table(MovedOffsetsTable)
+        pairs = list(zip(rows, known, strict=True))
+        told = [(row, is_known) for row, is_known in pairs if row.HasField("newest_known")]
+        if len(told) < len(pairs):
+            unsaid = (row for row, _ in pairs if not row.HasField("newest_known"))
+            moved.mark(command.group, ((row.topic, row.queue_id) for row in unsaid))
+        moved.settle(command.group, ((r.topic, r.queue_id) for r, is_known in told if is_known))
+        return None
+
+    def _stored(self, group: str, row: "Command.Offset | GroupOffset") -> int | None:
+        return self.groups.get(group, {}).get(row.topic, {}).get(row.queue_id)
+
+    def moved_offset(self, group: str, row: "Command.Offset | GroupOffset") -> int | None:
+        """Return the stored offset of a queue if others moved it, back or forward, from what a
+        member knows to be stored; else None.
+
+        Between that and what the member stores now lies at most what it stored without an answer,
+        unless a tool has moved the group and no consumer has said yet that it knows.
+        """
+        stored = self._stored(group, row)
+        if stored is None or stored == row.offset or not row.HasField("newest_known"):
+            return None
+        known = row.newest_known
+        if self.table(MovedOffsetsTable).holds(group, row.topic, row.queue_id):
+            return None if known == stored else stored
+        return None if known <= stored <= max(row.offset, known) else stored
 
     def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
         """Store offsets of queues of one topic, for tables; all or none."""
@@ -451,15 +478,6 @@ class State:
             self.members[node] = Member(command.address, command.peer_address)
         self._member_version += 1
         return None
-
-
-def newer_offset(group: Offsets, row: "Command.Offset | GroupOffset") -> int | None:
-    """Return the stored offset of a queue if others moved it beyond what a member knows and stores;
-    else None."""
-    if not row.HasField("newest_known"):
-        return None
-    stored = group.get(row.topic, {}).get(row.queue_id, 0)
-    return stored if stored > max(row.offset, row.newest_known) else None
 
 
 def _offset_count(group: Offsets) -> int:

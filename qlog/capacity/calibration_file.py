@@ -3,7 +3,6 @@
 Owns the file, its limit, and the conservative figures without one.
 """
 
-import json
 import os
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import click
 from qlog.output import to_json
 from quorumlog.capacity.calibration import AppendPoint, Calibration, CalibrationError
 from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.foreign_json import read_json
 
 FILE_SIZE_BYTES_MAX: Final = 1 << 20
 
@@ -48,9 +48,9 @@ def load(path: str | None) -> Calibration:
     try:
         if len(data) > FILE_SIZE_BYTES_MAX:
             raise CalibrationError(f"it has more than {FILE_SIZE_BYTES_MAX} bytes")
-        found: Any = json.loads(data)
+        found: Any = read_json(data, is_unique=True)
         return Calibration.from_json(found)
-    except (ValueError, RecursionError) as error:  # CalibrationError is a ValueError.
+    except ValueError as error:  # CalibrationError is a ValueError.
         raise CliError(
             f"{path} is no calibration",
             str(error),

@@ -61,7 +61,8 @@ def import_files(directory: Path, dry_run: bool, group: str, server: str | None)
 
     What is there already stays: doing it again changes nothing. Leave consumerOffset.json out for a
     cluster with another log, whose offsets mean other messages. A warning names each topic and
-    group with a setting that has no effect here, as `order` and `attributes` of a topic.
+    group with a setting that has no effect here, as `order` and `attributes` of a topic. A value
+    of another type, an entry twice or under another name than its own is refused by file and entry.
 
     \b
     Keys of -o json:

@@ -142,7 +142,7 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also with members; they continue from where they are, and store it.",
+    help="Also with members, which go there with their next heartbeat or pull.",
 )
 @server_option
 @printed

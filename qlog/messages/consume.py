@@ -136,7 +136,9 @@ class Job:
     help="Only this queue, of the first broker group unless one is named.",
 )
 @click.option("--max-count", type=click.IntRange(min=1), help="Stop after this number of messages.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag.")
+@click.option(
+    "--tag", "tags", multiple=True, help="Only messages with this tag; given again: or that."
+)
 @click.option(
     "--sql", default="", metavar="FILTER", help="Only messages whose properties make it true."
 )
@@ -323,7 +325,7 @@ async def _commit(consumer: "GroupConsumer", job: Job) -> None:
     if offsets:
         try:
             await consumer.commit_offsets(offsets)
-        except ConflictError as error:  # Newer ones are stored: these are done with.
+        except ConflictError as error:  # Reading goes on there.
             click.echo(f"offsets of others stay: {error}", err=True)
         except BaseException:
             job.done_offsets = {**offsets, **job.done_offsets}

@@ -222,6 +222,7 @@ def produce(
     JSON of --format jsonl, as `qlog consume -o jsonl` writes it:
       {"body": "text", "body_encoding": "utf-8|base64", "key": "k", "tag": "t", "queue_id": 0,
        "properties": {"a": "b"}}      all but body may be left out
+    Each line is UTF-8; one that names a key twice is refused.
 
     \b
     Keys of -o json:

@@ -10,7 +10,6 @@ import base64
 import binascii
 import codecs
 import enum
-import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.command_errors import CliError
+from quorumlog.foreign_json import read_json
 
 CHUNK_SIZE_BYTES = 1 << 20
 MESSAGE_SIZE_BYTES_MAX = 16 << 20  # Of input; above every limit of a node, which reports its own.
+_QUEUE_ID_MAX = (1 << 31) - 1
 _JSON_KEYS = {"body", "body_encoding", "key", "tag", "queue_id", "properties"}
 
 
@@ -111,8 +112,8 @@ def parse_json_lines(lines: list[bytes], *, first_line: int, name: str) -> Itera
         if not line.strip():
             continue
         try:
-            yield _from_json(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            yield _from_json(read_json(line, is_unique=True))
+        except (ValueError, TypeError, KeyError) as error:
             raise CliError(
                 f"line {number} of {name} is no message: {error}",
                 f"each line must be a JSON object with a text as body; known: {sorted(_JSON_KEYS)}",
@@ -138,6 +139,8 @@ def _from_json(value: Any) -> InputMessage:
     queue_id = value.get("queue_id")
     if queue_id is not None and (not isinstance(queue_id, int) or isinstance(queue_id, bool)):
         raise TypeError("queue_id is no whole number")
+    if queue_id is not None and not 0 <= queue_id <= _QUEUE_ID_MAX:
+        raise ValueError(f"queue_id is not from 0 to {_QUEUE_ID_MAX}")
     properties = value.get("properties") or {}
     if not isinstance(properties, dict) or not all(
         isinstance(text, str) for pair in properties.items() for text in pair

@@ -281,9 +281,9 @@ class GroupAdmin:
     ) -> dict[Queue, int]:
         """Have a group continue at a position of a topic: "first", "end", "@TIME" or an offset.
 
-        Return the offsets that are stored now. Running members would continue where they are and
-        overwrite them: with members it raises ServerError `node.group_not_empty`, unless `force`
-        says that this is known.
+        Return the offsets that are stored now. With members it raises ServerError
+        `node.group_not_empty`, unless `force` says that they are to go there, with their next
+        heartbeat or pull, whatever they have in hand.
         """
         reads, freshness, deadline = (
             ReadCalls(self._calls.groups),

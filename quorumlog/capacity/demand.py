@@ -10,6 +10,8 @@ from typing import Final
 COPIES_MAX: Final = 9
 """Limit of the nodes of a group (deploy/local.py)."""
 
+_CORE_COUNT_MAX: Final = 65_536
+
 
 class DemandError(ValueError):
     """A demand makes no sense. The text says what, why and what to do, joined by `; `."""
@@ -40,6 +42,12 @@ class HostSize:
                     "a node needs some of it",
                     "use a number above 0",
                 )
+        if self.cores > _CORE_COUNT_MAX:
+            raise DemandError(
+                f"the host has {self.cores:.3g} cores",
+                f"no host has more than {_CORE_COUNT_MAX}",
+                "use the number of its cores",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

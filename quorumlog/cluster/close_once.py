@@ -2,14 +2,20 @@
 
 Owns the order of the callers, and the objects that are closed with their owner; must not know what
 is closed. Otherwise a second caller would return early, and the program would take away what the
-first close still uses.
+first close still uses. Owns the rule for several failures, too: one of them is raised, and each of
+the others is logged, and is a note of it.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from quorumlog.cluster.forks import forks
+from quorumlog.errors import QuorumlogError
+
+_log = logging.getLogger("quorumlog.client")
 
 
 class CloseOnce:
@@ -65,7 +71,7 @@ class Kept:
     """The objects that are closed with their owner, unless they are closed before."""
 
     def __init__(self) -> None:
-        self._made: dict[Closeable, None] = {}
+        self._made: dict[Closeable, Callable[[], Awaitable[None]]] = {}
 
     def __iter__(self) -> Iterator[Closeable]:
         return iter(self._made)
@@ -73,13 +79,38 @@ class Kept:
     def __len__(self) -> int:
         return len(self._made)
 
-    def add(self, made: _Made) -> _Made:
-        """Keep an object, and forget those that are closed."""
-        self._made = {other: None for other in self._made if not other.close_once.is_over}
-        self._made[made] = None
+    def add(self, made: _Made, close: Callable[[], Awaitable[None]] | None = None) -> _Made:
+        """Keep an object, and forget those that are closed. `close`: how its owner closes it."""
+        self._made = {one: end for one, end in self._made.items() if not one.close_once.is_over}
+        self._made[made] = close or made.close
         return made
 
-    async def close(self) -> list[BaseException]:
-        """Close all objects at once; return the failures."""
-        results = await asyncio.gather(*(x.close() for x in self._made), return_exceptions=True)
-        return [result for result in results if isinstance(result, BaseException)]
+    async def close(self) -> None:
+        """Close all objects at once. Raises the first failure, with the others beside it."""
+        results = await asyncio.gather(
+            *(close() for close in self._made.values()), return_exceptions=True
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        for other in failures[1:]:
+            _set_beside(failures[0], other)
+        if failures:
+            raise failures[0]
+
+
+@contextmanager
+def failures_beside(error: BaseException | None) -> Iterator[None]:
+    """Close within, at the end of a block that may have raised an error: the error says more than
+    what fails then, which is set beside it. Without one the failure is raised."""
+    try:
+        yield
+    except QuorumlogError as failure:
+        if error is None:
+            raise
+        _set_beside(error, failure)
+
+
+def _set_beside(error: BaseException, other: BaseException) -> None:
+    """Log a failure that is not raised because an error is, and note it there."""
+    text = "; ".join((f"{type(other).__name__}: {other}", *getattr(other, "__notes__", ())))
+    _log.warning("a close failed beside %r: %s", error, text)
+    error.add_note(f"a close failed beside it: {text}")

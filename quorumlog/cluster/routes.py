@@ -407,7 +407,8 @@ class Router:
 def is_address(text: str) -> bool:
     """Whether a text is HOST:PORT with a port that exists."""
     host, _, port = text.rpartition(":")
-    return bool(host) and re.fullmatch("[0-9]{1,5}", port) is not None and 0 < int(port) < 65_536
+    is_host = re.fullmatch(r"[^\s/;,@?#\\\"']+", host) is not None
+    return is_host and re.fullmatch("[0-9]{1,5}", port) is not None and 0 < int(port) < 65_536
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:

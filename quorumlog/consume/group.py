@@ -18,6 +18,7 @@ from typing import Final, Literal
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import beside
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.local_offsets import LocalOffsets
@@ -100,6 +101,8 @@ class GroupConsumer(Consumption):
             options.topics,
             options.is_broadcasting,
             strategy_of(options.strategy),
+            fetching.tags,
+            fetching.sql,
         )
         self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
         self._starts = Starts(options.position)
@@ -109,8 +112,9 @@ class GroupConsumer(Consumption):
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, int] = {}
-        self._newest: dict[Queue, int] = {}
-        """Newest offsets that may be stored by this member, or were when it took the queue over."""
+        """What this member knows to be stored."""
+        self._unheard: dict[Queue, int] = {}
+        """Where others moved queues, of which the program may not have heard."""
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
@@ -174,8 +178,8 @@ class GroupConsumer(Consumption):
         """Store the offsets after everything that was handed out so far, processed or not.
 
         Raises the error of the cluster; the offsets stored before stay then. Raises ConflictError
-        if others consumed a queue while this member was away: their offset stays, and reading goes
-        on there.
+        if others consumed a queue or reset the group while this member was away: their offset
+        stays, and reading goes on there.
         """
         self._in_hand = None
         deadline = Deadline(self._options.timeout_ms)
@@ -196,7 +200,12 @@ class GroupConsumer(Consumption):
 
         async def store(group: BrokerGroup, part: Mapping[Queue, int]) -> None:
             async with self._turn(group, deadline):
-                await self._store(group, part, deadline)
+                try:
+                    await self._store(group, part, deadline)
+                except ConflictError:
+                    for queue in part:
+                        self._unheard.pop(queue, None)
+                    raise
 
         await _all(store(group, part) for group, part in by_group.items())
 
@@ -237,7 +246,6 @@ class GroupConsumer(Consumption):
         async with self._turn(group, deadline):
             in_hand = self._in_hand
             offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
-            self._note_newest(offsets)
             done = await self._redeliveries[group].give_back(
                 given,
                 delay_ms=delay_ms,
@@ -278,13 +286,9 @@ class GroupConsumer(Consumption):
         finally:
             lock.release()
 
-    def _note_newest(self, offsets: Mapping[Queue, int]) -> None:
-        for queue, offset in offsets.items():
-            self._newest[queue] = max(offset, self._newest.get(queue, 0))
-
     def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
         topic, queue_id = queue
-        known = self._newest.get(queue, 0)
+        known = self._stored.get(queue, -1)
         return consumer_pb2.GroupOffset(
             topic=topic, queue_id=queue_id, offset=offset, newest_known=known
         )
@@ -293,31 +297,35 @@ class GroupConsumer(Consumption):
         self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
     ) -> None:
         """Store offsets; the caller has its turn. Raises ConflictError if others moved one of them
-        beyond what this member knows: it was away. Reading goes on there."""
+        from what this member knows: it was away. Reading goes on there."""
         if self._local is not None:
             self._local.store(offsets)
             self._stored.update(offsets)
             return
-        rows = [self._row(queue, offset) for queue, offset in offsets.items()]
-        self._note_newest(offsets)  # An attempt without an answer may have stored it.
+        # Where nothing was handed out since, these are of messages from before.
+        held = {
+            queue: at
+            for queue, at in self._unheard.items()
+            if queue in offsets and at == self._handed.get(queue) != offsets[queue]
+        }
+        rows = [self._row(queue, offset) for queue, offset in offsets.items() if queue not in held]
+        if not rows:
+            raise _conflict(held)
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
-        self._stored.update(offsets)
-        newer = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.newer}
-        for queue, offset in newer.items():
-            self._stored[queue] = self._newest[queue] = offset
+        self._stored.update((queue, offsets[queue]) for queue in offsets.keys() - held)
+        moved = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.moved}
+        for queue, offset in moved.items():
+            self._stored[queue] = offset
             if queue in self._fetchers:
                 await self._stop_fetching(queue)
                 self._fetch(queue, offset)
-        if newer:
-            text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(newer.items()))
-            raise ConflictError(
-                f"others consumed queues while this member was away: {text}; reading goes on "
-                f"there, forget what was made of earlier messages"
-            )
+        self._unheard.update(moved)
+        if moved or held:
+            raise _conflict(moved | held)
 
     async def close(self, *, is_processed: bool = True) -> None:
         """Stop, store the offsets, leave the group. Others take over its queues at once.
@@ -356,7 +364,8 @@ class GroupConsumer(Consumption):
                 raise result
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        await self.close(is_processed=error is None)
+        with failures_beside(error):
+            await self.close(is_processed=error is None)
 
     # Processed offsets.
 
@@ -436,7 +445,6 @@ class GroupConsumer(Consumption):
         for queue in [queue for queue in self._fetchers if queue.group == group.name]:
             await self._stop_fetching(queue)
             self._stored.pop(queue, None)
-            self._newest.pop(queue, None)
 
     async def _keep_alive(self, membership: Membership) -> None:
         while True:
@@ -444,6 +452,7 @@ class GroupConsumer(Consumption):
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
             try:
                 await membership.join(Deadline(self._options.timeout_ms))
+                await self._tell_known(membership, Deadline(self._options.timeout_ms))
                 self._check_topics()
             except QuorumlogError as error:
                 # Without a leader members keep their queues; twice is better than lost.
@@ -453,6 +462,18 @@ class GroupConsumer(Consumption):
                 where = membership.group.router.where
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
+
+    async def _tell_known(self, membership: Membership, deadline: Deadline) -> None:
+        """Say what this member knows of queues in which the group was moved, or hear where to."""
+        group = membership.group
+        queues = [Queue(*pair, group.name) for pair in membership.moved]
+        if not queues:
+            return
+        async with self._turn(group, deadline):
+            ours = {q: self._stored.get(q, self._handed[q]) for q in queues if q in self._fetchers}
+            if ours:
+                with self._warned():
+                    await self._store(group, ours, deadline)
 
     def _check_topics(self) -> None:
         """Raise UnknownTopicError for a topic that is in none of the broker groups."""
@@ -477,7 +498,6 @@ class GroupConsumer(Consumption):
                     await self._commit(group, lost, deadline)
             for queue in lost:
                 self._stored.pop(queue, None)
-                self._newest.pop(queue, None)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             begun = await self._first_offsets(group, gained, deadline)
@@ -502,7 +522,6 @@ class GroupConsumer(Consumption):
                 if o.offset >= 0
             }
         self._stored.update(stored)
-        self._note_newest(stored)
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored
@@ -516,6 +535,14 @@ class GroupConsumer(Consumption):
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}
+
+
+def _conflict(moved: Mapping[Queue, int]) -> ConflictError:
+    text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
+    return ConflictError(
+        f"others consumed queues or reset the group while this member was away: {text}; reading "
+        f"goes on there, forget what was made of other messages"
+    )
 
 
 async def _all(stores: Iterable[Awaitable[None]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quorumlog.errors import InvalidRequestError, QuorumlogError
+from quorumlog.foreign_json import read_json
 from quorumlog.records.queues import Queue
 
 
@@ -61,10 +62,10 @@ class LocalOffsets:
     @staticmethod
     def _load(path: str) -> dict[Queue, int]:
         try:
-            with open(path, encoding="utf-8") as file:
-                lines = json.load(file)["offsets"]
+            with open(path, "rb") as file:
+                lines = read_json(file.read(), is_unique=True)["offsets"]
             return {_queue(line): _number(line, "offset") for line in lines}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequestError(
                 f"{path} holds no offsets ({error}); remove it to start again"
             ) from error

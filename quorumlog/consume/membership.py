@@ -7,7 +7,7 @@ be seen by some members and not by others, and still every queue has a reader.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +34,14 @@ Share = Callable[[BrokerGroup, Sequence[Queue], Deadline], Awaitable[None]]
 """Called with the queues of a broker group that are this member's now, and the limit for that."""
 
 
+def warn_once(warned: set[str], texts: Iterable[str]) -> None:
+    """Log what members of a group do unlike each other, unless it was logged before."""
+    for text in texts:
+        if text not in warned:
+            warned.add(text)
+            _log.warning("%s", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The member's id and its wishes; the same in all broker groups."""
@@ -43,6 +51,8 @@ class Identity:
     topics: tuple[str, ...]
     is_broadcasting: bool
     strategy: Strategy
+    tags: tuple[str, ...] = ()
+    sql: str = ""
 
 
 class Membership:
@@ -65,6 +75,8 @@ class Membership:
         self.is_joined = False
         self.is_known = False
         """Whether the broker group may count this client as a member."""
+        self.moved: list[Pair] = []
+        """Queues of the last heartbeat in which the group was moved, and no member knows it yet."""
         self._readers: dict[str, list[str]] = {}
         """Members that read a topic, of topics that not all of them read."""
         self._divided: list[Pair] | None = None
@@ -88,7 +100,7 @@ class Membership:
         counts: dict[str, int] = {}
         for queue in queues:
             counts[queue.topic] = counts.get(queue.topic, 0) + 1
-        # Left out of the heartbeat: the retry topic is shared by all members, of any topics.
+        # Left out of the heartbeat: all members of this protocol read the retry topic.
         returned = {topic: counts.pop(topic) for topic in (retry_topic,) if topic in counts}
         self.missing = frozenset(own.topics) - counts.keys()
         if counts:
@@ -154,6 +166,9 @@ class Membership:
             cluster_id=self.group.router.cluster_id,
             queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
             strategy=strategy_name(own.strategy),
+            tags=own.tags,
+            sql=own.sql,
+            is_new=not self.is_joined,
         )
         self.is_known = True
         response = await self.call("Heartbeat", request, deadline)
@@ -161,13 +176,11 @@ class Membership:
         self._readers = {
             row.topic: [self.members[i] for i in row.members] for row in response.readers
         }
+        self.moved = [(queue.topic, queue.queue_id) for queue in response.moved]
         self._divided = None
         if response.is_divided:
             self._divided = [(queue.topic, queue.queue_id) for queue in response.queues]
-        for text in response.warnings:
-            if text not in self._warned:
-                self._warned.add(text)
-                _log.warning("%s", text)
+        warn_once(self._warned, response.warnings)
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
         self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
 

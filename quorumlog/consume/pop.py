@@ -19,7 +19,7 @@ from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.membership import AWAY_MS
+from quorumlog.consume.membership import AWAY_MS, warn_once
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -126,6 +126,7 @@ class PopConsumer:
         """Names of calls that brought no message, by topic and broker group: the next calls use
         them, and get the messages that may have been taken under them."""
         self._turn = 0
+        self._warned: set[str] = set()
         self._ready: list[PopMessage] = []
         """Messages that any call has taken and none has handed out yet."""
         self._polls: set[asyncio.Task[None]] = set()
@@ -248,6 +249,7 @@ class PopConsumer:
         finally:
             if not response.deliveries:
                 unanswered.append(attempt_id)
+        warn_once(self._warned, response.warnings)
         messages = decode_records(response.records, topic=topic, group=group.name)
         self._ready += [
             PopMessage(message, row.handle, row.delivery_count, response.visible_unix_ms)

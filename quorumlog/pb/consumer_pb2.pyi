@@ -18,7 +18,7 @@ MEMBER_KIND_BROADCASTING: MemberKind
 MEMBER_KIND_POPPING: MemberKind
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,9 @@ class HeartbeatRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -33,7 +36,10 @@ class HeartbeatRequest(_message.Message):
     cluster_id: str
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     strategy: str
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    sql: str
+    is_new: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ...) -> None: ...
 
 class TopicReaders(_message.Message):
     __slots__ = ("topic", "members")
@@ -44,7 +50,7 @@ class TopicReaders(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings")
+    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings", "moved")
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +59,7 @@ class HeartbeatResponse(_message.Message):
     IS_DIVIDED_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     generation: int
     heartbeat_ms: int
@@ -61,7 +68,8 @@ class HeartbeatResponse(_message.Message):
     is_divided: bool
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
+    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "client_id")
@@ -76,14 +84,16 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportedMember(_message.Message):
-    __slots__ = ("client_id", "kind", "reading")
+    __slots__ = ("client_id", "kind", "reading", "is_refused")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
+    IS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     kind: MemberKind
     reading: int
-    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ...) -> None: ...
+    is_refused: bool
+    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ..., is_refused: _Optional[bool] = ...) -> None: ...
 
 class ReportedSubscription(_message.Message):
     __slots__ = ("topic", "filter")
@@ -122,14 +132,24 @@ class ReportMembersRequest(_message.Message):
     def __init__(self, reporter: _Optional[int] = ..., is_whole: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[ReportedGroup, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ReportMembersResponse(_message.Message):
-    __slots__ = ("wants_whole", "generation", "changed_groups")
+    __slots__ = ("wants_whole", "generation", "changed_groups", "refused")
     WANTS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CHANGED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     wants_whole: bool
     generation: int
     changed_groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, wants_whole: _Optional[bool] = ..., generation: _Optional[int] = ..., changed_groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedMembers]
+    def __init__(self, wants_whole: _Optional[bool] = ..., generation: _Optional[int] = ..., changed_groups: _Optional[_Iterable[str]] = ..., refused: _Optional[_Iterable[_Union[RefusedMembers, _Mapping]]] = ...) -> None: ...
+
+class RefusedMembers(_message.Message):
+    __slots__ = ("group", "client_ids")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    client_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "newest_known")
@@ -156,12 +176,12 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., must_be_empty: _Optional[bool] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
-    __slots__ = ("index", "newer")
+    __slots__ = ("index", "moved")
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    NEWER_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     index: int
-    newer: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, index: _Optional[int] = ..., newer: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[GroupOffset]
+    def __init__(self, index: _Optional[int] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchOffsetsRequest(_message.Message):
     __slots__ = ("group", "queues")

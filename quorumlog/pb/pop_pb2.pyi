@@ -46,18 +46,20 @@ class ReceiveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., max_count: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., is_fifo: _Optional[bool] = ..., attempt_id: _Optional[str] = ..., start: _Optional[_Union[ReceiveRequest.Start, str]] = ..., cluster_id: _Optional[str] = ..., sql: _Optional[str] = ..., is_one_of_each: _Optional[bool] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("records", "deliveries", "visible_unix_ms", "now_unix_ms", "full_queue_count")
+    __slots__ = ("records", "deliveries", "visible_unix_ms", "now_unix_ms", "full_queue_count", "warnings")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     NOW_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     FULL_QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
     visible_unix_ms: int
     now_unix_ms: int
     full_queue_count: int
-    def __init__(self, records: _Optional[bytes] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., visible_unix_ms: _Optional[int] = ..., now_unix_ms: _Optional[int] = ..., full_queue_count: _Optional[int] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, records: _Optional[bytes] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., visible_unix_ms: _Optional[int] = ..., now_unix_ms: _Optional[int] = ..., full_queue_count: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Delivery(_message.Message):
     __slots__ = ("handle", "delivery_count")

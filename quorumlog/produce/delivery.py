@@ -324,13 +324,12 @@ class Batch:
         if not self.is_done:
             await self.waiter()
 
-    @property
-    def untold_error(self) -> QuorumlogError | None:
-        """Error of the first failed message whose error no caller received."""
-        if self.error is None:
-            return None
-        rest = (i for i in range(self.record_count) if i not in self.notices)
-        return next(filter(None, map(self._error_of, rest)), None)
+    def untold_errors(self, count: int | None = None) -> Iterator[QuorumlogError]:
+        """Yield the error of each failed message that no caller received, among the first ones or
+        all."""
+        if self.error is not None:
+            rest = (i for i in range(self.record_count)[:count] if i not in self.notices)
+            yield from filter(None, map(self._error_of, rest))
 
     def _error_of(self, i: int) -> QuorumlogError | None:
         if self._parts is None:

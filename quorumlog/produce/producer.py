@@ -15,7 +15,7 @@ from typing import Final, Self, Unpack
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb.log_pb2 import ProducerIncarnation
@@ -85,12 +85,13 @@ class Producer:
         self.close_once = CloseOnce()
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
-        self._unfinished: dict[Batch, None] = {}  # In the order of their making.
+        self._unfinished: dict[Batch, int] = {}
+        """In the order of their making, with the number of the first flush that covers each."""
         self._held_size_bytes = 0
         self._room_waiters: deque[asyncio.Event] = deque()
-        self._failures = Failures()  # Since the last flush.
+        self._failures = Failures()
         self._leader_changes_before = self._leader_changes()
-        watch(self._waiting_count)
+        watch(self._waiting_count, self._failures)
 
     @checks_itself
     async def send(
@@ -151,7 +152,7 @@ class Producer:
                 deadline = deadline or Deadline(self._options.timeout_ms)
                 batch = Batch(deadline, self._on_done, group=backlog.router.group)
                 backlog.sender.send_single(batch, entry, size_bytes, route.queue_count)
-                self._unfinished[batch] = None
+                self._unfinished[batch] = self._failures.next_flush
                 self._held_size_bytes += size_bytes
                 await batch.waiter()
                 return batch.receipt(0)
@@ -281,12 +282,13 @@ class Producer:
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed.
 
-        Raises the first failure since the last flush that no caller received: none awaited it,
-        or the wait was given up.
+        Raises the first failure of these that no caller received: none awaited it, or the wait was
+        given up. It is raised by each flush under way that waited for it or for one like it, of any
+        task, else by the next flush that begins; later ones do not repeat it.
         """
         forks.check()
-        await self._wait_for_all()
-        self._raise_untold()
+        with self._failures.flush(self._unfinished):
+            await self._wait_for_all()
 
     async def _wait_for_all(self) -> None:
         self._accumulator.flush(1)
@@ -296,10 +298,6 @@ class Producer:
             await asyncio.sleep(0)  # Failures are noted once those that wait for them have run.
         finally:
             self._accumulator.flush(-1)
-
-    def _raise_untold(self) -> None:
-        if (error := self._failures.take()) is not None:
-            raise error
 
     def _waiting_count(self) -> int:
         """Return the messages without a receipt or an error; any thread may ask."""
@@ -317,9 +315,9 @@ class Producer:
         await self.close_once.once(self._flush_and_stop)
 
     async def _flush_and_stop(self) -> None:
-        await self._wait_for_all()
-        await self._stop()
-        self._raise_untold()  # Last: a close that is cancelled leaves it to the next one.
+        with self._failures.flush(self._unfinished):  # One that is cancelled leaves it to the next.
+            await self._wait_for_all()
+            await self._stop()
 
     async def abort(self) -> None:
         """End at once. Messages without a receipt fail with ClosedError, their outcome unknown."""
@@ -341,8 +339,9 @@ class Producer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            await self.close()
 
     def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
@@ -419,15 +418,15 @@ class Producer:
             is_pinned=backlog.is_pinned,
         )
         batch.extra = extra
-        self._unfinished[batch] = None
+        self._unfinished[batch] = self._failures.next_flush
         backlog.put(batch)
         return batch
 
     def _on_done(self, batch: Batch) -> None:
-        del self._unfinished[batch]
+        number = self._unfinished.pop(batch)
         self._held_size_bytes -= batch.size_bytes
         if batch.error is not None:  # After those that wait for it, some of whom were cancelled.
-            asyncio.get_running_loop().call_soon(self._failures.note, batch)
+            asyncio.get_running_loop().call_soon(self._failures.note, batch, number)
         if self._room_waiters:
             self._wake_room_waiter()
 
@@ -480,7 +479,7 @@ class Producer:
         if task.cancelled():  # Not by this client: as a rule its event loop ends.
             text = "the producer's task was cancelled; read back what was stored"
             self._bug = errors.ClosedError(text, outcome=errors.Outcome.UNKNOWN)
-            warn(self._waiting_count())
+            warn(self._waiting_count)
         else:
             bug = task.exception()
             self._bug = errors.InternalError(

@@ -1,19 +1,26 @@
 """What a program did not ask about its messages: failures, and messages that wait when it ends.
 
-Owns the failed batches since the last flush, and the warning at the end of a program. Failures that
-a caller was told of take no room; of too many others the first and the newest are kept, so that a
-flush always has one to raise.
+Owns the failed batches that no flush has named, and the warning at the end of a program. Failures
+that a caller was told of take no room; of too many others the first and the newest are kept, so
+that a flush always has one to raise.
+
+A flush covers the messages that were handed over before it began. It raises the first failure of
+these that no caller received, also when another flush that ran meanwhile has raised it; a flush
+that begins later does not.
 """
 
 import atexit
+import copy
 import logging
 import multiprocessing
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.util import Finalize
-from typing import Final
+from typing import Final, NamedTuple
 
+from quorumlog.cluster.forks import forks
 from quorumlog.errors import QuorumlogError
 from quorumlog.produce.delivery import Batch
 
@@ -22,44 +29,112 @@ KEPT_COUNT_MAX: Final = 1_000
 _log = logging.getLogger("quorumlog.producer")
 
 
+class _LeftOut(NamedTuple):
+    """Failed batches that are not kept."""
+
+    newest: QuorumlogError | None = None
+    batch_count: int = 0
+    message_count: int = 0
+    number: int = 0
+    """That of the first flush that covers them all."""
+
+
+class _Flush:
+    """A flush under way: it covers all batches that were made before, and of the batches that were
+    open the messages that they had."""
+
+    def __init__(self, number: int, counts: Mapping[Batch, int]) -> None:
+        self.number, self._counts = number, counts
+        self.error: QuorumlogError | None = None
+        """Error of a covered message that another flush has raised."""
+
+    def count_of(self, batch: Batch, number: int) -> int:
+        """Return how many messages it covers of a batch; `number` is that of the first flush which
+        covers the batch."""
+        return self._counts.get(batch, batch.record_count) if number <= self.number else 0
+
+
 class Failures:
     """The failed batches of a producer with messages whose error no caller received."""
 
     def __init__(self) -> None:
-        self._batches: list[Batch] = []
-        self._left_out_count = 0
-        self._newest: QuorumlogError | None = None
-        """The newest error of those left out."""
+        self.next_flush = 0
+        """Number of the flush that begins next."""
+        self._flushes: list[_Flush] = []
+        self._batches: list[tuple[Batch, int]] = []
+        """Each with the number of the first flush that covers it."""
+        self._left_out = _LeftOut()
 
-    def note(self, batch: Batch) -> None:
-        """Note a batch that has failed, after those that waited for it have received the error."""
-        if batch.untold_error is None:
+    def note(self, batch: Batch, number: int) -> None:
+        """Note a batch that has failed, after those that waited for it have received the error.
+
+        `number` is that of the first flush that covers it.
+        """
+        if not any(batch.untold_errors()):
             return
-        if len(self._batches) == KEPT_COUNT_MAX and self._left_out_count % KEPT_COUNT_MAX == 0:
-            self._batches = [one for one in self._batches if one.untold_error is not None]
+        newest, batch_count, message_count, last = self._left_out
+        if len(self._batches) == KEPT_COUNT_MAX and batch_count % KEPT_COUNT_MAX == 0:
+            self._batches = [one for one in self._batches if any(one[0].untold_errors())]
         if len(self._batches) < KEPT_COUNT_MAX:
-            self._batches.append(batch)
+            self._batches.append((batch, number))
         else:
-            self._left_out_count += 1
-            self._newest = batch.error
+            message_count += sum(1 for _ in batch.untold_errors())
+            newest, last = batch.error or newest, max(last, number)
+            self._left_out = _LeftOut(newest, batch_count + 1, message_count, last)
 
-    def take(self) -> QuorumlogError | None:
-        """Forget all failures; return the first that no caller received, or the newest of those
-        left out."""
+    @contextmanager
+    def flush(self, unfinished: Iterable[Batch]) -> Iterator[None]:
+        """Wait within until the unfinished batches are done. Raises the first failure that it
+        covers and that no caller received. A flush that is given up takes none from the others."""
+        counts = {batch: batch.record_count for batch in unfinished if batch.is_open}
+        flush, self.next_flush = _Flush(self.next_flush, counts), self.next_flush + 1
+        self._flushes.append(flush)
+        try:
+            yield
+        finally:
+            self._flushes.remove(flush)
+        count, first = self.untold(flush)
+        first = flush.error or first
+        if first is None:
+            return
+        for other in self._flushes:
+            other.error = other.error or self.untold(other)[1]
+        self._forget(flush)
+        error = copy.copy(first)  # Each flush gets a traceback of its own.
+        if count > 1:
+            error.add_note(f"{count} messages failed and no caller received the error")
+        raise error from first.__cause__
+
+    def untold(self, flush: _Flush | None = None) -> tuple[int, QuorumlogError | None]:
+        """Return the count of failed messages whose error no caller received, of all or of those of
+        a flush, and the first error."""
+        count, first = 0, None
+        for batch, number in list(self._batches):
+            covered = None if flush is None else flush.count_of(batch, number)
+            for error in batch.untold_errors(covered):
+                count, first = count + 1, first or error
+        return count + self._left_out.message_count, first or self._left_out.newest
+
+    def _forget(self, flush: _Flush) -> None:
         batches, self._batches = self._batches, []
-        newest, self._newest, self._left_out_count = self._newest, None, 0
-        return next(filter(None, (batch.untold_error for batch in batches)), newest)
+        for batch, number in batches:
+            count = flush.count_of(batch, number)
+            if count < batch.record_count:
+                batch.notices.update(range(count))
+                self._batches.append((batch, number))
+        if self._left_out.number <= flush.number:
+            self._left_out = _LeftOut()
 
 
 _pids: set[int] = set()
 """Processes whose end was looked at: a fork has that of its parent."""
-_counts: set[weakref.WeakMethod[Callable[[], int]]] = set()
+_watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}
 
 
-def watch(waiting_count: Callable[[], int]) -> None:
-    """Warn when the program ends while messages wait. The method counts those of a producer, while
-    there is one; any thread may call it."""
-    _counts.add(weakref.WeakMethod(waiting_count, _counts.discard))
+def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
+    """Warn when the program ends while messages wait, or have failed and no caller was told. The
+    method counts those that wait of a producer, while there is one; any thread may call it."""
+    _watched[weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))] = failures
     if os.getpid() not in _pids:
         _pids.add(os.getpid())
         if multiprocessing.parent_process() is not None:  # Its end does not run `atexit`.
@@ -68,16 +143,22 @@ def watch(waiting_count: Callable[[], int]) -> None:
 
 @atexit.register
 def _warn_all() -> None:
-    for count in list(_counts):
+    for count in [] if forks.parent else list(_watched):  # In a fork they are the parent's.
         if (found := count()) is not None:
-            warn(found())
+            warn(found)
 
 
-def warn(count: int) -> None:
-    """Warn of messages that had no receipt when their producer could send no more."""
-    if count:
+def warn(waiting_count: Callable[[], int]) -> None:
+    """Warn, once, of what no caller asked about a producer that can send no more."""
+    failures = _watched.pop(weakref.WeakMethod(waiting_count), None)
+    if failures is None:
+        return
+    parts, waiting, (failed, first) = [], waiting_count(), failures.untold()
+    if waiting:
+        parts.append(f"{waiting} messages had no receipt when the program ended, and may be lost")
+    if failed:
+        parts.append(f"{failed} messages failed and no caller received the error, first: {first}")
+    if parts:
         _log.warning(
-            "%d messages had no receipt when the program ended, and may be lost; await flush() or "
-            "close() before, and read back what was stored",
-            count,
+            "%s; await flush() or close() before, and read back what was stored", "; ".join(parts)
         )

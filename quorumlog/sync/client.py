@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from quorumlog import client as async_client
 from quorumlog.admin import admin as async_admin
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.consume import raw as async_raw
 from quorumlog.produce import delivery as async_delivery
 from quorumlog.produce import producer as async_producer
@@ -20,7 +21,7 @@ from quorumlog.records.receipt import Receipt
 from quorumlog.sync.consumers import GroupConsumer, PopConsumer, PullConsumer
 from quorumlog.sync.loop_thread import loop_thread
 from quorumlog.sync.transactions import ConsumeTransaction, TransactionalProducer, on_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, into, plain
+from quorumlog.sync.wrappers import Wrapper, blocking, closing, into, plain
 from quorumlog.transactions.producer import Check
 
 
@@ -51,8 +52,8 @@ class Producer(Wrapper[async_producer.Producer]):
     send_nowait = into(Delivery, plain(async_producer.Producer.send_nowait))
     send_batch = blocking(async_producer.Producer.send_batch)
     flush = blocking(async_producer.Producer.flush)
-    close = blocking(async_producer.Producer.close)
-    abort = blocking(async_producer.Producer.abort)
+    close = closing(async_producer.Producer.close)
+    abort = closing(async_producer.Producer.abort)
 
     @property
     def is_closed(self) -> bool:
@@ -64,8 +65,9 @@ class Producer(Wrapper[async_producer.Producer]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class Admin(Wrapper[async_admin.Admin]):
@@ -130,32 +132,36 @@ class Client(Wrapper[async_client.Client]):
         with self._life:
             if self._holds_thread:
                 return
-            loop_thread.acquire()
+            loop_thread.acquire(self._inner.close)
             try:
                 loop_thread.call(self._inner.start())
             except BaseException:
-                loop_thread.release()
+                loop_thread.release(self._inner.close)
                 raise
             self._holds_thread = True
 
     def close(self) -> None:
-        """Flush and close its producers, close its consumers, then all connections."""
+        """Flush and close its producers, close its consumers, then all connections.
+
+        A program that ends without it does this as it ends, for at most 5 s."""
         loop_thread.check_outside()
         with self._life:
             if not self._holds_thread:
                 return
             self._holds_thread = False
             try:
-                loop_thread.call(self._inner.close())
+                if loop_thread.is_running:
+                    loop_thread.call(self._inner.close())
             finally:
-                loop_thread.release()
+                loop_thread.release(self._inner.close)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
     @property
     def client_id(self) -> str:

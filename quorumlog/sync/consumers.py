@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self, TypeVar
 
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.consume import consumer as async_consumer
 from quorumlog.consume import group as async_group
@@ -14,7 +15,7 @@ from quorumlog.consume import pop as async_pop
 from quorumlog.consume.pop import PopMessage
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.sync.loop_thread import loop_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, plain
+from quorumlog.sync.wrappers import Wrapper, blocking, closing, plain
 
 _Consumer = TypeVar("_Consumer", bound=async_consumer.Consumption)
 
@@ -67,7 +68,7 @@ class _Iteration(Wrapper[_Consumer]):
 class PullConsumer(_Iteration[async_consumer.PullConsumer]):
     """Reads queues from a position on; see quorumlog.PullConsumer."""
 
-    close = blocking(async_consumer.PullConsumer.close)
+    close = closing(async_consumer.PullConsumer.close)
     offsets = plain(async_consumer.PullConsumer.offsets)
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
     seek = blocking(async_consumer.PullConsumer.seek)
@@ -91,10 +92,11 @@ class GroupConsumer(_Iteration[async_group.GroupConsumer]):
     commit_offsets = blocking(async_group.GroupConsumer.commit_offsets)
     retry_later = blocking(async_group.GroupConsumer.retry_later)
     reject = blocking(async_group.GroupConsumer.reject)
-    close = blocking(async_group.GroupConsumer.close)
+    close = closing(async_group.GroupConsumer.close)
 
     def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        self.close(is_processed=error is None)
+        with failures_beside(error):
+            self.close(is_processed=error is None)
 
 
 class PopConsumer(Wrapper[async_pop.PopConsumer]):
@@ -105,7 +107,7 @@ class PopConsumer(Wrapper[async_pop.PopConsumer]):
     change_invisible = blocking(async_pop.PopConsumer.change_invisible)
     nack = blocking(async_pop.PopConsumer.nack)
     reject = blocking(async_pop.PopConsumer.reject)
-    close = blocking(async_pop.PopConsumer.close)
+    close = closing(async_pop.PopConsumer.close)
 
     @property
     def is_closed(self) -> bool:

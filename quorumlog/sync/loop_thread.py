@@ -1,21 +1,30 @@
 """One thread with an event loop, for programs without asyncio.
 
-Owns the thread: the first user starts it, the last one stops it. Must not know what is called.
+Owns the thread: the first user starts it, the last one stops it, and the end of the program closes
+those that are left, since the thread stands still from then on. Must not know what is called.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import logging
+import multiprocessing
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
+from multiprocessing.util import Finalize
 from typing import Any, Final, TypeVar
 
 from quorumlog.cluster.forks import forks
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
 _T = TypeVar("_T")
+_Close = Callable[[], Coroutine[Any, Any, None]]
 
 STOP_TIMEOUT_S: Final = 10
+END_TIMEOUT_S: Final = 5
+"""How long the end of a program waits for the messages of clients that it left open."""
 _log = logging.getLogger("quorumlog.sync")
 
 
@@ -24,16 +33,26 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # A signal handler of the same thread may call as well.
-        self._users = 0
+        self._users: list[_Close] = []
+        self._is_over = False  # The program is ending.
+        self._worker = 0  # Process id of the worker of multiprocessing whose end is looked at.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Future[None] | None = None  # Done when the thread shall end.
 
-    def acquire(self) -> None:
-        """Start the thread if it does not run."""
+    @property
+    def is_running(self) -> bool:
+        """Whether a call could be made. All objects of all clients are closed if not."""
+        return self._loop is not None and not self._is_over and not sys.is_finalizing()
+
+    def acquire(self, close: _Close) -> None:
+        """Start the thread if it does not run. `close` is for the end of the program."""
         forks.check()  # Before the lock, which another thread of the parent may have held.
         with self._lock:
-            self._users += 1
+            self._check_not_over()
+            if self._worker != os.getpid() and multiprocessing.parent_process() is not None:
+                self._worker = os.getpid()  # Its end does not run `atexit`; warnings come later.
+                Finalize(None, self.end, exitpriority=1)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._stopped = self._loop.create_future()
@@ -44,20 +63,58 @@ class LoopThread:
                     daemon=True,
                 )
                 self._thread.start()
+            self._users.append(close)
 
-    def release(self) -> None:
+    def release(self, close: _Close) -> None:
         """Stop the thread after its last user."""
         with self._lock:
-            self._users -= 1
+            if close not in self._users:
+                return  # The end of the program has stopped it.
+            self._users.remove(close)
             if self._users:
                 return
+            thread = self._stop()
+        thread.join(STOP_TIMEOUT_S)
+
+    def end(self) -> None:
+        """Close what the program left open as it ends; calls raise ClosedError from now on.
+
+        What is not closed in time is cancelled, with a warning that counts its messages."""
+        here = threading.current_thread()
+        if forks.parent or any(not t.daemon and t is not here for t in threading.enumerate()):
+            return  # Threads that a worker waits for may go on with their clients.
+        with self._lock:
+            self._is_over = True
+            users, self._users, loop = self._users, [], self._loop
+            if loop is None:
+                return
+            closes = [asyncio.run_coroutine_threadsafe(close(), loop) for close in users]
+        try:
+            done, late = concurrent.futures.wait(closes, END_TIMEOUT_S)
+            for error in (one.exception() for one in done if not one.cancelled()):
+                if error is not None:
+                    _log.error("a client that was open as the program ended: %s", error)
+            if late:
+                text = "%d clients that were open as the program ended took more than %d s to close"
+                _log.warning(text, len(late), END_TIMEOUT_S)
+        finally:
+            self._stop().join(timeout=1)  # Tasks that clean up for longer stand still then.
+
+    def _check_not_over(self) -> None:
+        if self._is_over or sys.is_finalizing():
+            text = "the program is ending, which closed its clients; use 'with', or close() before"
+            raise ClosedError(text)
+
+    def _stop(self) -> threading.Thread:
+        """Let the thread end, and return it."""
+        with self._lock:
             loop, thread, stopped = self._loop, self._thread, self._stopped
             self._loop = self._thread = self._stopped = None
         assert loop is not None, "released without having been acquired"
         assert thread is not None, "a loop without a thread"
         assert stopped is not None, "a loop that cannot be stopped"
         loop.call_soon_threadsafe(stopped.set_result, None)
-        thread.join(STOP_TIMEOUT_S)
+        return thread
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, stopped: "asyncio.Future[None]") -> None:
@@ -74,6 +131,7 @@ class LoopThread:
         try:
             forks.check()
             with self._lock:  # Work that is submitted before the stop is cancelled by it.
+                self._check_not_over()
                 if self._loop is None:
                     raise ClosedError("the client is closed or not started; use 'with' or start()")
                 self.check_outside()
@@ -139,3 +197,4 @@ async def _cancel_all() -> None:
 
 
 loop_thread: Final = LoopThread()
+atexit.register(loop_thread.end)  # Later than `unasked`, so it runs before the warning.

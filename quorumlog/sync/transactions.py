@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Self, Unpack
 
 from quorumlog.arguments import checked_call
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
 from quorumlog.sync.loop_thread import loop_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, into, plain
+from quorumlog.sync.wrappers import Wrapper, blocking, closing, into, plain
 from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
 from quorumlog.transactions.producer import Check
@@ -55,7 +56,7 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
     """Begins transactions, and answers for them; see quorumlog.TransactionalProducer."""
 
     start = plain(async_transactions.TransactionalProducer.start)
-    close = blocking(async_transactions.TransactionalProducer.close)
+    close = closing(async_transactions.TransactionalProducer.close)
 
     @property
     def producer_group(self) -> str:
@@ -87,7 +88,8 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
         try:
             yield made
         except BaseException as error:
-            loop_thread.call(within.__aexit__(type(error), error, error.__traceback__))
+            if loop_thread.is_running:  # Else the cluster asks later, and this error says more.
+                loop_thread.call(within.__aexit__(type(error), error, error.__traceback__))
             raise
         loop_thread.call(within.__aexit__(None, None, None))
 
@@ -112,8 +114,9 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
@@ -132,7 +135,8 @@ class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        loop_thread.call(self._inner.__aexit__(kind, error, at))
+        if error is None or loop_thread.is_running:
+            loop_thread.call(self._inner.__aexit__(kind, error, at))
 
 
 def on_thread(check: Check) -> Check:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from quorumlog.cluster.forks import forks
 from quorumlog.sync.loop_thread import loop_thread
 
 _P = ParamSpec("_P")
@@ -32,6 +33,21 @@ def blocking(
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return loop_thread.call(method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def closing(
+    method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Any, _P], None]:
+    """Return the same for a method that closes: harmless once the last client is closed."""
+    close = blocking(method)
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        forks.check()
+        if loop_thread.is_running:
+            close(self, *args, **kwargs)
 
     functools.update_wrapper(call, method)
     return call

@@ -20,7 +20,7 @@ from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -172,8 +172,9 @@ class TransactionalProducer:
         self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            await self.close()
 
     # Transactions.
 

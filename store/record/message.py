@@ -67,12 +67,12 @@ class Message:
 
 def check_topic(topic: bytes) -> None:
     """Raise TopicNameError unless the name is one that a broker takes (1.5)."""
-    name = topic.decode("latin-1")
+    name = topic.decode("utf-8", "backslashreplace")
     if not topic:
         raise TopicNameError(name, "it is empty")
     if not _TOPIC_CHARACTERS.issuperset(topic):
-        bad = next(c for c in topic if c not in _TOPIC_CHARACTERS)
-        raise TopicNameError(name, f"character {chr(bad)!r} is not allowed")
+        bad = next(c for c in name if not _TOPIC_CHARACTERS.issuperset(c.encode()))
+        raise TopicNameError(name, f"character {bad!r} is not allowed")
     long = name.startswith((fmt.RETRY_TOPIC_PREFIX, fmt.DEAD_LETTER_TOPIC_PREFIX))
     limit = fmt.TOPIC_SIZE_CHARACTERS_HARD_MAX if long else fmt.TOPIC_SIZE_CHARACTERS_MAX
     if len(topic) > limit:

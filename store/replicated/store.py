@@ -75,6 +75,8 @@ class ReplicatedStore(Generic[LogT]):
         self.reads: Final = Reads(engine)
         self.sync_here: Final = engine.flush_service.sync_here
         """Syncs all written bytes on the caller's thread; see `FlushService.sync_here`."""
+        self.room_error: StoreError | None = None
+        """Why `has_room` found none; None: there was some."""
         self._last_store_unix_ms = self._retention_ran_ms = 0
         self._are_offsets_known = False
         self.expired_position = 0
@@ -167,9 +169,12 @@ class ReplicatedStore(Generic[LogT]):
         except SyncFailedError as error:
             self.engine.on_fatal(error)
             raise
-        except StoreError:
+        except StoreError as error:
             self.engine.check_open()
+            if not isinstance(error, BusyError):  # It says that the file is being made.
+                self.room_error = error
             return False
+        self.room_error = None
         return True
 
     def _poll_files(self, count: int) -> None:

@@ -2,8 +2,8 @@
 
 `python -m tests.compat.subcommands` starts three nodes, a producer and a consumer of RocketMQ, runs
 all subcommands of the newest two versions of the tool, and prints docs/rocketmq-tools.md. A row
-says what the tool itself printed. It ends with 1 if a subcommand printed neither what it should nor a
-reason of ours.
+says what the tool itself printed. It ends with 1 if a subcommand printed neither what it should
+nor a reason of ours.
 """
 
 import base64

@@ -141,6 +141,12 @@ def test_impossible_clusters_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_no_file_of_settings_can_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="no UTF-8"):
+        LocalCluster.create(tmp_path / os.fsdecode(b"a\xff"), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     (port,) = free_ports(1, beside=[1, 2, 3])
     with socket.create_server(("127.0.0.1", port)):

@@ -177,6 +177,7 @@ def test_a_running_store_is_refused(tmp_path: Path) -> None:
         ({"path": "x", "columns": "bdy"}, "no column 'bdy'"),
         ({"path": "x", "pieceSize": "1k"}, "pieceSize is '1k'"),
         ({"path": "x", "pieceSize": "10"}, "1024 bytes or more"),
+        ({"path": "x", "pieceSize": "9" * 5_000}, "at most 18 digits"),
         ({"path": "d", "failOnBodyError": "yes"}, "true or false"),
     ],
 )

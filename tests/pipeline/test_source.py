@@ -248,6 +248,7 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
         ({"startingOffsets": '{"others": {"0": 1}}'}, OptionError, "'others', which is not read"),
         ({"startingOffsets": "latest", "endingOffsets": "5"}, OffsetsError, "would end before"),
         ({"maxRecordsPerTrigger": "-1"}, OptionError, "use a number above 0"),
+        ({"maxRecordsPerTrigger": "9" * 5_000}, OptionError, "use a number above 0"),
         ({"failOnDataLoss": "maybe"}, OptionError, "use one of true, false"),
         ({"servers": ""}, OptionError, "option 'servers' is missing"),
     ],

@@ -43,7 +43,20 @@ def test_the_server_comes_from_the_option_then_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":1", "host:x", "host:0", "h:65536", "h:²", "a:1,"]
+    "text",
+    [
+        "",
+        "host",
+        "host:",
+        ":1",
+        "host:x",
+        "host:0",
+        "h:65536",
+        "h:²",
+        "a:1,",
+        "http://a:1",
+        "a:1;b:2",
+    ],
 )
 def test_a_malformed_address_is_named(text: str) -> None:
     with pytest.raises(CliError, match="is no address of a server"):

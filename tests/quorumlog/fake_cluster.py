@@ -298,7 +298,11 @@ class Node:
         if request.client_id not in members:
             members.append(request.client_id)
         return consumer_pb2.HeartbeatResponse(
-            client_ids=sorted(members), generation=len(members), heartbeat_ms=50, session_ms=1000
+            client_ids=sorted(members),
+            generation=len(members),
+            heartbeat_ms=50,
+            session_ms=1000,
+            moved=[q for q in request.queues if (q.topic, q.queue_id) in self.cluster.moved],
         )
 
     async def LeaveGroup(self, request: Any, context: Any) -> Any:
@@ -313,9 +317,10 @@ class Node:
         response = consumer_pb2.CommitOffsetsResponse(index=7)
         for o in request.offsets:
             key = request.group, o.topic, o.queue_id
-            stored = self.cluster.offsets.get(key, 0)
-            if o.HasField("newest_known") and stored > max(o.offset, o.newest_known):
-                response.newer.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
+            stored, known = self.cluster.offsets.get(key, o.offset), o.newest_known
+            is_known = stored == o.offset or known <= stored <= max(o.offset, known)
+            if o.HasField("newest_known") and not is_known:
+                response.moved.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
             else:
                 self.cluster.offsets[key] = o.offset
         return response
@@ -417,6 +422,7 @@ class FakeCluster:
         self.members: dict[str, list[str]] = {}
         self.removed: set[int] = set()  # Routes still name them, and the leader's members do not.
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.moved: set[tuple[str, int]] = set()
         self.position = 0
         self.routes_total = 0
         self.waits_total = 0  # Pulls that found nothing at first.

@@ -107,6 +107,8 @@ BAD: Sequence[tuple[str, Any, Any, str]] = [
     ("tags", Sequence[str], "abc", "tags is 'abc', a str; use a list"),
     ("tags", Sequence[str], [1], "tags is 1, a int; use text"),
     ("tags", Sequence[str], iter("a"), "use a list"),
+    ("tags", Sequence[str], ["a", "*"], "tags is '*'; use no tags for all messages"),
+    ("tags", Sequence[str], ["Aa || BB"], "'Aa || BB'; use each tag alone: ['Aa', 'BB']"),
     ("topics", str | Sequence[str], 5, "topics is 5, a int; use text or a list"),
     ("topics", str | Sequence[str], ["a", 5], "topics is 5, a int; use text"),
     ("files", Mapping[str, str], [], "files is [], a list; use a dict"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import quorumlog
-from quorumlog import errors
+from quorumlog import errors, sync
 from quorumlog.client import Client
 from quorumlog.errors import Outcome
 from tests.patience import PATIENCE_S, eventually
@@ -62,6 +62,42 @@ async def test_a_close_that_is_cancelled_decides_nothing_for_the_next_one() -> N
         cluster.nodes[1].gate.set()
         await in_time(second)
         assert cluster.bodies() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("ends_by", [None, ValueError("the program's"), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_blocking", [False, True])
+async def test_every_failure_of_a_close_is_raised_or_logged_and_noted(
+    caplog: pytest.LogCaptureFixture, is_blocking: bool, ends_by: BaseException | None
+) -> None:
+    """Of several producers, with and without an error of the block, which stays the one raised."""
+
+    async def end(client: quorumlog.Client) -> None:
+        async with client:
+            for topic in ("none1", "none2"):
+                client.producer().send_nowait(topic, b"")
+            if ends_by is not None:
+                raise ends_by
+
+    def end_blocking(bootstrap: str) -> None:
+        with sync.connect(bootstrap) as client:
+            for topic in ("none1", "none2"):
+                client.producer().send_nowait(topic, b"")
+            if ends_by is not None:
+                raise ends_by
+
+    async with fake_cluster() as cluster:
+        try:
+            if is_blocking:
+                await asyncio.to_thread(end_blocking, cluster.bootstrap)
+            else:
+                await end(connect(cluster))
+        except (ValueError, KeyboardInterrupt, errors.UnknownTopicError) as error:
+            raised = error
+    assert raised is ends_by or isinstance(raised, errors.UnknownTopicError)
+    logged = " ".join(one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+    noted = " ".join(getattr(raised, "__notes__", ()))
+    for told in (noted, logged):
+        assert f"{raised!r} {told}".count("UnknownTopicError") >= 2
 
 
 async def test_two_who_close_while_nobody_leads_both_end() -> None:

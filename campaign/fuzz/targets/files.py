@@ -38,7 +38,6 @@ from node.replication.raft.storage.snapshot import (
     encode_snapshot,
 )
 from node.runtime.identity import IdentityMismatchError
-from node.runtime.json_text import read_json
 from node.state.checkpoint_tables import (
     CHECKPOINT_TABLES,
     decode_group_settings,
@@ -50,6 +49,7 @@ from node.state.checkpoint_tables import (
 from node.state.image import decode_image, encode_image
 from node.state.registry import TABLES, decode_table, encode_table
 from node.state.state import State, StateImage
+from quorumlog.foreign_json import read_json
 from quorumlog.pb.state_pb2 import Command
 from raft.lives import Known
 from raft.messages import Configuration, ConfigurationAt, SnapshotMeta, Standing

@@ -13,6 +13,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.groups.division import queues_of_member
+from node.broker.groups.filters import comparable
 from node.broker.groups.members import MemberKind, Members, Shares
 from node.broker.groups.settings import check_member
 from node.errors.common import (
@@ -21,7 +22,7 @@ from node.errors.common import (
     UnknownGroupError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
-from node.state.state import newer_offset
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -52,6 +53,7 @@ from store.record.topic_names import retry_topic
 
 _NO_OFFSET: Final = -1
 _STRATEGY_LENGTH_MAX: Final = 64
+_FILTER_LENGTH_MAX: Final = 32_767
 
 
 class Groups:
@@ -96,8 +98,19 @@ class Groups:
         if len(request.strategy) > _STRATEGY_LENGTH_MAX:
             expected = f"at most {_STRATEGY_LENGTH_MAX} characters"
             raise BadRequestError("strategy", expected, str(len(request.strategy)))
+        length = len(request.sql) + sum(map(len, request.tags))
+        if length > _FILTER_LENGTH_MAX:
+            expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
+            raise BadRequestError("tags", expected, str(length))
         shares = self._members.heartbeat(
-            request.group, request.client_id, topics, kind, self._clock_ms(), request.strategy
+            request.group,
+            request.client_id,
+            topics,
+            kind,
+            self._clock_ms(),
+            request.strategy,
+            comparable(request.tags, request.sql),
+            is_new=request.is_new,
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}
@@ -107,12 +120,14 @@ class Groups:
         self._members.note_queues(request.group, request.client_id, queues)
         is_classic = len(shares.speaking) < len(shares.client_ids)
         divided = await self._divided(request, shares) if is_classic else []
+        is_moved = context.state.table(MovedOffsetsTable).holds
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
             is_divided=is_classic and not request.is_broadcasting,
             queues=divided,
             warnings=shares.warnings,
+            moved=[q for q in request.queues if is_moved(request.group, q.topic, q.queue_id)],
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
@@ -157,10 +172,11 @@ class Groups:
     async def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsResponse:
         """Store offsets, all or none; the first commit creates the group.
 
-        An offset may go back: that is how messages are read again. One that others have stored
-        beyond what a member knows stays, and the answer names it: the member was away. Raises
-        UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, those of
-        `_check_empty` only if the group `must_be_empty`, and the errors of `OwnAppends.submit`.
+        An offset may go back: that is how messages are read again. One that others have moved from
+        what a member knows stays, and the answer names it: the member was away. Raises
+        UnknownTopicError, UnknownQueueError, BadRequestError, LimitReachedError, GroupKindError for
+        a member's offset if the group is read by pop, those of `_check_empty` only if the group
+        `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -171,6 +187,10 @@ class Groups:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
         if request.must_be_empty:
             self._check_empty(request.group)
+        # Members that pop read the retry topic by queue.
+        retry = retry_topic(request.group)
+        if any(row.HasField("newest_known") and row.topic != retry for row in request.offsets):
+            self._members.check_sharing(request.group, self._clock_ms())
         command = Command()
         commit = command.commit_offsets
         commit.group = request.group
@@ -180,10 +200,9 @@ class Groups:
             if row.HasField("newest_known"):
                 put.newest_known = row.newest_known
         response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
-        group = context.state.groups.get(request.group, {})
         for row in request.offsets:
-            if (stored := newer_offset(group, row)) is not None:
-                response.newer.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
+            if (stored := context.state.moved_offset(request.group, row)) is not None:
+                response.moved.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
         return response
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:

@@ -25,7 +25,10 @@ Queues = frozenset[tuple[str, int]]
 _ROW_SIZE_BYTES: Final = 700
 _TOPIC_SIZE_BYTES: Final = 250
 _QUEUE_SIZE_BYTES: Final = 150
-"""Memory of a member, of a topic with its name and of a queue, at most about."""
+_FILTER_SIZE_BYTES: Final = 350
+_ENTRY_SIZE_BYTES: Final = 100
+"""Memory of a member, of a topic with its name, of a queue, of a filter and of its entry for one
+more topic, at most about."""
 _HOLDING_MS_MAX: Final = 60_000
 """Time for which a member that takes messages by pop counts as alive, after its last call, if their
 invisible time is that long."""
@@ -50,6 +53,8 @@ class Reported(NamedTuple):
     """By client id."""
     filters: Mapping[str, Filters]
     """By client id: one object for all members that read the same."""
+    refused: Collection[str] = ()
+    """Client ids of those that the last leader refused."""
 
 
 _NOTHING: Final = Reported({}, {})
@@ -61,7 +66,8 @@ class Shares(NamedTuple):
     client_ids: list[str]
     """Sorted, the caller included."""
     readers: dict[str, list[int]]
-    """Indexes of the readers of each topic of the caller that not all of them read."""
+    """Indexes of the readers of each topic of the caller, and of the retry topic, that not all of
+    them read."""
     speaking: set[int]
     """Indexes of those that send heartbeats; others, which nodes report, divide by RocketMQ's
     strategy."""
@@ -70,7 +76,17 @@ class Shares(NamedTuple):
 
 
 class _Member:
-    __slots__ = ("charge", "filters", "kind", "nodes", "queues", "strategy", "topics", "until_ms")
+    __slots__ = (
+        "charge",
+        "filters",
+        "is_refused",
+        "kind",
+        "nodes",
+        "queues",
+        "strategy",
+        "topics",
+        "until_ms",
+    )
 
     def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
         self.kind, self.charge = kind, charge
@@ -80,18 +96,22 @@ class _Member:
         """Those that report it; none: it sends heartbeats."""
         self.topics, self.strategy = _NO_TOPICS, ""
         self.filters = _NO_FILTERS
-        """Those that its node reports."""
+        self.is_refused = False
+        """Whether its node reports that a leader refused it, or it says that none let it in."""
         self.queues: Queues = frozenset()
         """Queues that the member says it reads: no classic client moves their offsets back."""
 
-    def resize(self, topics: frozenset[str], queues: Queues) -> None:
+    def resize(self, topics: frozenset[str], filters: Filters, queues: Queues) -> None:
         """Charge what it names. Raises BusyError."""
         if self.charge is not None:
-            self.charge.resize(_size_bytes(topics, queues))
+            self.charge.resize(_size_bytes(topics, filters, queues))
 
 
 class _Group:
-    __slots__ = ("generation", "kind", "members", "notified", "reported", "warnings")
+    __slots__ = (
+        *("generation", "kind", "left_out", "members", "notified", "reported", "shared_at"),
+        "warnings",
+    )
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -102,6 +122,10 @@ class _Group:
         """Kinds of members by reporter."""
         self.notified = (0, 0)
         """The last change of which members were notified, and by which node."""
+        self.left_out: dict[int, list[str]] = {}
+        """Clients over the limit by reporter: no members."""
+        self.shared_at = -1
+        """The generation in which it was found not to be read by pop."""
         self.warnings: list[str] | None = None
         """None: not looked at since the last change."""
 
@@ -138,8 +162,9 @@ class Members:
         self._term = -1
         self._settled_ms = 0
         """When all members of older terms had time to speak."""
-        self._refused = set[str]()
-        """Groups that were asked about before; they count as changed then."""
+        self._undecided = set[str]()
+        """Groups that were asked about before, or have members that were refused or may be; they
+        count as changed then."""
         self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.total_count = 0
@@ -155,30 +180,45 @@ class Members:
         kind: MemberKind,
         now_ms: int,
         strategy: str = "",
+        reading: str = "",
+        *,
+        is_new: bool = False,
     ) -> Shares:
-        """Note that a member is alive; return how those of its kind share the group.
+        """Note that a member is alive; return how those of its kind share the group. `reading` is
+        its filter, see `comparable`; `is_new`: no leader let it in so far.
 
-        Raises NotReadyError while a new leader collects the members, LimitReachedError, BusyError.
+        Raises NotReadyError while a new leader collects the members, GroupKindError,
+        LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or _Group(self._next_generation())
-        member = found.members.get(client_id)
-        if member is None:
+        member, filters = found.members.get(client_id), dict.fromkeys(topics, reading)
+        if member is None or member.kind is not kind or member.is_refused:
             self._check_kind(group, found, kind, now_ms)
-            member = self._add(group, found, client_id, kind, _size_bytes(topics, frozenset()))
-        is_known = (member.topics, member.kind, member.strategy) == (topics, kind, strategy)
+        if member is None:
+            size_bytes = _size_bytes(topics, filters, frozenset())
+            member = self._add(group, found, client_id, kind, size_bytes)
+        member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
+        told = (topics, filters, kind, strategy)
         member.until_ms = now_ms + self._context.limits.session_ms
-        if not is_known:
-            member.resize(topics, member.queues)
-            member.topics, member.kind, member.strategy = topics, kind, strategy
+        if (member.topics, member.filters, member.kind, member.strategy) != told:
+            member.resize(topics, filters, member.queues)
+            member.topics, member.filters, member.kind, member.strategy = told
             self._changed(found)
         self.check_settled(group, now_ms)
-        return self._shares(group, found, topics, kind)
+        return self._shares(group, found, topics, kind, now_ms)
 
     def receive(
-        self, group: str, client_id: str, topic: str, now_ms: int, wait_ms: int, invisible_ms: int
+        self,
+        group: str,
+        client_id: str,
+        topic: str,
+        reading: str,
+        now_ms: int,
+        wait_ms: int,
+        invisible_ms: int,
     ) -> None:
-        """Note that a client waits for messages by pop, or has got some.
+        """Note that a client waits for messages by pop, or has got some. `reading` is its filter.
 
         Raises GroupKindError, LimitReachedError, BusyError.
         """
@@ -190,12 +230,14 @@ class Members:
         limit = self._context.limits.member_topic_count_max
         if len(topics) > limit:
             raise LimitReachedError(f"topics of member {client_id!r}", len(topics), limit)
+        filters = {**(_NO_FILTERS if member is None else member.filters), topic: reading}
         if member is None:
-            size_bytes = _size_bytes(topics, frozenset())
+            size_bytes = _size_bytes(topics, filters, frozenset())
             member = self._add(group, found, client_id, MemberKind.POPPING, size_bytes)
-        if (member.topics, member.kind) != (topics, MemberKind.POPPING):
-            member.resize(topics, member.queues)
-            member.topics, member.kind = topics, MemberKind.POPPING
+        told = (topics, filters, MemberKind.POPPING)
+        if (member.topics, member.filters, member.kind) != told:
+            member.resize(topics, filters, member.queues)
+            member.topics, member.filters, member.kind = told
             self._changed(found)
         holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
         member.until_ms = max(member.until_ms, now_ms + wait_ms + holding_ms)
@@ -212,7 +254,7 @@ class Members:
         """Remember the queues that a member says it reads. Raises BusyError."""
         member = self._groups[group].members[client_id]
         if member.queues != queues:
-            member.resize(member.topics, queues)
+            member.resize(member.topics, member.filters, queues)
             member.queues = queues
 
     # --- Reports ---
@@ -221,14 +263,14 @@ class Members:
         self, reporter: int, groups: Mapping[str, Reported], now_ms: int, *, is_whole: bool
     ) -> bool:
         """Take what a node says of its members: of all groups, or of those that changed. Return
-        whether the node has to report the whole. Members over the limit of a group are left
-        out."""
+        whether the node has to report the whole. Clients over the limit of a group become no
+        members; see `refused_at`."""
         self.begin_term(now_ms)
         self._forget_silent_nodes(now_ms)
-        if self._refused and not self.unsettled_ms(now_ms):
-            for group in filter(None, map(self._groups.get, self._refused)):
+        if self._undecided and not self.unsettled_ms(now_ms):
+            for group in filter(None, map(self._groups.get, self._undecided)):
                 self._changed(group)
-            self._refused.clear()
+            self._undecided.clear()
         node = self._nodes.get(reporter)
         if node is None:
             if not is_whole:
@@ -252,6 +294,18 @@ class Members:
         changed = [(name, group) for name, group in groups if group.generation > generation]
         return newest, [name for name, group in changed if group.is_notified_by(reporter)]
 
+    def refused_at(self, reporter: int, group: str, now_ms: int) -> list[str]:
+        """Return the clients at a node that get no messages of a group: it is read in another way
+        than theirs, or they are more than it may have. A new leader knows those of the old one."""
+        found = self._group(group, now_ms)
+        if found is None:
+            return []
+        refused = self._refused(found, now_ms)
+        if self.unsettled_ms(now_ms):
+            refused = [name for name, one in found.members.items() if _is_out(one)]
+        here = found.reported.get(reporter, {})
+        return [one for one in refused if one in here] + found.left_out.get(reporter, [])
+
     def _take_report(self, name: str, reporter: int, reported: Reported, now_ms: int) -> None:
         group, names = self._groups.get(name), self._nodes[reporter].groups
         if group is None:
@@ -266,17 +320,15 @@ class Members:
         for client_id in gone:
             group.members[client_id].nodes.remove(reporter)
         self._remove(name, group, [one for one in gone if not group.members[one].nodes])
-        is_popping = self._kind(group, now_ms) is MemberKind.POPPING
-        is_popping &= not self.unsettled_ms(now_ms)
-        limit = self._context.limits.group_member_count_max
+        self._kind(group, now_ms)  # Members that are there decide before others come.
+        limit, left_out = self._context.limits.group_member_count_max, list[str]()
         topics = {id(one): frozenset(one) for one in reported.filters.values()}
-        for client_id, of_report in reported.kinds.items():
+        for client_id, kind in reported.kinds.items():
             known = group.members.get(client_id)
-            # Of a member that is new to a popping group: it may not have told yet.
-            kind = MemberKind.POPPING if is_popping else of_report
             if known is None:
                 if len(group.members) >= limit:
-                    continue  # It keeps no other group from being reported, and gets no queues.
+                    left_out.append(client_id)  # It keeps no other group from being reported.
+                    continue
                 known = self._add(name, group, client_id, kind, 0)
             known.nodes.add(reporter)
             taken[client_id] = kind
@@ -287,6 +339,17 @@ class Members:
                 self._changed(group)
             known.kind, known.filters = told, filters
             known.topics = topics.get(id(filters), _NO_TOPICS)
+            is_elsewhere = known.is_refused and len(known.nodes) > 1
+            known.is_refused = is_elsewhere or client_id in reported.refused
+        if group.left_out.pop(reporter, []) != left_out:
+            self._changed(group)
+        if left_out:
+            group.left_out[reporter] = left_out
+        elif not group.members and not group.left_out:
+            self._groups.pop(name, None)
+        kinds = {one.kind for one in group.members.values()}
+        if self.unsettled_ms(now_ms) and (reported.refused or len(kinds) > 1):
+            self._undecided.add(name)
 
     def _forget_silent_nodes(self, now_ms: int) -> None:
         oldest_ms = now_ms - self._context.limits.session_ms
@@ -298,7 +361,10 @@ class Members:
     # --- Questions ---
 
     def sharing(self, group: str, now_ms: int) -> list[str]:
-        """Return the members that divide the queues of a group. Raises NotReadyError."""
+        """Return the members that divide the queues of a group. Raises NotReadyError, and
+        GroupKindError if it is read by pop."""
+        self.check_settled(group, now_ms)
+        self.check_sharing(group, now_ms)
         return self._of_kind(group, MemberKind.SHARING, now_ms)
 
     def _of_kind(self, group: str, kind: MemberKind, now_ms: int) -> list[str]:
@@ -306,6 +372,18 @@ class Members:
         found = self._group(group, now_ms)
         members = sorted(found.members.items()) if found is not None else ()
         return [name for name, one in members if one.kind is kind]
+
+    def check_sharing(self, group: str, now_ms: int) -> None:
+        """Raise GroupKindError if a group is read by pop, or NotReadyError where a new leader knows
+        of no other member so far."""
+        known = self._groups.get(group)
+        if known is None or (known.shared_at == known.generation and not self.unsettled_ms(now_ms)):
+            return  # Nearly always: nothing of its members has changed.
+        found = self._group(group, now_ms)
+        if found is not None and self._kind(found, now_ms) is MemberKind.POPPING:
+            self.check_settled(group, now_ms)
+            self._check_kind(group, found, MemberKind.SHARING, now_ms)
+        known.shared_at = known.generation
 
     def check_popping(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if members divide the queues of a group."""
@@ -342,7 +420,7 @@ class Members:
     def warnings_of(self, group: str, now_ms: int) -> list[str]:
         """Return what the members of a group do unlike each other."""
         found = self._group(group, now_ms)
-        return [] if found is None else self._warnings(group, found)
+        return [] if found is None else self._warnings(group, found, now_ms)
 
     def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
         """Return the member that reads each queue, as members say; of several the last by name."""
@@ -375,15 +453,16 @@ class Members:
             self._timer = None
         for name, group in list(self._groups.items()):
             self._remove(name, group, list(group.members))
+        self._groups.clear()
         self._nodes.clear()
-        self._refused.clear()
+        self._undecided.clear()
 
     def check_settled(self, group: str, now_ms: int) -> None:
         """Raise NotReadyError before all members had time for a heartbeat."""
         left_ms = self.unsettled_ms(now_ms)
         if left_ms:
             if group in self._groups:
-                self._refused.add(group)
+                self._undecided.add(group)
             own = self._context.driver.node_id
             error = NotReadyError(self._term).with_leader(own, self._context.address_of(own))
             error.retry_after_ms = left_ms
@@ -393,14 +472,23 @@ class Members:
 
     def _kind(self, group: _Group, now_ms: int) -> MemberKind | None:
         """Return how the group is read: others are refused, also those that are members, until none
-        of this kind is left. Those that share go first where a new leader finds both."""
-        kinds = {one.kind for one in group.members.values()} - {MemberKind.BROADCASTING}
+        of this kind is left. Those that share go first where a new leader finds both, without those
+        that the old one refused."""
+        members = group.members.values()
+        kinds = {one.kind for one in members if not _is_out(one)} - {MemberKind.BROADCASTING}
         first = min(kinds, default=None)
         if self.unsettled_ms(now_ms):
             return first
-        if group.kind not in kinds:
-            group.kind = first
+        if group.kind not in {one.kind for one in members}:
+            sharing = MemberKind.SHARING  # Only those that were refused are left.
+            group.kind = sharing if first is None and any(map(_is_out, members)) else first
         return group.kind
+
+    def _refused(self, group: _Group, now_ms: int) -> list[str]:
+        """Return the members that read in another way than the group is read."""
+        kind = self._kind(group, now_ms)
+        served = (kind, MemberKind.BROADCASTING)
+        return [n for n, m in group.members.items() if kind is not None and m.kind not in served]
 
     def _check_kind(self, name: str, group: _Group, kind: MemberKind, now_ms: int) -> None:
         """Raise GroupKindError for a member that would read what others of another kind read, too.
@@ -415,7 +503,9 @@ class Members:
 
     # --- Rows ---
 
-    def _shares(self, name: str, group: _Group, topics: frozenset[str], kind: MemberKind) -> Shares:
+    def _shares(
+        self, name: str, group: _Group, topics: frozenset[str], kind: MemberKind, now_ms: int
+    ) -> Shares:
         rows = sorted((n, m) for n, m in group.members.items() if m.kind is kind)
         of_members = [m.topics or topics for _, m in rows]  # A report may lack them.
         common = frozenset.intersection(*set(of_members))  # Most name the same.
@@ -424,13 +514,20 @@ class Members:
             for topic in sorted(topics - common)
         }
         speaking = {i for i, (_, m) in enumerate(rows) if not m.nodes}
+        retry = retry_topic(name)  # Members that speak do not name it, and read it.
+        given_back = [
+            i for i, (_, m) in enumerate(rows) if not m.nodes or not m.topics or retry in m.topics
+        ]
+        readers.pop(retry, None)
+        if len(given_back) < len(rows):
+            readers[retry] = given_back
         client_ids = [n for n, _ in rows]
-        warnings = self._warnings(name, group)
+        warnings = self._warnings(name, group, now_ms)
         return Shares(client_ids, readers, speaking, group.generation, warnings)
 
-    def _warnings(self, name: str, group: _Group) -> list[str]:
+    def _warnings(self, name: str, group: _Group, now_ms: int) -> list[str]:
         if group.warnings is None:
-            group.warnings = list(_differences(name, group))
+            group.warnings = list(_differences(name, group, self._refused(group, now_ms)))
         return group.warnings
 
     def _group(self, name: str, now_ms: int) -> _Group | None:
@@ -470,7 +567,7 @@ class Members:
             if charge is not None:
                 charge.release()
         self._changed(group)
-        if not group.members:
+        if not group.members and not group.left_out:
             self._groups.pop(name, None)  # None: it is about to be filled again.
 
     def _changed(self, group: _Group) -> None:
@@ -499,15 +596,35 @@ class Members:
         return max(0, self._term) << 32 | self._changes
 
 
-def _differences(name: str, group: _Group) -> Iterator[str]:
+def _is_out(member: _Member) -> bool:
+    """Whether no leader has let a member in that shares. One that turned to pop counts again, and
+    those that share go before others anyway."""
+    return member.is_refused and member.kind is MemberKind.SHARING
+
+
+def _differences(name: str, group: _Group, refused: list[str]) -> Iterator[str]:
     """Yield what members of a group do unlike each other, as a sentence each."""
-    kinds = sorted({member.kind.name.lower() for member in group.members.values()})
+    out = frozenset(refused)
+    served = [one for client_id, one in group.members.items() if client_id not in out]
+    kinds = sorted({member.kind.name.lower() for member in served})
     if len(kinds) > 1:
         yield f"group {name}: members are {' and '.join(kinds)}; each kind reads every message"
-    sharing = [one for one in group.members.values() if one.kind is MemberKind.SHARING]
+    if refused:
+        yield (
+            f"group {name}: {_some(refused)} would read in another way than its first members, so "
+            f"they get no messages; use another group for them"
+        )
+    if left_out := [client_id for found in group.left_out.values() for client_id in found]:
+        yield (
+            f"group {name}: {_some(left_out)} are more members than a group may have, so they get "
+            f"no messages; stop some"
+        )
+    sharing = [one for one in served if one.kind is MemberKind.SHARING]
     topics = {one.topics for one in sharing if one.topics}
     unlike = _NO_TOPICS.union(*topics) - _NO_TOPICS.union(*topics).intersection(*topics)
-    if unlike := unlike - {retry_topic(name)}:  # Some clients tell it, and all read it.
+    if any(not one.nodes for one in sharing):
+        unlike -= {retry_topic(name)}  # They read what others leave of it.
+    if unlike:
         text = ", ".join(sorted(unlike)[:3])
         yield f"group {name}: not all members read {text}; give all members the same topics"
     strategies = sorted({one.strategy or "one without a name" for one in sharing if not one.nodes})
@@ -515,7 +632,8 @@ def _differences(name: str, group: _Group) -> Iterator[str]:
         text = ", ".join(strategies)
         yield f"group {name}: members divide queues by unlike strategies, {text}; use one"
     filters: dict[str, set[str]] = {}
-    for one in {id(member.filters): member.filters for member in group.members.values()}.values():
+    unlike_ones = [one.filters for one in served if one.kind is not MemberKind.BROADCASTING]
+    for one in {id(found): found for found in unlike_ones}.values():
         for topic, text in one.items():
             filters.setdefault(topic, set()).add(text)
     for topic, found in sorted(filters.items()):
@@ -524,5 +642,14 @@ def _differences(name: str, group: _Group) -> Iterator[str]:
             yield f"group {name}: members filter {topic} in unlike ways, {text}; use one filter"
 
 
-def _size_bytes(topics: frozenset[str], queues: Queues) -> int:
-    return _ROW_SIZE_BYTES + _TOPIC_SIZE_BYTES * len(topics) + _QUEUE_SIZE_BYTES * len(queues)
+def _some(names: list[str]) -> str:
+    """Return the first names of a list, and how many others there are."""
+    text = ", ".join(sorted(names)[:3])
+    return text if len(names) <= 3 else f"{text} and {len(names) - 3} others"
+
+
+def _size_bytes(topics: frozenset[str], filters: Filters, queues: Queues) -> int:
+    size_bytes = _ROW_SIZE_BYTES + _TOPIC_SIZE_BYTES * len(topics)
+    texts = {*filters.values()} - {""}
+    size_bytes += _FILTER_SIZE_BYTES * len(texts) + _ENTRY_SIZE_BYTES * len(filters)
+    return size_bytes + _QUEUE_SIZE_BYTES * len(queues)

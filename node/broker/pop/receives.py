@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from node.broker.groups.filters import comparable
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
@@ -53,6 +54,8 @@ class _Receive(NamedTuple):
     starts_at_end: bool
     is_one_of_each: bool
     account: Account | None
+    client_id: str
+    """Empty: the caller is no member."""
 
 
 class _Taken(NamedTuple):
@@ -93,7 +96,7 @@ class Receives:
         self.receives_total += 1
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
         if request.client_id:
-            self._note_member(receive, request.client_id, wait_ms)
+            self._note_member(receive, request, wait_ms)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         busy_deadline = max(deadline, loop.time() + _BUSY_S)
@@ -171,16 +174,18 @@ class Receives:
             # A consumer of an orderly group handles an answer in its order.
             request.is_fifo and request.is_one_of_each and not is_orderly,
             caller(),
+            request.client_id,
         )
 
-    def _note_member(self, receive: _Receive, client_id: str, wait_ms: int) -> None:
+    def _note_member(self, receive: _Receive, request: ReceiveRequest, wait_ms: int) -> None:
         """Raises UnknownTopicError, BadRequestError, and as `Members.receive`."""
-        self._context.check_client(client_id)
+        self._context.check_client(request.client_id)
         self._context.topic(receive.topic)
         self._members.receive(
             receive.group,
-            client_id,
+            request.client_id,
             receive.topic,
+            comparable(request.tags, request.sql),
             self._context.clock_ms(),
             wait_ms,
             receive.invisible_ms,
@@ -510,11 +515,13 @@ class Receives:
         visible_unix_ms: int,
         choices: list[Choice],
     ) -> ReceiveResponse:
+        members, now_ms = self._members, self._context.clock_ms()
         response = ReceiveResponse(
             records=b"".join(given.record for _, given in taken),
             visible_unix_ms=visible_unix_ms,
             now_unix_ms=self._shared.unix_ms(),
             full_queue_count=sum(choice.is_full for choice in choices),
+            warnings=members.warnings_of(receive.group, now_ms) if receive.client_id else (),
         )
         for key, given in taken:
             handle = PopHandle(key[2], given.offset, given.generation)

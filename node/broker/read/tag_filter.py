@@ -30,6 +30,10 @@ class TagFilter:
             raise BadRequestError("tags", f"at most {count_max} of them", str(len(tags)))
         if "" in tags:
             raise BadRequestError("tags", "names", "an empty one")
+        # Expressions of RocketMQ come here split; of `a || *` its brokers take both as names.
+        for tag in tags:
+            if "||" in tag or {*tags} == {"*"}:
+                raise BadRequestError("tags", "each tag alone, and none for all", repr(tag[:200]))
         length = sum(map(len, tags))
         if length > _LENGTH_MAX:
             expected = f"at most {_LENGTH_MAX} characters together"

@@ -14,6 +14,7 @@ from node.broker.append.attached import AttachedCommands, QueueKey
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.core.context import Context
+from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import held, level_delay_ms, scheduled
 from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
@@ -56,12 +57,14 @@ class Retry:
         context: Context,
         produce: Produce,
         own_appends: OwnAppends,
+        members: Members,
         unix_ms: Callable[[], int],
     ) -> None:
         """`unix_ms` is the clock by which messages become due."""
         self._context: Final = context
         self._produce = produce
         self._own_appends = own_appends
+        self._members = members
         self._unix_ms = unix_ms
         self.retried_total = self.dead_total = 0
 
@@ -70,6 +73,7 @@ class Retry:
 
         A repeated call (same producer and sequence) gets the first answer. Raises
         GroupDisabledError, GroupOrderlyError, TopicForbiddenError, MessageExpiredError,
+        GroupKindError for offsets of a group that is read by pop,
         BadRequestError, the errors of `Produce.append` and, for a group or offset that is new,
         those of `OwnAppends.submit`.
         """
@@ -80,6 +84,8 @@ class Retry:
         before = self._produce.known(request.producer_id, request.sequence)
         if before is not None:
             return self._answer(await before)
+        if request.offsets:
+            self._members.check_sharing(group, context.clock_ms())
         limit = context.limits.retry_batch_count_max
         if not 1 <= len(messages) <= limit:
             raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))

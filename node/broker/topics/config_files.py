@@ -15,6 +15,7 @@ from node.runtime.clock import unix_ms
 from node.state.checkpoint_tables import CHECKPOINT_TABLES
 from node.state.registry import TABLES, encode_table
 from node.state.state import StateImage
+from quorumlog.foreign_text import shown
 from quorumlog.pb.retry_pb2 import (
     ConfigFile,
     ExportConfigFilesRequest,
@@ -86,6 +87,7 @@ def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, 
 
 def _shown(lines: list[str]) -> list[str]:
     """Return as many as an answer holds; the last one says how many are left out."""
+    lines = [shown(line) for line in lines]  # Names of others may have no UTF-8.
     if len(lines) <= _SHOWN_MAX:
         return lines
     left = len(lines) - _SHOWN_MAX + 1

@@ -10,18 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from node.broker.core.context import NAME_CHARACTERS, Context
+from node.broker.topics.config_rows import group_in, members_of, offsets_in, row_of, topic_in
 from node.broker.topics.config_unused import unused_of_group, unused_of_topic
 from node.config.limits import Limits
 from node.errors.common import NodeError
-from node.state.checkpoint_tables import (
-    decode_group_settings,
-    decode_offsets,
-    is_system_group,
-    load_table,
-)
-from node.state.state import PERMISSION_ALL, State, StateImage
-from node.state.tables.group_settings import GroupSettingsTable, from_json, to_pb
-from node.state.tables.topic_types import type_of_attributes
+from node.state.checkpoint_tables import is_system_group, load_table
+from node.state.state import State, StateImage
+from node.state.tables.group_settings import GroupSettingsTable, to_pb
+from node.state.tables.topic_types import Offsets
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
 from store.record.message import check_topic
@@ -60,14 +56,8 @@ class ImportPlan:
             if name in files:
                 try:
                     read(files[name])
-                except (
-                    ValueError,
-                    KeyError,
-                    TypeError,
-                    AttributeError,
-                    OverflowError,
-                ) as error:
-                    self.refusals.append(f"{name}: not such a table: {error!r}")
+                except (ValueError, TypeError) as error:
+                    self.refusals.append(f"{name}: not such a table: {error}")
         if DELAYS in files:
             self.skipped.append(f"{DELAYS}: how far deliveries have come is the log's own")
 
@@ -81,44 +71,46 @@ class ImportPlan:
         return False
 
     def _topics(self, text: str) -> None:
-        for name, row in sorted(load_table(text)["topicConfigTable"].items()):
+        table = members_of(load_table(text, is_unique=True), "topicConfigTable")
+        for name in sorted(table):
             if is_reserved(name) and not is_of_group(name):
                 self.skipped.append(f"{TOPICS}: {name} belongs to the cluster")
                 continue
             try:
                 check_topic(name.encode())
-            except TopicNameError as error:
-                self.refusals.append(f"{TOPICS}: {error}")
+                row = row_of(table, name, "topicName")
+                new = topic_in(row)
+            except (TopicNameError, ValueError) as error:
+                self.refusals.append(f"{TOPICS}: {name}: {error}")
                 continue
             self._warn(TOPICS, name, unused_of_topic(row))
-            queue_count = max(row["writeQueueNums"], row["readQueueNums"])
-            permission = row["perm"] & PERMISSION_ALL
-            message_type = type_of_attributes(row.get("attributes"))
-            if self._state.topics.get(name) == (queue_count, permission, message_type):
+            if self._state.topics.get(name) == new:
                 continue
             put = Command.PutTopic(
                 topic=name,
-                queue_count=queue_count,
-                permission=permission,
-                message_type=message_type,
+                queue_count=new.queue_count,
+                permission=new.permission,
+                message_type=new.message_type,
             )
             command = self._context.create_command(put)
             self.topic_count += self._try(command, TOPICS, name)
 
     def _groups(self, text: str) -> None:
-        document = load_table(text)
-        settings = decode_group_settings(text, 0).content
-        for name, row in sorted(document["subscriptionGroupTable"].items()):
+        document = load_table(text, is_unique=True)
+        table = members_of(document, "subscriptionGroupTable")
+        forbidden = members_of(document, "forbiddenTable", is_needed=False)
+        for name in sorted(table):
             if not self._is_ours(GROUPS, name):
                 continue
-            self._warn(GROUPS, name, unused_of_group(row))
-            new = from_json(settings.get(name, {}))
             try:
+                row = row_of(table, name, "groupName")
+                new = group_in(row, members_of(forbidden, name, is_needed=False))
                 for topic in new.forbidden_topics:
                     check_topic(topic.encode())
-            except TopicNameError as error:
+            except (TopicNameError, ValueError) as error:
                 self.refusals.append(f"{GROUPS}: {name}: {error}")
                 continue
+            self._warn(GROUPS, name, unused_of_group(row))
             old = self._state.table(GroupSettingsTable).of(name)
             if name in self._state.groups and new == old:
                 continue
@@ -141,7 +133,16 @@ class ImportPlan:
         return True
 
     def _offsets(self, text: str) -> None:
-        for name, table in sorted(decode_offsets(text).items()):
+        groups: dict[str, Offsets] = {}
+        rows = members_of(load_table(text, is_unique=True), "offsetTable")
+        for key in rows:
+            try:
+                group, topic, offsets = offsets_in(rows, key)
+            except ValueError as error:
+                self.refusals.append(f"{OFFSETS}: {key}: {error}")
+                continue
+            groups.setdefault(group, {})[topic] = offsets
+        for name, table in sorted(groups.items()):
             if not self._is_ours(OFFSETS, name):
                 continue
             command = Command()

@@ -18,6 +18,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.core.context import Context
 from node.broker.core.offset_moves import OffsetKey
+from node.broker.groups.members import Members
 from node.errors.common import (
     BadRequestError,
     BusyError,
@@ -39,8 +40,11 @@ _NOT_SET: Final = -1
 class OffsetsUnderWay:
     """The offsets that entries under way store under a condition, of one term: see `end`."""
 
-    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
+    def __init__(
+        self, context: Context, produce: Produce, own_appends: OwnAppends, members: Members
+    ) -> None:
         self._context: Final = context
+        self._members = members
         self._produce = produce
         self._own_appends = own_appends
         self._coming: dict[OffsetKey, deque[int]] = {}
@@ -96,6 +100,7 @@ class OffsetsUnderWay:
         context = self._context
         context.check_name("group", consumed.group)
         context.check_leads()
+        self._members.check_sharing(consumed.group, context.clock_ms())
         limit = context.limits.queue_offsets_count_max
         if not 1 <= len(consumed.offsets) <= limit:
             raise BadRequestError("consumed", f"1 to {limit} offsets", str(len(consumed.offsets)))
@@ -194,5 +199,6 @@ def _command(consumed: ConsumedOffsets) -> Command:
     commit = command.commit_offsets
     commit.group = consumed.group
     for row in consumed.offsets:
-        commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
+        put.newest_known = row.expected
     return command

@@ -27,7 +27,7 @@ from node.nameserver.directory.fields import (
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, BrokerReport, parse_log_end, parse_report
-from node.runtime.json_text import read_json
+from quorumlog.foreign_json import read_json
 from store.files.meta_file import Json
 
 COMMAND_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024

@@ -16,7 +16,7 @@ from typing import Final
 from node.errors.nameserver import FilesDamagedError
 from node.nameserver.directory.fields import CommandRefused, an_integer, an_object, exactly
 from node.nameserver.replica.journal import Entry
-from node.runtime.json_text import read_json
+from quorumlog.foreign_json import read_json
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json

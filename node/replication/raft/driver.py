@@ -10,6 +10,7 @@ other input would share a turn with gets its turn at once.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ from node.replication.pending_calls import PendingAppend, PendingCalls
 from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, encode
 from node.replication.raft.storage.log import OWN_ENTRY_SIZE_BYTES_MAX, LedgerLog
 from node.replication.sync_requests import SyncRequests
+from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.state.appends import Committed, Prepared
 from node.state.machine import StateMachine
 from raft.errors import ChangeRefusedError, TransferRefusedError
@@ -51,6 +53,7 @@ DISK_HAND_OVER_MS: Final = 5_000
 """Pause between two attempts of a leader whose disk is full or hangs to hand over, so that two such
 nodes do not hand leadership back and forth."""
 
+_TROUBLE_INTERVAL_MS: Final = 60_000
 SYNC_HANG_MS: Final = 2_000
 """A leader whose sync takes longer hands over: it shows, and so acks, only synced entries."""
 
@@ -106,6 +109,11 @@ class RaftDriver:
         """Entries below it are committed and handed out."""
         self._apply_error: StoreFullError | FileSystemError | None = None
         """Why they cannot be shown at the moment."""
+        self._trouble = RateLimitedLog(
+            logging.getLogger(__name__),
+            interval_ms=_TROUBLE_INTERVAL_MS,
+            monotonic_s=self._loop.time,
+        )
         self._disk_hand_over_s = 0.0
         self._asked_last = (NO_TERM, NO_NODE)
         """This node's term and the node it asked last to take over: if it still leads in that term,
@@ -515,6 +523,8 @@ class RaftDriver:
         # A leader writes a no-op at once; a node without room for it must not campaign.
         is_leader = self.role is Role.LEADER
         has_room = is_leader or self.log.has_room(OWN_ENTRY_SIZE_BYTES_MAX)
+        if not has_room and (error := self.log.store.room_error) is not None:
+            self._trouble.warn("this node cannot lead: its log has no room", str(error))
         if is_leader and (self.is_fenced or self._syncs.waiting_s > SYNC_HANG_MS / 1000):
             self._hand_over_unasked()
         has_met_all = self.term == NO_TERM and self.has_met_all()

@@ -6,6 +6,7 @@ Owns the rules of sections 8.1 and 15 of the protocol; must not know which topic
 import re
 from typing import Final
 
+from node.broker.groups import filters
 from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import Code, Resource
 from store.format import DEAD_LETTER_TOPIC_PREFIX
@@ -65,8 +66,9 @@ def tags_in(expression: str) -> list[str]:
 def comparable(expression: str, *, is_sql: bool) -> str:
     """Return an expression in the form in which the leader compares what members read; empty:
     everything."""
-    text = expression.strip().removeprefix("*")
-    return text if is_sql else " || ".join(sorted(tags_in(text)))
+    if is_sql:
+        return filters.comparable((), expression)
+    return filters.comparable(tags_in(expression.strip().removeprefix("*")), "")
 
 
 def check_tag(tag: str) -> None:

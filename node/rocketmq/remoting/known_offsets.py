@@ -1,8 +1,11 @@
 """Offsets that classic clients know to be stored, for each connection.
 
 Owns the table and its bounds. A client that was away, or that lost a queue to another member, does
-not know what others have stored since, and must not undo it. Must not know what is stored.
+not know what others have stored since, and must not undo it. It knows once it stores an offset,
+asks for it, or pulls where it was told that others had moved it. Must not know what is stored.
 """
+
+from typing import Final, NamedTuple
 
 from node.errors.common import BusyError
 from node.rocketmq.remoting.conversation import RemotingConnection
@@ -10,30 +13,40 @@ from node.runtime.accounts import Kind, row_size_bytes
 
 Key = tuple[str, str, int]
 """Group, topic and the group's queue."""
+NOTHING: Final = -1
+
+
+class Known(NamedTuple):
+    """What a client knows of a queue."""
+
+    offset: int = NOTHING
+    """What it stored last, or read from; NOTHING: none."""
+    target: int | None = None
+    """Where others have moved the group since, as the client was told; NOTHING: not told yet."""
 
 
 class KnownOffsets:
     """The table. One per gateway."""
 
     def __init__(self) -> None:
-        self._of_connection: dict[RemotingConnection, dict[Key, int]] = {}
+        self._of_connection: dict[RemotingConnection, dict[Key, Known]] = {}
 
-    def newest(self, connection: RemotingConnection, key: Key) -> int:
-        """Return the offset that a client got or stored last over a connection; 0: none."""
-        return self._of_connection.get(connection, {}).get(key, 0)
+    def of(self, connection: RemotingConnection, key: Key) -> Known:
+        """Return what a client knows over a connection."""
+        return self._of_connection.get(connection, {}).get(key, Known())
 
-    def note(self, connection: RemotingConnection, key: Key, offset: int) -> None:
-        """Remember an offset. The client's account pays for it; without room it is forgotten, and
+    def note(self, connection: RemotingConnection, key: Key, known: Known) -> None:
+        """Remember what a client knows. Its account pays for it; without room it is forgotten, and
         the client cannot go back."""
         if connection.connection.is_ended:
             return
-        known = self._of_connection.setdefault(connection, {})
-        if key not in known:
+        rows = self._of_connection.setdefault(connection, {})
+        if key not in rows:
             try:
                 connection.connection.account.take(Kind.ROWS, row_size_bytes(*key[:2]))
             except BusyError:
                 return
-        known[key] = offset
+        rows[key] = known
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Forget what was known over a connection."""

@@ -6,7 +6,6 @@ the leader shares queues out.
 """
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -27,7 +26,6 @@ from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import REPORT
 from quorumlog.pb.consumer_pb2 import (
     ReportedGroup,
-    ReportedMember,
     ReportedReading,
     ReportedSubscription,
     ReportMembersRequest,
@@ -38,8 +36,6 @@ FLUSH_S: Final = 1.0
 """Time that a heartbeat waits until the leader knows what it changed."""
 _SIZE_BYTES_MAX: Final = 1 << 20
 """Of one report, about; the whole takes several."""
-_FILTER_LENGTH_MAX: Final = 64
-"""Of a longer filter the leader gets a digest: it only compares them."""
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -77,6 +73,10 @@ class MemberReports:
         self._leader: Leader | None = None
         """The one that has the whole."""
         self._generation = 0
+        self._refused: dict[str, frozenset[str]] = {}
+        """Client ids that the leader refused, by group; a new leader gets them."""
+        self._again = set[str]()
+        """Changed groups with refused clients: there may be room for them."""
         self._wake = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self.failed_total = 0
@@ -84,6 +84,10 @@ class MemberReports:
     def wake(self) -> None:
         """Report what changed soon."""
         self._wake.set()
+
+    def is_refused(self, group: str, client_id: str) -> bool:
+        """Return whether the leader keeps a client out of a group."""
+        return client_id in self._refused.get(group, ())
 
     async def flush(self) -> None:
         """Return when the leader knows all changes so far, or could not be told in time: clients
@@ -123,7 +127,7 @@ class MemberReports:
             self._leader = None
         if leader is None:
             return
-        changed = set[str]()
+        changed, self._again = self._again, set()
         for gateway in self._gateways:
             changed |= gateway.changed
             gateway.changed.clear()
@@ -135,8 +139,20 @@ class MemberReports:
         if response.wants_whole:
             response = await self._send(leader, self._present(), is_whole=True)
         self._leader, self._generation = leader, response.generation
+        self._note_refused(response)
         for group in response.changed_groups:
             self._on_changed(group)
+
+    def _note_refused(self, response: ReportMembersResponse) -> None:
+        refused = {row.group: frozenset(row.client_ids) for row in response.refused}
+        self._again = self._refused.keys() & {*response.changed_groups}
+        if self._again:
+            self._wake.set()
+        for group in response.changed_groups:
+            self._refused.pop(group, None)
+        present = self._present()
+        known = self._refused | refused
+        self._refused = {group: found for group, found in known.items() if group in present}
 
     def _present(self) -> set[str]:
         return set().union(*(gateway.consumer_groups() for gateway in self._gateways))
@@ -186,13 +202,16 @@ class MemberReports:
                 reading = readings.setdefault(frozenset(filters.items()), len(readings))
                 if reading == len(row.readings):
                     rows = [
-                        ReportedSubscription(topic=topic, filter=_short(text))
+                        ReportedSubscription(topic=topic, filter=text)
                         for topic, text in filters.items()
                     ]
                     row.readings.append(ReportedReading(subscriptions=rows))
                     size_bytes += row.readings[-1].ByteSize()
-                row.members.append(
-                    ReportedMember(client_id=client_id, kind=kind.value, reading=reading)
+                row.members.add(
+                    client_id=client_id,
+                    kind=kind.value,
+                    reading=reading,
+                    is_refused=self.is_refused(group, client_id),
                 )
         return row
 
@@ -215,9 +234,14 @@ class MemberReports:
             request.reporter, groups, self._context.clock_ms(), is_whole=request.is_whole
         )
         generation, changed = self._members.changed_since(request.reporter, request.generation)
-        return ReportMembersResponse(
+        response = ReportMembersResponse(
             wants_whole=wants_whole, generation=generation, changed_groups=changed
         )
+        for group in changed:
+            refused = self._members.refused_at(request.reporter, group, self._context.clock_ms())
+            if refused:
+                response.refused.add(group=group, client_ids=refused)
+        return response
 
 
 def _reported(row: ReportedGroup) -> Reported:
@@ -226,10 +250,5 @@ def _reported(row: ReportedGroup) -> Reported:
     return Reported(
         {one.client_id: MemberKind(one.kind) for one in row.members},
         {one.client_id: readings[one.reading] for one in row.members},
+        frozenset(one.client_id for one in row.members if one.is_refused),
     )
-
-
-def _short(text: str) -> str:
-    if len(text) <= _FILTER_LENGTH_MAX:
-        return text
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -109,13 +109,11 @@ class Remoting:
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings, status)
-        self._pulls = Pulls(shared, self._node.add_got)
-        self._routes = RouteCalls(
-            shared, cluster, self._node.closed_names, has_auto_topics=has_auto_topics
-        )
+        self._pulls = Pulls(shared, self._offsets, self._node.add_got)
+        self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
         self._topics = TopicAdmin(
-            shared, routes.own_topics, routes.shown_counts, routes.shown_permissions
+            shared, routes.own_topics, routes.shown_counts, routes.shown_permission
         )
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(
@@ -206,7 +204,7 @@ class Remoting:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
             RequestCode.GET_BROKER_CONSUME_STATS: at_leader(self._group_admin.all_progress),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._group_admin.reset,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: at_leader(self._group_admin.reset),
             RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
@@ -215,8 +213,8 @@ class Remoting:
             RequestCode.GET_BROKER_HA_STATUS: self._node.ha_status,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._node.wipe,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._node.restore,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: at_leader(self._routes.wipe),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: at_leader(self._routes.restore),
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
             **dict.fromkeys(REFUSED, _refuse),

@@ -190,6 +190,8 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         ({"secret_file": "no/such"}, "secret_file", "correct the path"),
         ({"retention_ms": "3 weeks"}, "retention_ms", "use a number, or one with a unit"),
         ({"retention_ms": "9" * 400 + ".5 d"}, "retention_ms", "use a smaller number"),
+        ({"retention_ms": "9" * 5_000}, "retention_ms", "use a smaller number"),
+        ({"copies": "9" * 5_000}, "copies", "use a smaller number"),
     ],
 )
 def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> None:
@@ -208,7 +210,13 @@ def test_required_settings_are_named_with_the_ways_to_set_them() -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [(None, "No such file"), ("node_id = \n", "line 1"), ("a = 1\na = 2\n", "line 2")],
+    [
+        (None, "No such file"),
+        ("node_id = \n", "line 1"),
+        ("a = 1\na = 2\n", "line 2"),
+        ("a = " + "9" * 5_000, "4,300 digits"),
+        ("a = " + "[" * 5_000, "nested"),
+    ],
 )
 def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None:
     file = tmp_path / "node.toml"

@@ -18,7 +18,7 @@ from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.nameserver.directory.reports import BrokerReport, LogEnd, heartbeat
 from node.nameserver.report_judge import NO_BROKER, ReportJudge
 from node.nameserver_process import load_settings
-from node.runtime.json_text import DEPTH_MAX
+from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb import nameserver_pb2 as pb
 from tests.node.nameserver.brokers import NOW_MS, alter, ha_master, ha_report, raft_leader
 

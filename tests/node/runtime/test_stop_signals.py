@@ -29,3 +29,9 @@ def test_a_hang_up_under_nohup_stays_ignored() -> None:
     _hang_up_as_interrupt()
     assert signal.SIGHUP not in stop_signals()
     signal.raise_signal(signal.SIGHUP)
+
+
+def test_a_mask_of_the_parent_keeps_no_signal_away() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    stop_signals()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -33,7 +33,7 @@ def random_command(random: Random, state: State) -> Command:
     return random.choice(_KINDS)(random, state)
 
 
-def _core(random: Random, _state: State) -> Command:
+def _core(random: Random, state: State) -> Command:
     topic, group = random.choice(TOPICS), random.choice(GROUPS)
     match random.randrange(8):
         case 0:
@@ -46,7 +46,12 @@ def _core(random: Random, _state: State) -> Command:
             put = put_topic(topic, random.randrange(1, 6), random.choice([2, 4, 6]))
             return put if random.randrange(2) else Command(recreate_topic=put.put_topic)
     rows = {random.randrange(4): random.randrange(99) for _ in range(random.randrange(1, 4))}
-    return commit(group, *((topic, queue, offset) for queue, offset in rows.items()))
+    command = commit(group, *((topic, queue, offset) for queue, offset in rows.items()))
+    for row in command.commit_offsets.offsets:
+        if random.randrange(3):
+            stored = state.groups.get(group, {}).get(topic, {}).get(row.queue_id, -1)
+            row.newest_known = random.choice([stored, random.randrange(-1, 99)])
+    return command
 
 
 def _producer(random: Random, state: State) -> Command:

@@ -251,7 +251,7 @@ def test_every_flipped_byte_of_a_checkpoint_is_an_error_or_another_digest(tmp_pa
 
 def test_form_is_the_one_that_other_builds_compute() -> None:
     """A change of what is digested, or how, needs another FORM; else builds fence each other."""
-    assert FORM == 1
+    assert FORM == 2
     texts = {
         "topics": '["%RETRY%readers","[",3],1,4,"FIFO",["orders","[",3],4,6,"MIXED",',
         "groups": '["idle","{",0],["readers","{",2],["%RETRY%readers",{"0":4}],'

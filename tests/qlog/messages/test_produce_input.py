@@ -109,7 +109,8 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
     [
         ("no json", "Expecting value"),
         ("[1]", "a JSON object is needed"),
-        ('{"body": ' + "[" * 100_000, "recursion"),
+        ('{"body": ' + "[" * 100_000, "nested"),
+        ('{"body": "a", "queue_id": 2147483648}', "queue_id is not from 0 to 2147483647"),
         ("{}", "body is missing"),
         ('{"body": 1}', "body is missing or no text"),
         ('{"body": "*", "body_encoding": "base64"}', "no base64"),

@@ -74,6 +74,26 @@ async def test_a_group_begins_in_all_queues_before_it_has_a_member(
         assert all(found == dict.fromkeys(range(4), 10) for found in known)
 
 
+async def test_a_member_says_its_filter_and_logs_what_is_unlike(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[list[str], str]] = []
+    beat = Node.Heartbeat
+
+    async def look(self: Node, request: Any, context: Any) -> Any:
+        told.append(([*request.tags], request.sql))
+        answer = await beat(self, request, context)
+        answer.warnings.append("they filter orders in unlike ways")
+        return answer
+
+    monkeypatch.setattr(Node, "Heartbeat", look)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.group_consumer("g", "orders", tags=["x"]).start()
+        await client.group_consumer("h", "orders", sql="a = 1").start()
+    assert {(*tags, sql) for tags, sql in told} == {("x", ""), ("a = 1",)}
+    assert caplog.messages.count("they filter orders in unlike ways") == 2
+
+
 async def test_unprocessed_messages_come_again() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 0, 8)

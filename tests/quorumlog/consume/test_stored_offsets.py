@@ -1,4 +1,4 @@
-"""No way to store an offset moves it behind a newer one: of the same member, or of others."""
+"""No way to store an offset moves it from where others put it, or behind a newer own one."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ KEY = "g", "orders", 0
 
 async def in_background(consumer: GroupConsumer) -> None:
     stored = consumer._stored[consumer.assignment()[0]]
-    await eventually(lambda: consumer._stored[consumer.assignment()[0]] > stored, "it is told")
+    await eventually(lambda: consumer._stored[consumer.assignment()[0]] != stored, "it is told")
 
 
 async def queue_lost(consumer: GroupConsumer) -> None:
@@ -50,8 +50,11 @@ WAYS: dict[str, Callable[[GroupConsumer], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.parametrize("moved_to", [8, 1])
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_member_that_was_away_stores_nothing_behind_what_others_stored(way: str) -> None:
+async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
+    way: str, moved_to: int
+) -> None:
     interval_ms = 10 if way == "in background" else 60_000
     async with one_queue(interval_ms) as (cluster, consumer):
         await take(consumer, 4)
@@ -60,17 +63,32 @@ async def test_a_member_that_was_away_stores_nothing_behind_what_others_stored(w
         else:
             await consumer.commit()
         await take(consumer, 1)
-        cluster.offsets[KEY] = 8  # Of the member that had the queue meanwhile.
+        cluster.offsets[KEY] = moved_to  # By the member that had the queue, or by a reset.
         if way.startswith("commit"):
             with pytest.raises(errors.ConflictError):
                 await WAYS[way](consumer)
         else:
             await WAYS[way](consumer)
-        assert cluster.offsets[KEY] == 8
+        assert cluster.offsets[KEY] == moved_to
         if way not in ("queue lost", "close"):
-            assert [one.queue_offset for one in await take(consumer, 2)] == [8, 9]
+            assert [one.queue_offset for one in await take(consumer, 2)] == [moved_to, moved_to + 1]
             await consumer.commit_offsets({("orders", 0): 2})  # Its own it may set back.
             assert cluster.offsets[KEY] == 2
+
+
+async def test_a_member_without_new_messages_hears_of_a_reset_with_its_heartbeat() -> None:
+    async with one_queue(60_000) as (cluster, consumer):
+        await take(consumer, 10)
+        await consumer.commit()
+        cluster.offsets[KEY] = 1
+        cluster.moved.add(KEY[1:])
+        await eventually(lambda: [*consumer.offsets().values()] == [1], "it is told")
+        with pytest.raises(errors.ConflictError):  # Of the messages from before.
+            await consumer.commit_offsets({("orders", 0): 9})
+        assert cluster.offsets[KEY] == 1
+        assert [one.queue_offset for one in await take(consumer, 2)] == [1, 2]
+        await consumer.commit_offsets({("orders", 0): 2})
+        assert cluster.offsets[KEY] == 2
 
 
 async def test_a_member_stores_its_offsets_one_after_the_other(

@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -43,8 +45,16 @@ async def test_a_failure_that_nobody_asked_about_is_told_whatever_came_before(
         for delivery in later if when == LATER else ():
             with pytest.raises(errors.UnknownTopicError):
                 delivery.result()
-    assert (failures.take() is not None) is (NEVER in pattern)
-    assert failures.take() is None
+    assert _is_told(failures) is (NEVER in pattern)
+    assert not _is_told(failures)
+
+
+def _is_told(failures: Failures) -> bool:
+    try:
+        with failures.flush([]):
+            return False
+    except errors.UnknownTopicError:
+        return True
 
 
 def _failed(failures: Failures, when: str) -> Delivery:
@@ -55,8 +65,63 @@ def _failed(failures: Failures, when: str) -> Delivery:
     if when == ASKED:
         with pytest.raises(errors.UnknownTopicError):
             delivery.result()
-    failures.note(batch)
+    failures.note(batch, failures.next_flush)
     return delivery
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(is_shared: bool) -> None:
+    """A flush raises exactly if one of the messages before it failed, and no flush that was over
+    when it began has said so; of two tasks, each with a message and a flush."""
+    tasks, steps = "ab", ("hand", "begin", "end", "fail")
+    count = 0
+    for order in permutations([(step, task) for task in tasks for step in steps]):
+        at = {event: number for number, event in enumerate(order)}
+        made = {x: at["hand", x] for x in tasks}
+        begun, ended = ({x: at[step, x] for x in tasks} for step in ("begin", "end"))
+        failed = {x: at["fail", x] for x in tasks}
+        if is_shared:  # One batch, which fails with both messages.
+            failed = dict.fromkeys(tasks, min(failed.values()))
+        if not all(made[x] < begun[x] < ended[x] and made[x] < failed[x] for x in tasks) or any(
+            made[x] < begun[y] and failed[x] > ended[y] for x in tasks for y in tasks
+        ):
+            continue  # A task does one after the other, and a flush waits for its messages.
+        named = dict.fromkeys(tasks, len(order))  # When a flush first had named a message.
+        expected = {}
+        for flush in sorted(tasks, key=ended.__getitem__):
+            new = [x for x in tasks if made[x] < begun[flush] < named[x]]
+            expected[flush] = bool(new)
+            named |= {x: min(named[x], ended[flush]) for x in new}
+        assert _flushed(order, is_shared=is_shared) == expected, order
+        count += 1
+    assert count > 10
+
+
+def _flushed(order: Sequence[tuple[str, str]], *, is_shared: bool) -> dict[str, bool]:
+    """Return for each task whether its flush raised."""
+    failures, told = Failures(), dict[str, bool]()
+    batches, numbers = dict[str, Batch](), dict[Batch, int]()
+    flushes = dict[str, AbstractContextManager[None]]()
+    for step, task in order:
+        if step == "hand":
+            batch = next(iter(batches.values())) if is_shared and batches else None
+            batch = batch or Batch(Deadline(1_000), lambda _: None)
+            batch.add(entry_of("none", b"", None, None, None, None, 0, None), 100)
+            batches[task] = batch
+            numbers.setdefault(batch, failures.next_flush)
+        elif step == "begin":
+            flushes[task] = failures.flush([one for one in batches.values() if not one.is_done])
+            flushes[task].__enter__()
+        elif step == "fail" and not batches[task].is_done:
+            batches[task].fail(errors.UnknownTopicError("none"))
+            failures.note(batches[task], numbers[batches[task]])
+        elif step == "end":
+            try:
+                flushes[task].__exit__(None, None, None)
+                told[task] = False
+            except errors.UnknownTopicError:
+                told[task] = True
+    return told
 
 
 WAYS: dict[str, Callable[[quorumlog.Producer], Coroutine[Any, Any, object]]] = {
@@ -91,41 +156,59 @@ async def test_a_failure_is_named_once_and_only_if_no_caller_received_it(
         await producer.close()
 
 
+@pytest.mark.parametrize("failed", [0, 3])
+@pytest.mark.parametrize("waiting", [0, 200])
 @pytest.mark.parametrize("is_blocking", [True, False])
-async def test_a_program_that_ends_with_messages_waiting_is_told_how_many(
-    caplog: pytest.LogCaptureFixture, is_blocking: bool
+async def test_a_program_that_ends_is_told_once_of_what_waits_and_of_what_failed(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_blocking: bool,
+    waiting: int,
+    failed: int,
 ) -> None:
+    monkeypatch.setattr(unasked, "_watched", {})  # Without the producers of other tests.
     async with fake_cluster() as cluster:
-        await asyncio.to_thread(_block if is_blocking else _run, cluster)
+        await asyncio.to_thread(_block if is_blocking else _run, cluster, waiting, failed)
     told = [one.getMessage() for one in caplog.records if one.name == "quorumlog.producer"]
-    assert [one[:27] for one in told] == ["200 messages had no receipt"]
+    assert len(told) == bool(waiting or failed)
+    for count, what in ((waiting, "had no receipt"), (failed, "failed and no caller received")):
+        assert (f"{count} messages {what}" in "".join(told)) is (count > 0)
+    assert ("first: node.unknown_topic" in "".join(told)) is (failed > 0)
 
 
-def _run(cluster: FakeCluster) -> None:
+def _run(cluster: FakeCluster, waiting: int, failed: int) -> None:
     async def program() -> None:
         client = connect(cluster)
         await client.start()
         producer = client.producer()
-        for _ in range(200):
+        for _ in range(failed):
+            producer.send_nowait("none", b"")
+        producer._fail_all(errors.UnknownTopicError("node.unknown_topic"))
+        for _ in range(waiting):
             producer.send_nowait("orders", b"")
 
     asyncio.run(program())
     unasked._warn_all()
 
 
-def _block(cluster: FakeCluster) -> None:
-    client = sync.connect(cluster.bootstrap)
-    client.start()
-    producer = client.producer(linger_ms=60_000)
-    for _ in range(200):
-        producer.send_nowait("orders", b"")
-    unasked._warn_all()
-    producer.abort()
-    client.close()
+def _block(cluster: FakeCluster, waiting: int, failed: int) -> None:
+    with sync.connect(cluster.bootstrap) as client:
+        producer = client.producer(linger_ms=60_000 if waiting else 0)
+        for _ in range(failed):
+            producer.enqueue("none", b"")
+        if waiting and failed:
+            producer.send_batch("orders", [b""])  # It closes the open batch, and comes behind it.
+        failures = producer._inner._failures
+        asyncio.run(eventually(lambda: failures.untold()[0] == failed))
+        for _ in range(waiting):
+            producer.send_nowait("orders", b"")
+        unasked._warn_all()
+        producer.abort()
 
 
 _CHILD = """
-import logging, multiprocessing
+import logging, multiprocessing, os, sys
+from quorumlog.cluster.forks import forks
 from quorumlog.produce import unasked
 
 class Producer:
@@ -135,18 +218,25 @@ class Producer:
 def work():
     global kept
     kept = Producer()
-    unasked.watch(kept.count)
+    unasked.watch(kept.count, unasked.Failures())
 
 logging.basicConfig()
+if sys.argv[1] == "fork":  # It has a copy of what its parent sends.
+    forks.use()
+    work()
+    if os.fork():
+        os.wait()
+    sys.exit()
 child = multiprocessing.get_context("fork").Process(target=work)
 child.start()
 child.join()
 """
 
 
-def test_a_worker_of_multiprocessing_is_a_program_that_ends() -> None:
-    """It does not run what is registered at exit."""
+@pytest.mark.parametrize("what", ["worker", "fork"])
+def test_each_message_is_warned_of_by_the_program_that_sends_it(what: str) -> None:
+    """A worker of multiprocessing does not run what is registered at exit, and a fork does."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _CHILD, what], capture_output=True, text=True, check=True
     )
     assert done.stderr.count("3 messages had no receipt") == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -256,6 +257,73 @@ def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) ->
                 close.result(PATIENCE_S)
                 assert delivery.is_done
     assert len(cluster.bodies()) == 5
+
+
+def test_what_is_closed_with_its_client_may_be_closed_again(cluster: FakeCluster) -> None:
+    with sync.connect(cluster.bootstrap) as client:
+        made: list[Any] = [
+            client.producer(),
+            client.transactional_producer("p", lambda _: "commit"),
+            client.pull_consumer("orders", until="end"),
+            client.group_consumer("g", "orders"),
+            client.pop_consumer("g", "orders"),
+        ]
+        reader = client.consume("orders")
+        client.producer().send("orders", b"x")
+        next(reader)
+    for one in [*made, reader, client]:
+        one.close()
+    made[0].abort()
+
+
+_PROGRAM = """
+import sys
+from quorumlog import errors, sync
+
+class Repository:
+    def __init__(self, call):
+        self.call = call
+
+    def __del__(self):
+        try:
+            self.call()
+            print("done")
+        except errors.ClosedError:
+            print("refused")
+
+client = sync.connect(sys.argv[1])
+client.start()
+client.producer().send_batch("orders", [b"1", b"2"], queue_id=0)
+readers = [
+    client.consume("orders"),
+    client.consume("orders", group="g"),
+    client.pull_consumer("orders").batches(),
+]
+for reader in readers:
+    next(reader)
+member = client.group_consumer("h", "orders")
+next(member), next(member)
+producer = client.producer(linger_ms=60_000)
+producer.enqueue("orders", b"late")
+kept = [Repository(call) for call in (client.close, producer.close, producer.flush, client.route)]
+raise ValueError("the program's own")
+"""
+
+
+def test_a_program_that_ends_closes_what_is_open_and_ends(cluster: FakeCluster) -> None:
+    """The thread of all clients stands still from then on: whoever waits for it waits for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (1, 1), done.stderr
+    assert "the program's own" in done.stderr
+    assert sorted(done.stdout.split()) == ["done", "done", "refused", "refused"]
+    assert cluster.bodies() == [b"1", b"2", b"late"]
+    assert cluster.offsets["h", "orders", 0] == 1, "the message in hand was not processed"
 
 
 def test_many_threads_may_share_a_client(cluster: FakeCluster) -> None:

@@ -144,6 +144,7 @@ def test_a_bad_topic_is_refused(topic: str) -> None:
     with pytest.raises(TopicNameError) as caught:
         message.encode_message(topic, 0, b"")
     assert caught.value.code == "store.bad_topic"
+    assert topic in str(caught.value), "as its sender wrote it"
 
 
 def test_oversize_and_unreadable_properties_are_refused() -> None:

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import EpochStart
-from node.runtime.json_text import read_json
 from node.state.image import decode_image, encode_image
 from node.state.state import StateImage
+from quorumlog.foreign_json import read_json
 from store.errors import CorruptionError
 from store.files.checksum import crc32c
 from store.record.stamp import QueueKey

@@ -239,7 +239,10 @@ class LedgerLog:
         Never waits; the call makes the store prepare the next file. Ask before a peer's append is
         handed to the replica, and before a campaign.
         """
-        return self._ledger.has_room_at_hand(size_bytes) or self.store.has_room(size_bytes)
+        if self._ledger.has_room_at_hand(size_bytes):
+            self.store.room_error = None
+            return True
+        return self.store.has_room(size_bytes)
 
     def has_room_for(self, size_bytes: int, configurations: list[Index]) -> bool:
         """Note these indexes of configurations; return as `has_room`. SyncFailedError: stop."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from node.errors.common import NodeError
 from node.replication.raft.storage.hard_state import configuration_json, configuration_of
-from node.runtime.json_text import read_json
+from quorumlog.foreign_json import read_json
 from raft.messages import Index, SnapshotMeta
 from store.errors import PositionRangeError
 from store.files.checksum import crc32c

@@ -25,8 +25,6 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import FORWARDED
-from node.runtime.json_text import read_json
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
@@ -260,19 +258,6 @@ class GroupAdmin(Calls):
 
     async def reset(self, request: Request) -> Answer:
         """Move a group in the queues of one broker name, to a time or to an offset."""
-        answer = await self._shared.ask_leader(request, self._reset)
-        if answer.code != ResponseCode.SUCCESS or FORWARDED in request.command.ext:
-            return answer
-        # Consumers pull and commit at the node that answers for the name: at this one.
-        ext, number = request.command.ext, self._shared.number_of(request)
-        topic, group, entries = text_of(ext, "topic"), text_of(ext, "group"), []
-        for shown, offset in read_json(answer.body):
-            self._shared.resets.begin(group, topic, self._names.queue(number, shown), offset)
-            entries.append(self._shared.by_queue(topic, number, shown, offset))
-        return Answer(body=json_body({"offsetTable": table_of(entries)}))
-
-    async def _reset(self, request: Request) -> Answer:
-        """Answers the node that the tool asked, with queue id and offset of each queue."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
@@ -281,26 +266,26 @@ class GroupAdmin(Calls):
         if speaking:
             text = (
                 f"group {group[:200]!r} has members of QuorumLog's own clients, {speaking[0]!r} "
-                f"among them, whose next commit would undo this; stop them, then run 'qlog group "
-                f"reset'"
+                f"among them, which hear of it with a heartbeat; stop them first, then run 'qlog "
+                f"group reset'"
             )
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"
         stored = self._context.state.groups.get(group, {}).get(topic, {})
-        moved, rows = [], []
+        entries, rows = [], []
         turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 if to_offset < 0 and only_back:
                     offset = min(offset, stored.get(queue, offset))
-                moved.append((shown, offset))
+                entries.append(self._shared.by_queue(topic, number, shown, offset))
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
             await self._broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
-        return Answer(body=json_body(moved))
+        return Answer(body=json_body({"offsetTable": table_of(entries)}))
 
     async def clone(self, request: Request) -> Answer:
         """Have a group without members begin where another is, in the queues of one broker name:

@@ -66,7 +66,7 @@ class GroupCalls(Calls):
         self._on_producer = on_producer
         shared.clients = self.clients = Clients(lambda _: self.reports.wake(), on_left)
         self._to_tell: dict[str, asyncio.TimerHandle] = {}
-        self.reports: Final = MemberReports(
+        shared.reports = self.reports = MemberReports(
             self._context,
             self._members,
             cluster,
@@ -126,7 +126,8 @@ class GroupCalls(Calls):
         return Answer()
 
     async def members(self, request: Request) -> Answer:
-        """Return the members that share the queues of a consumer group, of every protocol."""
+        """Return the members that share the queues of a consumer group, of every protocol. Raises
+        GroupKindError if the group is read by pop."""
         group = text_of(request.command.ext, "consumerGroup")
         now_ms = self._context.clock_ms()
         members = self._members.sharing(group, now_ms)

@@ -12,7 +12,8 @@ from orjson import Fragment
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import TEXT_LENGTH_MAX
-from node.runtime.json_text import JsonLimitError, dump_json, read_bounded_json
+from node.runtime.json_text import dump_json, read_bounded_json
+from quorumlog.foreign_json import JsonLimitError
 
 DOCUMENT_SIZE_BYTES_MAX: Final = 64 * 1024
 """Body that is about one thing: a group, a subscription with 64 tags, an assignment."""

@@ -1,4 +1,4 @@
-"""The node itself for tools: what it does, how it is set, and what its names take.
+"""The node itself for tools: what it does, and how it is set.
 
 Owns the documents. Tools parse some of the values without a look, so each is there, and a number.
 A setting is changed by a restart of the node and not by a tool.
@@ -8,7 +8,7 @@ import heapq
 import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls.json_bodies import json_body
@@ -68,8 +68,6 @@ class NodeAdmin(Calls):
         """Of the node, and of its busiest topics and topics by group."""
         self._is_full = False
         """Whether there are more counters than meters: a counter without one may be old."""
-        self.closed_names: Final[set[str]] = set()
-        """Broker names that take no messages, because a person said so."""
         self._mornings: dict[str, Mornings] = {}
         for kind in _KINDS:
             self._meter(kind, "")
@@ -305,24 +303,6 @@ class NodeAdmin(Calls):
                 lines.append(f"{name}={value}")
         body = "".join(f"{line}\n" for line in lines).encode()
         return Answer(ext={"version": json_body(data_version()).decode()}, body=body)
-
-    # --- What its names take ---
-
-    async def wipe(self, request: Request) -> Answer:
-        """Have routes of this node say that a broker name takes no messages."""
-        return self._perm("wipeTopicCount", request, self.closed_names.add)
-
-    async def restore(self, request: Request) -> Answer:
-        """Have routes of this node say again that a broker name takes messages."""
-        return self._perm("addTopicCount", request, self.closed_names.discard)
-
-    def _perm(self, field: str, request: Request, change: Any) -> Answer:
-        name = text_of(request.command.ext, "brokerName")
-        if self._shared.places.group_of(name) is None:
-            text = f"no broker is named {name[:200]!r}"
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        change(name)
-        return Answer(ext={field: str(len(self._context.state.topics))})
 
 
 def _ranges_of(took: LatencyStats) -> str:

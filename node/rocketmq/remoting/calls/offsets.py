@@ -10,12 +10,13 @@ from typing import Final
 
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.known_offsets import KnownOffsets
+from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import KNOWN
+from node.rocketmq.remoting.protocol.marks import KNOWN, MOVED
 from node.state.state import INTERNAL_TOPICS
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
@@ -88,9 +89,13 @@ class OffsetCalls(Calls):
     async def fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue, by the leader."""
         answer = await self._shared.ask_leader(request, self._fetch)
-        if answer.code == ResponseCode.SUCCESS:
-            self._note(request, int(answer.ext["offset"]))
-        return answer
+        if answer.code != ResponseCode.SUCCESS or request.connection.is_node:
+            return answer
+        offset, known = int(answer.ext["offset"]), self._known(request)
+        # A member may ask for it without going there.
+        is_told = MOVED in answer.ext and offset != known.offset
+        self._note(request, known._replace(target=offset) if is_told else Known(offset))
+        return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue; where it has no offset, where it begins.
@@ -110,56 +115,88 @@ class OffsetCalls(Calls):
             if is_told or (offset and not has_begun):
                 text = f"group {group[:200]!r} has no offset of this queue"
                 raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        return Answer(ext={"offset": str(offset)})
+        moved = self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id)
+        return Answer(ext={"offset": str(offset)} | ({MOVED: "true"} if moved else {}))
 
     async def commit(self, request: Request) -> Answer:
-        """Store how far a group is, unless a person has moved it in that queue."""
-        ext, (topic, queue_id) = request.command.ext, self._queue(request)
-        group = text_of(ext, "consumerGroup")
-        if self._shared.resets.is_pending(group, topic, queue_id):
-            return Answer()  # The consumer has not noticed yet.
-        if not request.connection.is_node:
-            known = self.known.newest(request.connection, (group, topic, queue_id))
-            ext = ext | {KNOWN: str(known)}
-            request = request._replace(command=replace(request.command, ext=ext))
+        """Store how far a group is, unless others have moved it from what the client knows."""
+        ext = request.command.ext
+        if request.connection.is_node:
+            return await self._shared.ask_leader(request, self._store)
+        known = self._known(request)
+        ext = ext | {KNOWN: str(known.offset)}
+        request = request._replace(command=replace(request.command, ext=ext))
         answer = await self._shared.ask_leader(request, self._store)
         if answer.code == ResponseCode.SUCCESS:
-            self._note(request, int_of(ext, "commitOffset"))
+            self._note(request, Known(int_of(ext, "commitOffset")))
+        elif MOVED in answer.ext:
+            if known.target is None and known != Known():
+                self._note(request, known._replace(target=NOTHING))
+            answer = answer._replace(ext={})
         return answer
 
-    def _note(self, request: Request, offset: int) -> None:
-        """Remember an offset that a client knows to be stored by now."""
-        if not request.connection.is_node:
-            key = text_of(request.command.ext, "consumerGroup"), *self._queue(request)
-            self.known.note(request.connection, key, offset)
+    async def moved(self, request: Request) -> Answer | None:
+        """Return the group's offset for a pull whose client has to be told that others moved it, as
+        this node's state or the leader's answer to a commit says; None: it may read where it is."""
+        group, topic, queue_id = self._key(request)
+        state, known = self._context.state, self._known(request)
+        at = int_of(request.command.ext, "queueOffset")
+        if known.target == at:
+            self._note(request, Known(at))
+            return None
+        is_marked = state.table(MovedOffsetsTable).holds(group, topic, queue_id)
+        stored = state.groups.get(group, {}).get(topic, {}).get(queue_id)
+        if known.target is None and not (is_marked and stored != known.offset):
+            return None
+        asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
+        answer = await self._shared.ask_leader(request._replace(command=asked), self._fetch)
+        if answer.code == ResponseCode.SUCCESS:
+            offset = int(answer.ext["offset"])
+            is_new = offset != known.offset  # Else this node's state lags.
+            self._note(request, known._replace(target=offset if is_new else None))
+            return answer if is_new else None
+        return answer
+
+    def _known(self, request: Request) -> Known:
+        return self.known.of(request.connection, self._key(request))
+
+    def _key(self, request: Request) -> Key:
+        return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
+
+    def _note(self, request: Request, known: Known) -> None:
+        self.known.note(request.connection, self._key(request), known)
 
     async def _store(self, request: Request) -> Answer:
-        """Store an offset, unless it is there already: clients repeat theirs every 5 s. Raises
-        RefusedError for one that others have stored beyond what the client knows."""
+        """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that
+        others have moved from what the client knows stays, and the answer says if it went back."""
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
             return Answer()  # At its beginning.
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
         row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
-        row.newest_known = int_of(ext, KNOWN, 0)
+        row.newest_known = int_of(ext, KNOWN, NOTHING, lo=NOTHING)
         why = "which others stored; ask for the group's offset, then go back"
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         if stored == offset:
             return Answer()
-        if stored is not None and offset < stored:  # Rarely, so all members may be looked at.
+        if self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id):
+            why = "where it was moved; go on there, or have a tool reset the group"
+        elif stored is not None and offset < stored:  # Rarely: all members may be looked at.
             members, now_ms = self._broker.group_members, self._context.clock_ms()
             reader = members.reader_of(group, now_ms).get((topic, queue_id))
             if reader is not None:  # Of another protocol.
                 row.newest_known = 0
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
             elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
-                row.ClearField("newest_known")  # Without members a tool moves it.
+                row.newest_known = stored  # Without members it may be a tool's.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
-        for newer in response.newer:
+        for moved in response.moved:
             text = (
-                f"offset {offset} is not stored: group {group[:200]!r} is at {newer.offset} in "
+                f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+            # What lies beyond is read by others; what they went back to, perhaps by no member.
+            ext = {MOVED: "true"} if moved.offset < row.newest_known else {}
+            return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
         return Answer()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
+from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
@@ -51,22 +52,33 @@ _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
-    def __init__(self, shared: Shared, add_got: Callable[[str, str, int], None]) -> None:
+    def __init__(
+        self, shared: Shared, offsets: OffsetCalls, add_got: Callable[[str, str, int], None]
+    ) -> None:
         """`add_got` counts the messages that consumers get: topic, group and their number."""
         super().__init__(shared)
+        self._offsets = offsets
         self._add_got = add_got
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
         # Without a group the broker would ask for no permission.
-        self._context.check_name("consumerGroup", text_of(request.command.ext, "consumerGroup"))
+        group = text_of(request.command.ext, "consumerGroup")
+        client_id = request.connection.client_id
+        self._context.check_name("consumerGroup", group)
+        if self._shared.reports.is_refused(group, client_id):
+            text = (
+                f"client {client_id!r} gets no messages of group {group!r}; see its warnings in "
+                f"'qlog group describe {group}', or use another group"
+            )
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
         number = self._shared.number_of(request)
-        moved = self._moved(request, number)
-        if moved is not None:
-            return moved
         if FORWARDED in request.command.ext:
             # Another replica asks whether an offset is there.
             return await self._read(request, number, is_leader=True)
+        moved = await self._offsets.moved(request)
+        if moved is not None:
+            return self._told(request, number, moved)
         try:
             answer = await self._read(request, number, is_leader=False)
         except NodeError:
@@ -86,19 +98,16 @@ class Pulls(Calls):
         mark = {marks.SQL if found.is_sql else marks.TAGS: found.expression}
         return request._replace(command=replace(request.command, ext=ext | mark))
 
-    def _moved(self, request: Request, number: int) -> Answer | None:
-        """Return the answer that sends a consumer where a person moved its group; None: it was
-        not moved."""
+    def _told(self, request: Request, number: int, moved: Answer) -> Answer:
+        """Return the answer that sends a consumer to the offset of its group in an answer."""
+        if moved.code != ResponseCode.SUCCESS:
+            return moved
         ext = request.command.ext
         queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
-        topic = text_of(ext, "topic")
-        offset = self._shared.resets.take(text_of(ext, "consumerGroup"), topic, queue_id)
-        if offset is None:
-            return None
-        lo, hi = self._context.store.queue_range(topic, queue_id)
+        lo, hi = self._context.store.queue_range(text_of(ext, "topic"), queue_id)
         found = {
             "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(offset),
+            "nextBeginOffset": moved.ext["offset"],
             "minOffset": str(lo),
             "maxOffset": str(hi),
         }

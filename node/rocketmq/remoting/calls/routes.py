@@ -7,7 +7,6 @@ share of every group's queues. Source: protocol sections 5 and 16.3.
 """
 
 import re
-from collections.abc import Set
 from typing import Any, Final
 
 from node.rocketmq.cluster import GatewayCluster, Share
@@ -32,6 +31,8 @@ _INHERIT: Final = 1
 """Permission to make topics like this one."""
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """With the name of the cluster before it: the topic to which consumers send their replies."""
+_CLOSED: Final = "CLOSED_BROKER_NAMES"
+"""Namespace of the keys by which all nodes know the broker names that take no messages."""
 _ADDRESSES: Final = re.compile(rb'"brokerAddrs":\{[^}]*\}')
 _NUMBER: Final = re.compile(rb'"(\d+)":')
 STANDARD_JSON_VERSION: Final = 401
@@ -45,14 +46,11 @@ class RouteCalls(Calls):
         self,
         shared: Shared,
         cluster: GatewayCluster,
-        closed_names: Set[str],
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`closed_names` are broker names that take no messages; `has_auto_topics` says whether a
-        send makes its topic."""
+        """`has_auto_topics` says whether a send makes its topic."""
         super().__init__(shared)
-        self._closed_names = closed_names
         self._has_auto_topics = has_auto_topics
         self._cluster = cluster
         self._cluster_name = shared.context.identity.cluster_id
@@ -119,19 +117,19 @@ class RouteCalls(Calls):
     def _queues(self, share: Share, place: NamedPlace) -> dict[str, Any]:
         names = self._shared.places.names_of(share.group)
         own_count = names.queue_count(place.number, share.queue_count)
-        is_closed = place.name in self._closed_names
         return {
             "brokerName": place.name,
-            "perm": share.permission & ~PERMISSION_WRITE if is_closed else share.permission,
+            "perm": self.shown_permission(place.name, share.permission),
             "readQueueNums": own_count,
             "topicSysFlag": 0,
             # A name without a queue of its own takes messages for the queues of others.
             "writeQueueNums": max(1, own_count),
         }
 
-    def shown_permissions(self, topic: str) -> set[int]:
-        """Return the permissions that a route shows of a topic, over all broker names."""
-        return {self._queues(*row)["perm"] for row in self.places(topic)}
+    def shown_permission(self, name: str, permission: int) -> int:
+        """Return the permission that a route shows at a broker name of a topic with this one."""
+        is_closed = self._context.state.table(KeyValuesTable).has(_CLOSED, name)
+        return permission & ~PERMISSION_WRITE if is_closed else permission
 
     def shown_counts(self, topic: str) -> set[int]:
         """Return the counts of queues that a route shows of a topic, over all broker names."""
@@ -170,6 +168,25 @@ class RouteCalls(Calls):
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
         return Answer(body=json_body({"topicList": self._topic_names() if is_own else []}))
+
+    # --- Broker names that take no messages, because a person said so ---
+
+    async def wipe(self, request: Request) -> Answer:
+        """Have routes say that a broker name takes no messages."""
+        return await self._perm("wipeTopicCount", request, "takes no messages")
+
+    async def restore(self, request: Request) -> Answer:
+        """Have routes say again that a broker name takes messages."""
+        return await self._perm("addTopicCount", request, None)
+
+    async def _perm(self, field: str, request: Request, value: str | None) -> Answer:
+        name = text_of(request.command.ext, "brokerName")
+        if self._shared.places.group_of(name) is None:
+            text = f"no broker is named {name[:200]!r}"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        put = Command.PutKeyValue(namespace=_CLOSED, key=name, value=value)
+        await self._broker.own_appends.submit(Command(put_key_value=put))
+        return Answer(ext={field: str(len(self._context.state.topics))})
 
     # --- Keys and values ---
 

@@ -1,7 +1,7 @@
 """What all requests share: the broker name that a request means, its client, this node's address.
 
-Owns the way from a request to a broker name (the ext field of newer clients, else the port that
-accepted the connection, else the name of this node), and the offsets that a person moved.
+Owns the way from a request to a broker name: the ext field of newer clients, else the port that
+accepted the connection, else the name of this node.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
+from node.rocketmq.remoting.member_reports import MemberReports
 from node.rocketmq.remoting.places import Places, parsed_host
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -33,42 +34,10 @@ from store.record.check import store_timestamp
 
 _SHORT_NAME_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """Requests whose fields have one letter: the broker name is `n`."""
-PENDING_COUNT_MAX: Final = 65_536
 _FRAGMENT_SIZE_BYTES: Final = 256
 """Objects of a row of an answer, beside its bytes."""
 _Row = TypeVar("_Row")
 _log: Final = structlog.get_logger(component="remoting")
-
-
-class Resets:
-    """Offsets that a person moved, until the consumers of the group have noticed. One per gateway.
-
-    A consumer goes on where it is and commits its own offset every 5 s, so a move is pending for a
-    queue until the next pull of it is answered with the new offset; commits of the old one are
-    ignored until then. The list belongs to the node that answers for the broker name, where the
-    consumers of its queues pull and commit, and is not replicated.
-    """
-
-    def __init__(self) -> None:
-        self._pending: dict[tuple[str, str, int], int] = {}
-
-    def begin(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note a move; the oldest one is forgotten when there are too many."""
-        key = (group, topic, queue_id)
-        self._pending.pop(key, None)
-        self._pending[key] = offset
-        while len(self._pending) > PENDING_COUNT_MAX:
-            del self._pending[next(iter(self._pending))]
-
-    def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a move of a queue is pending."""
-        return (group, topic, queue_id) in self._pending
-
-    def take(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a queue was moved to, and forget it: the answer tells the consumer."""
-        if not self._pending:
-            return None
-        return self._pending.pop((group, topic, queue_id), None)
 
 
 class Shared:
@@ -76,6 +45,8 @@ class Shared:
 
     clients: Clients
     """The table of `GroupCalls`, which puts it here."""
+    reports: MemberReports
+    """Likewise."""
 
     def __init__(
         self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
@@ -85,7 +56,6 @@ class Shared:
         self.places: Final = places
         self.forwarder: Final = forwarder
         self.names: Final[BrokerNames] = places.names_of(context.identity.group)
-        self.resets: Final = Resets()
         self._own_node_address = own_node_address
         self._hosts: dict[str, Host] = {}
         """Addresses that were looked up."""

@@ -4,7 +4,8 @@ Owns the documents. Tools ask each broker name and put the answers together, so 
 its own queues, and what they order arrives once for each name: a count of queues is per name, and
 the topic gets as many for all names together. Tools also read a route, change a permission in it
 and write all of it back, some with the counts of the first name for every name: so a count that the
-route shows for any name leaves the queues of the topic as they are.
+route shows for any name leaves the queues of the topic as they are. So does a permission that the
+route shows at this very name, which may take no messages; any other is the topic's.
 """
 
 import time
@@ -39,14 +40,14 @@ class TopicAdmin(Calls):
         shared: Shared,
         own_topics: Callable[[], set[str]],
         shown_counts: Callable[[str], set[int]],
-        shown_permissions: Callable[[str], set[int]],
+        shown_permission: Callable[[str, int], int],
     ) -> None:
         """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
-        the counts of queues that the route of a topic shows, and `shown_permissions` the
-        permissions."""
+        the counts of queues that the route of a topic shows, and `shown_permission` what it shows
+        at a broker name for a permission."""
         super().__init__(shared)
         self._own_topics, self._shown_counts = own_topics, shown_counts
-        self._shown_permissions = shown_permissions
+        self._shown_permission = shown_permission
 
     async def put(self, request: Request) -> Answer:
         """Make a topic, or change it."""
@@ -58,7 +59,7 @@ class TopicAdmin(Calls):
         permission = int_of(ext, "perm", PERMISSION_ALL, hi=INT32_MAX)
         pairs = (part.partition("=") for part in ext.get("attributes", "").split(",") if part)
         message_type = _type_in({name.strip(): value.strip() for name, _, value in pairs})
-        return await self._put(text_of(ext, "topic"), count, permission, message_type)
+        return await self._put(request, text_of(ext, "topic"), count, permission, message_type)
 
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
@@ -67,18 +68,20 @@ class TopicAdmin(Calls):
             attributes = row.get("attributes")
             message_type = _type_in(attributes if type(attributes) is dict else {})
             name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
-            await self._put(name, count, permission, message_type)
+            await self._put(request, name, count, permission, message_type)
         return Answer()
 
-    async def _put(self, topic: str, count: int, permission: int, message_type: str) -> Answer:
+    async def _put(
+        self, request: Request, topic: str, count: int, permission: int, message_type: str
+    ) -> Answer:
+        name = self._names.all[self._shared.number_of(request)]
+        found = self._context.state.topics.get(topic)
+        if found is not None and permission == self._shown_permission(name, found.permission):
+            permission = found.permission
         if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
             text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        is_there = topic in self._context.state.topics
-        is_kept = is_there and max(1, count) in self._shown_counts(topic)
-        shown = self._shown_permissions(topic) if is_there else set()
-        if len(shown) > 1 and permission in shown:  # What a closed name shows is not the topic's.
-            permission = self._context.state.topics[topic].permission
+        is_kept = found is not None and max(1, count) in self._shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
             queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.

@@ -2,7 +2,8 @@
 
 Owns the window, the table of the leader's own sends, and the answer of each. Clients repeat a send,
 with the same key and at another broker name, when its answer was lost. What an earlier leader
-stored is found in the key index; a key that is older than the window is a new message. Keys are
+stored is found in the key index; a key that is older than the window is a new message, and so is
+one of a topic that was deleted and made again. Keys are
 known whichever address repeats them, and a full table forgets those of the address that sent most.
 """
 
@@ -52,6 +53,14 @@ class Pending(NamedTuple):
     """Sizes of the records in bytes."""
     host: Host
     """This node, for message ids."""
+
+    def is_before(self, origin: int) -> bool:
+        """Whether the message is stored before a position of the log. One that is under way comes
+        behind the beginning of its topic: entries are applied in order, and answered then."""
+        done = self.future
+        if not done.done() or done.cancelled() or done.exception() is not None:
+            return False
+        return done.result().position < origin
 
     def current_answer(self) -> Answer:
         """Return the answer of a send that is done. Raises what it failed with."""
@@ -132,6 +141,8 @@ class UniqueKeys:
         send = self._sends.get((topic, key if len(key) <= _KEY_LENGTH_MAX else _digest(key)))
         if send is None or send.at_ms < self._unix_ms() - self.window_ms:
             return None
+        if send.pending.is_before(self._context.origin(topic)):
+            return None  # Stored in a topic that was deleted; this one has the name again.
         self.repeated_total += 1
         return send.pending._replace(key=key)
 

@@ -15,6 +15,8 @@ SQL: Final = "__QL_SQL"
 """Ext fields of a pull: what its client reads, as its heartbeat told the node that forwards it."""
 KNOWN: Final = "__QL_KNOWN"
 """Ext field of a commit: the newest offset that its client knows to be stored."""
+MOVED: Final = "__QL_MOVED"
+"""Ext field of an answer about a group's offset: others have moved it, for a commit back."""
 ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"

@@ -153,7 +153,7 @@ async def test_members_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_members_are_charged_to_who_speaks_for_them(tmp_path: Path) -> None:
-    accounts = Accounts({Kind.MEMBERS: Limit("members", 6, 6_000, connection_part=1)})
+    accounts = Accounts({Kind.MEMBERS: Limit("members", 6, 7_000, connection_part=1)})
     other, flood = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
     limits = Limits(heartbeat_ms=5, session_ms=10)
     async with node_at(tmp_path, topics=TOPICS, limits=limits) as node:
@@ -364,7 +364,7 @@ async def test_an_offset_of_a_member_that_was_away_is_left_out(tmp_path: Path) -
         ]
         request = CommitOffsetsRequest(group="g", offsets=rows)
         answer = await node.broker.groups.commit_offsets(request)
-        assert [(row.topic, row.queue_id, row.offset) for row in answer.newer] == [
+        assert [(row.topic, row.queue_id, row.offset) for row in answer.moved] == [
             ("orders", 0, 20)
         ]
         stored = node.broker.context.state.groups["g"]

@@ -112,6 +112,8 @@ async def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path
         ({"group": "no/good"}, errors.BadRequestError, "node.bad_request"),
         ({"invisible_ms": 43_200_001}, errors.BadRequestError, "node.bad_request"),
         ({"tags": [""]}, errors.BadRequestError, "node.bad_request"),
+        ({"tags": ["a || b"]}, errors.BadRequestError, "node.bad_request"),
+        ({"tags": ["*"]}, errors.BadRequestError, "node.bad_request"),
         ({"tags": [str(n) for n in range(65)]}, errors.BadRequestError, "node.bad_request"),
         ({"attempt_id": "x" * 65}, errors.BadRequestError, "node.bad_request"),
         ({"cluster_id": "other"}, errors.WrongClusterError, "node.wrong_cluster"),

@@ -106,6 +106,8 @@ async def test_bad_questions_are_refused(tmp_path: Path) -> None:
         ({"offset": -1}, "node.bad_request"),
         ({"tags": [""]}, "node.bad_request"),
         ({"tags": ["x"] * 65}, "node.bad_request"),
+        ({"tags": ["a", "b||c"]}, "node.bad_request"),
+        ({"tags": ["*"]}, "node.bad_request"),
         ({"consistency": 9}, "node.bad_request"),
         ({"cluster_id": "other"}, "node.wrong_cluster"),
         ({"topic": "secret"}, "node.topic_not_readable"),

@@ -152,7 +152,7 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
         ({OFFSETS: "[" * 65 + "]" * 65}, "nested more than 64 deep"),
         ({TOPICS: '{"topicConfigTable":{"a":{"perm":6,"writeQueueNums":1e999}}}'}, "not such a"),
         ({OFFSETS: '{"offsetTable":{"orders@g":{0:1e999}}}'}, "not such a table"),
-        ({TOPICS: '{"topicConfigTable":{"a":{}}}'}, "not such a table"),
+        ({TOPICS: '{"topicConfigTable":{"a":{}}}'}, "topics.json: a: writeQueueNums is missing"),
         ({TOPICS: topics_of(**{"no name": 1})}, "no name"),
         ({TOPICS: topics_of(orders=3)}, "can only grow"),
         ({TOPICS: topics_of(wide=2_000)}, "queues of a topic"),
@@ -161,7 +161,8 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
         ({OFFSETS: '{"offsetTable":{"orders@g":{0:4}}}'}, "behind the end"),
         ({OFFSETS: '{"offsetTable":{"nowhere@g":{0:0}}}'}, "does not exist"),
         ({OFFSETS: '{"offsetTable":{"orders@g":{9:0}}}'}, "has no queue 9"),
-        ({OFFSETS: '{"offsetTable":{"orders":{0:0}}}'}, "not such a table"),
+        ({OFFSETS: '{"offsetTable":{"orders":{0:0}}}'}, "orders: it is not TOPIC@GROUP"),
+        ({TOPICS: '{"topicConfigTable":{"a":{},"a":{}}}'}, "'a' is there twice"),
     ],
 )
 async def test_a_bad_row_refuses_the_whole_import(
@@ -175,6 +176,44 @@ async def test_a_bad_row_refuses_the_whole_import(
         assert len(done.refusals) == 1
         assert reason in done.refusals[0]
         assert node.machine.image() == before
+
+
+WRONG: tuple[Any, ...] = (None, [], {}, "6", 1.5, True, -1, 2**63, "\ud800")
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+async def test_a_value_of_another_kind_is_refused_with_file_entry_and_field(
+    tmp_path: Path, value: Any
+) -> None:
+    topic: Any = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+    of_group = ("groupName", "retryMaxTimes", "consumeEnable", "groupRetryPolicy")
+    rows: list[tuple[str, str, Any]] = [
+        *((TOPICS, f, {**topic, f: value}) for f in (*topic, "topicName", "attributes")),
+        *((GROUPS, field, {field: value}) for field in of_group),
+        (OFFSETS, "0", {"0": value}),
+        *((file, "the entry", value) for file in (TOPICS, GROUPS, OFFSETS)),
+    ]
+    right: list[tuple[Any, str, str]] = [
+        *((None, file, f) for file, f in ((TOPICS, "topicName"), (TOPICS, "attributes"))),
+        *((None, GROUPS, field) for field in of_group),
+        *(({}, GROUPS, field) for field in ("groupRetryPolicy", "the entry")),
+        *(({}, file, f) for file, f in ((TOPICS, "attributes"), (OFFSETS, "the entry"))),
+        (True, GROUPS, "consumeEnable"),
+    ]
+    name_of = {TOPICS: "topicConfigTable", GROUPS: "subscriptionGroupTable", OFFSETS: "offsetTable"}
+    async with node_at(tmp_path, topics={"x": 1}) as node:
+        for file, field, row in rows:
+            entry = "x@g" if file == OFFSETS else "x"
+            text = json.dumps({name_of[file]: {entry: row}})
+            done = await imported(node, {file: text}, is_dry_run=True)
+            is_empty_topic = (value, file, field) == ({}, TOPICS, "the entry")
+            said = "writeQueueNums" if is_empty_topic else field
+            wanted = [] if (value, file, field) in right else [f"{file}: {entry}: {said} is "]
+            assert [one[: len(wanted[0])] for one in done.refusals] == wanted, (field, value)
+        for file, name in name_of.items():
+            if value != {}:
+                done = await imported(node, {file: json.dumps({name: value})}, is_dry_run=True)
+                assert f"{file}: not such a table: {name} is " in done.refusals[0]
 
 
 async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -> None:

@@ -113,3 +113,23 @@ async def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: 
                 leader.append(batch(0, 1), accept)
         assert len(traceback.extract_tb(error.__traceback__)) < 5
         assert leader.log.store.counters.store_full_count == 20
+
+
+async def test_a_node_without_room_says_why_it_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with drivers(tmp_path) as cluster:
+        leader = await cluster.leader()
+        full = next(one for node, one in cluster.nodes.items() if node != leader.node_id)
+        store = full.log.store
+        monkeypatch.setattr(full.log._ledger, "has_room_at_hand", lambda _: False)
+        error = StoreFullError("/disk", 1, 0)
+
+        def poll(_count: int) -> None:
+            raise error
+
+        monkeypatch.setattr(store, "_poll_files", poll)
+        await eventually(lambda: "cannot lead: its log has no room" in caplog.text, "the reason")
+        assert store.room_error is error
+        monkeypatch.undo()
+        await eventually(lambda: store.room_error is None, "room again")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import struct
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from node.rocketmq.remoting.protocol.codes import REFUSED, SENT, RequestCode, ResponseCode
 from node.rocketmq.remoting.reference import table
-from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
 from tests.node.rocketmq.remoting.clients import (
@@ -243,10 +244,11 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         moved = await client.ask(RESET, order | {"bname": "g0-n1"})
         table = by_queue(document(moved.body)["offsetTable"])
         assert table == {("g0-n1", 0): 0, ("g0-n1", 1): 0}
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        tool = await gateway.client()
+        assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})  # It has not noticed yet.
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "4"})  # It has not noticed yet.
+        assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
         told = await client.pull(1, 3)
         assert (told.code, told.ext["nextBeginOffset"]) == (21, "0")
         assert (await client.pull(1, 0)).code == 0
@@ -257,6 +259,13 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
         assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+
+        topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
+        await topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
+        assert (await client.pull(1, 3)).code == 19
 
 
 async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
@@ -294,6 +303,36 @@ async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> 
         await client.ask(RESTORE, {"brokerName": "g0-n2"})
         assert await perms() == [6, 6, 6]
         assert (await client.ask(WIPE, {"brokerName": "x"})).code == 1
+
+
+@pytest.mark.parametrize("closed", NAMES)
+async def test_a_permission_is_what_a_person_sets_and_not_what_a_closed_name_shows(
+    tmp_path: Path, closed: str
+) -> None:
+    """A view that is written back at its own name changes nothing; a permission that is set at
+    each name, as updateTopicPerm does, is stored."""
+    async with gateway_at(tmp_path) as gateway:
+        client, state = await gateway.client(), gateway.node.broker.context.state
+
+        async def put(name: str, permission: int) -> int:
+            ext = {"topic": "orders", "readQueueNums": "2", "writeQueueNums": "2", "bname": name}
+            assert (await client.ask(PUT_TOPIC, ext | {"perm": str(permission)})).code == 0
+            row = {"topicName": "orders", "perm": permission, "readQueueNums": 2}
+            body = json.dumps({"topicConfigList": [row]}).encode()
+            assert (await client.ask(PUT_TOPICS, {"bname": name}, body=body)).code == 0
+            return state.topics["orders"].permission
+
+        await client.ask(WIPE, {"brokerName": closed})
+        for before, after in product((6, 4, 2), repeat=2):
+            create = CreateTopicRequest(topic="orders", permission=before)
+            await gateway.node.broker.topics.create_topic(create)
+            route = document((await client.ask(ROUTE, {"topic": "orders"})).body)["queueDatas"]
+            assert {row["brokerName"]: row["perm"] for row in route}[closed] == before & ~2
+            for row in route:
+                assert await put(row["brokerName"], row["perm"]) == before
+            for name in NAMES:
+                found = await put(name, after)
+            assert found == after
 
 
 async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> No
         refused = await node.ask(SEND, fields)
         assert (refused.code, "header" in str(refused.remark)) == (SYSTEM_ERROR, True)
         marks = {FORWARDED: "10.1.2.3:9", NAME: "1"}
-        for known in ("-1", str(1 << 63), "x"):
+        for known in ("-2", str(1 << 63), "x"):
             ext = {"topic": "orders", "queueId": "0", "consumerGroup": "g", "commitOffset": "0"}
             refused = await node.ask(COMMIT, ext | marks | {KNOWN: known})
             assert (refused.code, KNOWN in str(refused.remark)) == (INVALID, True)

@@ -27,7 +27,8 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode
 from node.rocketmq.remoting.protocol.command import Command, decode
 from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
-from node.runtime.json_text import DEPTH_MAX, VALUE_COUNT_MAX
+from node.runtime.json_text import VALUE_COUNT_MAX
+from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
 from tests.node.rocketmq.remoting.test_admin import document

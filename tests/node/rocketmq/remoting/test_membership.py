@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from node.broker.groups.filters import comparable
 from node.broker.groups.members import MemberKind, Reported
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
@@ -22,6 +24,8 @@ from quorumlog.pb.consumer_pb2 import (
     LeaveGroupRequest,
 )
 from quorumlog.pb.pop_pb2 import ReceiveRequest
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
+from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffsets
 from tests.node.rocketmq.remoting.clients import (
     COMMIT,
     GET_OFFSET,
@@ -37,14 +41,16 @@ from tests.node.transaction_calls import begun, round_of
 from tests.patience import eventually
 
 GROUP = "readers"
+RETRY_TOPIC = f"%RETRY%{GROUP}"
+FIRST = RetryMessage(topic="orders", queue_id=0, offset=0)
 CHECK, ASSIGNMENT = 39, 400
 SETTLED_MS = 60_000
 
 
-async def beat(gateway: Gateway, client_id: str) -> HeartbeatResponse:
+async def beat(gateway: Gateway, client_id: str, *, is_new: bool = False) -> HeartbeatResponse:
     """Register a client of QuorumLog's own protocol."""
     asked = HeartbeatRequest(
-        group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster"
+        group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster", is_new=is_new
     )
     return await gateway.node.broker.groups.heartbeat(asked)
 
@@ -76,17 +82,22 @@ async def test_each_queue_has_one_reader_in_a_group_of_two_protocols(
 ) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
+        await client.send()
+        again = RetryLaterRequest(group=GROUP, messages=[FIRST], cluster_id="cluster")
+        await gateway.node.broker.retry.retry_later(again)
         await client.heartbeat("m@1", group=GROUP)
         await client.heartbeat("n@1", group=GROUP)
         await client.heartbeat("o@1", GROUP, "bills")  # Its part of orders is read, too.
         for client_id in others:
             await beat(gateway, client_id)
         read = await part_of(client, "m@1") + await part_of(client, "n@1")
+        given_back = list[int]()  # Which no classic one subscribes to.
         for client_id in others:
             found = await beat(gateway, client_id)
             assert found.is_divided
             read += [queue.queue_id for queue in found.queues if queue.topic == "orders"]
-        assert sorted(read) == [0, 1, 2, 3]
+            given_back += [queue.queue_id for queue in found.queues if queue.topic == RETRY_TOPIC]
+        assert (sorted(read), given_back) == ([0, 1, 2, 3], [0])
         assert await listed(client) == sorted([*others, "m@1", "n@1", "o@1"])
 
 
@@ -212,6 +223,8 @@ async def test_no_commit_undoes_what_others_stored(tmp_path: Path) -> None:
             assert await commit(member, 8) == (0, "8")
             assert await commit(again, 2) == (1, "8"), "of one that is no member"
             assert await commit(member, 5) == (0, "5"), "its own it may set back"
+            assert await commit(other, 6) == (1, "5"), "others went back from what it knows"
+            await other.ask(GET_OFFSET, queue)
             assert await commit(other, 6) == (0, "6")
             assert await commit(member, 4) == (1, "6"), "others stored beyond what it knows"
             await member.ask(GET_OFFSET, queue)
@@ -257,7 +270,10 @@ async def test_members_that_pop_and_members_that_share_keep_out_of_each_others_g
         with pytest.raises(GroupKindError, match="by pop"):
             await beat(gateway, "a")
         await client.heartbeat("n@1", group=GROUP)
-        assert members.popping(GROUP, SETTLED_MS) == ["m@1", "n@1"], "as the first one does"
+        assert members.popping(GROUP, SETTLED_MS) == ["m@1"]
+        query["clientId"] = "n@1"
+        assert (await client.ask(ASSIGNMENT, body=json.dumps(query).encode())).code == 0
+        assert members.popping(GROUP, SETTLED_MS) == ["m@1", "n@1"], "as soon as it tells"
         await client.close()
         await eventually(lambda: not members.clients_of(GROUP, 0), "they left")
         await beat(gateway, "a")
@@ -352,7 +368,7 @@ async def test_no_stranger_changes_how_others_read(tmp_path: Path) -> None:
             await stranger.ask(ASSIGNMENT, body=json.dumps(query).encode())
         assert members.sharing(GROUP, 0) == ["m@1"]
         await client.ask(ASSIGNMENT, body=json.dumps(query | {"clientId": "m@1"}).encode())
-        assert members.sharing(GROUP, 0) == []
+        assert members.popping(GROUP, 0) == ["m@1"]
 
 
 async def test_a_group_with_too_many_members_keeps_no_other_from_being_reported(
@@ -383,3 +399,110 @@ async def test_a_report_has_once_what_members_read_and_fits_its_frame(tmp_path: 
             assert (len(row.readings), row.ByteSize() < 2 << 20) == (count, True)
             readings = {id(one) for one in member_reports._reported(row).filters.values()}
             assert len(readings) == count
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(
+    tmp_path: Path, is_away: bool
+) -> None:
+    """Of a group that others read by pop, whichever node it talks to, and at a new leader."""
+    async with pair_at(tmp_path) as (leader, follower):
+        node, reports = leader.node, follower.remoting.groups.reports
+        members, broker = node.broker.group_members, node.broker
+        receive = ReceiveRequest(group=GROUP, topic="orders", queue_id=-1, client_id="p")
+        client = await follower.client()
+        await client.send()
+        queue = {"consumerGroup": GROUP, "topic": "orders", "queueId": "0", "bname": "g0-n1"}
+        rows = [GroupOffset(topic="orders", queue_id=0, offset=1, newest_known=0)]
+        consumed = ConsumedOffsets(group=GROUP)
+        consumed.offsets.add(topic="orders", queue_id=0, expected=-1, offset=1)
+        await broker.pop.receive(receive)
+        await client.heartbeat("m@1", GROUP)
+        for is_new in (False, True):
+            node.driver.term += is_new
+            if is_new:
+                await reports.round()
+                with pytest.raises(
+                    NotReadyError
+                ):  # One that the old leader refused, and tries again.
+                    await beat(leader, "s", is_new=True)
+                with pytest.raises(NotReadyError):
+                    await broker.pop.receive(receive)
+                node.clock.now_ms += Limits().group_settle_ms
+                await reports.round()
+                with pytest.raises(GroupKindError, match="by pop"):
+                    await beat(leader, "s", is_new=True)
+                members.leave(GROUP, "s", node.clock.now_ms)
+            (warning,) = (await broker.pop.receive(receive)).warnings
+            assert "m@1 would read in another way" in warning
+            for code in (MEMBERS, COMMIT):
+                answer = await client.ask(code, queue | {"commitOffset": "1"})
+                assert "by pop" in (answer.remark or "")
+            assert (await client.pull(0, 0)).code == ResponseCode.NO_PERMISSION
+            with pytest.raises(GroupKindError):
+                await broker.groups.commit_offsets(
+                    CommitOffsetsRequest(group=GROUP, offsets=rows, cluster_id="cluster")
+                )
+            with pytest.raises(GroupKindError):
+                await broker.consumed.commit_consumed(
+                    CommitConsumedRequest(consumed=consumed, cluster_id="cluster")
+                )
+            with pytest.raises(GroupKindError):
+                await broker.retry.retry_later(
+                    RetryLaterRequest(
+                        group=GROUP, messages=[FIRST], offsets=rows, cluster_id="cluster"
+                    )
+                )
+        if is_away:  # The next leader never hears of the others.
+            node.driver.term += 1
+            await reports.round()
+            node.clock.now_ms += Limits().group_settle_ms
+        members.leave(GROUP, "p", node.clock.now_ms)
+        await reports.round()
+        found = await listed(client), (await client.pull(0, 0)).code
+        assert found == (["m@1"], ResponseCode.PULL_NOT_FOUND)
+        assert members.warnings_of(GROUP, node.clock.now_ms) == []
+        await beat(leader, "a")
+
+
+async def test_a_client_over_the_limit_is_refused_until_there_is_room(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, limits=Limits(group_member_count_max=1)) as gateway:
+        first, client = await gateway.client(), await gateway.client()
+        await client.send()
+        await first.heartbeat("a@1", GROUP)
+        await client.heartbeat("b@1", GROUP)
+        assert (await client.pull(0, 0)).code == ResponseCode.NO_PERMISSION
+        assert "b@1" in gateway.node.broker.group_members.warnings_of(GROUP, 0)[0]
+        await first.close()
+        reports = gateway.remoting.groups.reports
+        await eventually(lambda: not reports.is_refused(GROUP, "b@1"), "there is room")
+        assert (await listed(client), (await client.pull(0, 0)).code) == (["b@1"], 0)
+
+
+@pytest.mark.parametrize("kind", ["sharing", "classic", "popping"])
+async def test_unlike_filters_are_told_whoever_has_them(tmp_path: Path, kind: str) -> None:
+    """And alike ones are not, however they are written, and however long they are."""
+    async with gateway_at(tmp_path) as gateway:
+        broker, client = gateway.node.broker, await gateway.client()
+        long = [f"tag-{number:02}" for number in range(20)]
+        cases = [(["y", "x"], "x||y"), (long, "||".join(long[::-1])), (["x"], "y"), ([], "y")]
+        for number, (tags, expression) in enumerate(cases):
+            told: dict[str, Any] = {"group": f"g{number}", "client_id": "a", "tags": tags}
+            told["cluster_id"] = "cluster"
+            if kind == "popping":
+                asked = ReceiveRequest(topic="orders", queue_id=-1, **told)
+                await broker.pop.receive(asked)
+                kinds = {"m@1": MemberKind.POPPING}
+                filters = {"m@1": {"orders": comparable(expression.split("||"), "")}}
+                groups = {asked.group: Reported(kinds, filters)}
+                broker.group_members.report(7, groups, gateway.node.clock.now_ms, is_whole=True)
+                warnings = (await broker.pop.receive(asked)).warnings
+            else:
+                beat = HeartbeatRequest(topics=["orders"], **told)
+                await broker.groups.heartbeat(beat)
+                if kind == "classic":
+                    await client.heartbeat("m@1", beat.group, "orders", tags=expression)
+                else:
+                    beat.client_id, beat.tags[:] = "b", expression.split("||")
+                warnings = (await broker.groups.heartbeat(beat)).warnings
+            assert ["in unlike ways" in text for text in warnings] == [True] * (number > 1)

@@ -39,9 +39,8 @@ MESSAGE_COUNT, TRANSACTION_COUNT = 60, 10
 HALF, COMMIT, ROLLBACK = 4, "8", "12"
 COMMIT_OFFSET, NOTHING_NEW, POP = 15, 19, 200_050
 ROOT: Final = Path(__file__).resolve().parents[4]
-KEPT: Final = {"closed_names", "_closed_names", "_meters", "_got", "_pending"}
-"""What administration closed; counters of topics that exist, and moves of offsets that no consumer
-has noticed."""
+KEPT: Final = {"_meters", "_got", "_pending"}
+"""Counters of topics that exist, and moves of offsets that no consumer has noticed."""
 HELD: Final = {
     Kind.CALLS: Limit("calls under way", 128, 16 * MIB),
     Kind.DOCUMENTS: Limit("documents", size_bytes_max=4 * MIB, connection_part=8),

@@ -13,6 +13,7 @@ from node.errors.common import NodeError
 from node.rocketmq.remoting.calls import unique_keys
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.runtime.turn import Turn
+from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.errors import Outcome, StoreError
 from tests.node.rocketmq.remoting.clients import SEND, ClassicClient, gateway_at, send_fields
 from tests.patience import eventually
@@ -54,6 +55,35 @@ async def test_the_next_leader_knows_what_was_stored(tmp_path: Path) -> None:
         assert again.ext["msgId"] == first.ext["msgId"]
         assert again.ext["queueOffset"] == first.ext["queueOffset"] == "0"
         assert await stored(client) == 1
+
+
+@pytest.mark.parametrize("knows", ["the table", "the index", "a send under way"])
+async def test_a_key_of_a_deleted_topic_is_new_in_the_next_one_of_its_name(
+    tmp_path: Path, knows: str
+) -> None:
+    async with gateway_at(tmp_path, settings=settings(tmp_path)) as gateway:
+        client, driver, topics = (
+            await gateway.client(),
+            gateway.node.driver,
+            gateway.node.broker.topics,
+        )
+        driver.is_holding = knows == "a send under way"
+        old = asyncio.create_task(client.send(b"old", UNIQ_KEY="A"))
+        if driver.is_holding:
+            await eventually(lambda: driver.pending, "the send")
+            driver.release()
+        first = await old
+        await topics.delete_topic(DeleteTopicRequest(topic="orders"))
+        await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
+        if knows == "the index":
+            driver.lose()
+            driver.lead()
+        answers = [await client.send(b"new", UNIQ_KEY="A") for _ in range(2)]
+        ids = {answer.ext["msgId"] for answer in answers}
+        assert len(ids) == 1, "stored once in the new topic"
+        assert first.ext["msgId"] not in ids
+        lo, hi = gateway.node.log.store.reads.queue_range("orders", 0)
+        assert hi - lo == 1
 
 
 async def test_a_send_under_way_is_waited_for_and_one_that_failed_is_new(tmp_path: Path) -> None:
@@ -119,7 +149,8 @@ async def test_a_key_is_new_again_only_after_what_stored_nothing() -> None:
         return ()
 
     store = SimpleNamespace(newest_by_key=newest_by_key)
-    keys = UniqueKeys(cast("Context", SimpleNamespace(store=store)), 60_000, lambda: 90_000)
+    context = SimpleNamespace(store=store, origin=lambda _topic: 0)
+    keys = UniqueKeys(cast("Context", context), 60_000, lambda: 90_000)
     for kind in kinds:
         asked.clear()
         keys.begin()
@@ -153,7 +184,8 @@ async def test_the_table_costs_as_much_for_many_addresses_as_for_one(
         return looked[-1]
 
     monkeypatch.setattr(unique_keys, "_key_count", count_of)
-    keys = UniqueKeys(cast("Context", None), 60_000, lambda: now_ms)
+    context = SimpleNamespace(origin=lambda _topic: 0)
+    keys = UniqueKeys(cast("Context", context), 60_000, lambda: now_ms)
     future = asyncio.get_running_loop().create_future()
     pending = Pending(future, 0, "", [1], ("127.0.0.1", 1))
     for number in range(1_000):

@@ -33,7 +33,7 @@ def reports(**found: Digest) -> Reports:
         ({"n1": A, "n2": A, "n3": B, "n4": B}, (1, 2, 3, 4), None),
         ({"n1": A, "n8": B, "n9": B}, (1, 2, 3), None),
         ({"n1": A, "n2": A, "n8": B, "n9": B}, (1, 2, 3), A),
-        ({"n1": A, "n2": A._replace(form=2)}, (1, 2, 3), None),
+        ({"n1": A, "n2": A._replace(form=A.form + 1)}, (1, 2, 3), None),
         ({"n1": A, "n2": LATER, "n3": LATER}, (1, 2, 3), None),
         ({}, (1, 2, 3), None),
     ],
