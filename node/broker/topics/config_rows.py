@@ -41,11 +41,11 @@ def row_of(table: Json, name: str, own_name: str) -> Json:
     return row
 
 
-def number_in(row: Mapping[str, Any], name: str, hi: int = _INT32_MAX) -> int:
+def number_in(row: Mapping[str, Any], name: str, hi: int = _INT32_MAX, lo: int = 0) -> int:
     """Return a whole number. Raises ValueError."""
     value = row.get(name)
-    if type(value) is not int or not 0 <= value <= hi:
-        raise _wrong(name, value, f"a whole number from 0 to {hi}")
+    if type(value) is not int or not lo <= value <= hi:
+        raise _wrong(name, value, f"a whole number from {lo} to {hi}")
     return value
 
 
@@ -65,7 +65,7 @@ def group_in(row: Json, forbidden: Json) -> SubscriptionSettings:
         elif theirs in row and type(row[theirs]) is not bool:
             raise _wrong(theirs, row[theirs], "true or false")
     for topic in forbidden:
-        number_in(forbidden, topic)
+        number_in(forbidden, topic, lo=-_INT32_MAX - 1)  # All bits are -1.
     return settings_in(row, forbidden)
 
 

@@ -72,7 +72,7 @@ class MovedOffsetsTable(Table):
 
 
 def _by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    by_topic: dict[str, set[int]] = {}
     for topic, queue_id in queues:
-        found.setdefault(topic, set()).add(queue_id)
-    return found
+        by_topic.setdefault(topic, set()).add(queue_id)
+    return by_topic
