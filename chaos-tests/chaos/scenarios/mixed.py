@@ -59,6 +59,11 @@ class _Group:
 
     # --- Members ---
 
+    @property
+    def member_count(self) -> int:
+        """Members whose processes run."""
+        return len(self._processes)
+
     async def join(self, kind: str) -> None:
         """Start a member."""
         name = f"{kind}-{len(self.history.lines)}"
@@ -202,6 +207,8 @@ async def _kill_follower(x: ScenarioContext) -> None:
 
 async def _change(x: ScenarioContext, group: _Group, what: str, which: str, home: int) -> None:
     if which in KINDS:
+        if what != "join" and group.member_count == 1:
+            await group.join(which)  # Without a member no queue would have a reader.
         x.inject(f"{what}-member", which)
         await (group.join(which) if what == "join" else group.end(which, is_killed=what == "kill"))
         return
