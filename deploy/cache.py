@@ -97,7 +97,7 @@ def _java_client(folder: str) -> Callable[[Path], None]:
 
     def make(directory: Path) -> None:
         pom = OFFICIAL / folder / "pom.xml"
-        lines = r"<client\.(?:older|middle|newest)>(.+)</client"
+        lines = r"<client\.(?:older|middle|recent|newest)>(.+)</client"
         for version in re.findall(lines, pom.read_text("utf-8")):
             at = directory / version
             _copy_jars(pom, at / "lib", f"-Dclient.version={version}")

@@ -459,6 +459,7 @@ class Node:
             self._node_proof(),
             self.rocketmq.clients,
             self.rocketmq.forwarder.questions,
+            self.admin.node_status,
             node_address=self.address,
             addresses=self.remoting_addresses,
             name_count=self.settings.rocketmq_name_count,

@@ -17,7 +17,7 @@ from tests.node.rocketmq.remoting.clients import ONEWAY, RESPONSE, binary_frame,
 TOPICS: Final = ("strange0", "strange1")
 GROUPS: Final = ("odd0", "odd1", "odd2")
 CLIENTS: Final = ("c@0", "c@1", "c@2")
-_NAME: Final = "g0.n1"
+_NAME: Final = "g0-n1"
 
 Random = random.Random
 Draw = Callable[[Random], Any]
@@ -225,7 +225,7 @@ _BORDERS: Final = (
 )
 _TEXTS: Final = (
     *("%RETRY%odd0", "%DLQ%odd0", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x", "a/../b", "\x1b[2J"),
-    *("\x00", "\ud800", "ä😀", "a\x01b\x02c", "g0.n9", "10.1.2.3:9", "nonsense", "true", "(" * 200),
+    *("\x00", "\ud800", "ä😀", "a\x01b\x02c", "g0-n9", "10.1.2.3:9", "nonsense", "true", "(" * 200),
 )
 _DEEP: Final = b'{"a":' * 3_000 + b"1" + b"}" * 3_000
 

@@ -25,7 +25,7 @@ TOPIC: Final = "stalls"
 QUEUE_COUNT: Final = 1_024
 TOPIC_COUNT: Final = 4_000
 GROUP: Final = "readers"
-NAME: Final = "g0.n1"
+NAME: Final = "g0-n1"
 _SQL_SIZE: Final = 4_096
 _APPEND_SIZE_BYTES: Final = 3_900_000
 _TINY: Final = "".join(f"{n:04x}\x01v\x02" for n in range(4_600))[: fmt.PROPERTIES_SIZE_BYTES_MAX]
@@ -185,6 +185,10 @@ def classic(number: int) -> Iterator[Input]:
         (codes.GET_BROKER_RUNTIME_INFO, {}),
         (codes.GET_BROKER_CONFIG, {}),
         (codes.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC}),
+        (codes.GET_BROKER_CONSUME_STATS, {"isOrder": "false", **name}),
+        (codes.QUERY_CONSUME_QUEUE, {**queue, "index": "0", "count": "1024"}),
+        (codes.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": f"d{number}", **name}),
+        (codes.GET_BROKER_HA_STATUS, {}),
     ):
         yield Input(code, ext)
 

@@ -55,6 +55,15 @@ class RocketMqOffError(NodeError):
     )
 
 
+class NotServedError(NodeError):
+    """RocketMQ has this request, and a cluster here does not serve it: the message says why, and
+    what to use instead. The request had no effect."""
+
+    code, status = "node.not_served", "UNIMPLEMENTED"
+    text = "{reason}"
+    reason: str
+
+
 class UnimplementedError(NodeError):
     """The node knows no such method of framed calls: it is older than the client. The call had no
     effect; the same call over gRPC may exist."""

@@ -127,8 +127,9 @@ class CallConversation:
 
     # --- Frames ---
 
-    def on_frame(self, _kind: int, header: bytes, body: bytes) -> None:
+    def on_frame(self, _kind: int, header: bytes, body: bytes | None) -> None:
         """Begin the call of a frame, or cancel one. Raises FrameFault."""
+        assert body is not None, "only frames of RocketMQ's protocol are skipped"
         try:
             method, flags, reserved, opaque, timeout_ms = _unpack(header)
         except struct.error:

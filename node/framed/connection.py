@@ -42,8 +42,9 @@ class Conversation(Protocol):
         """Calls under way."""
         ...
 
-    def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
-        """Take a frame. Raises FrameFault: the connection is closed."""
+    def on_frame(self, kind: int, header: bytes, body: bytes | None) -> None:
+        """Take a frame, without a body if it is over the limit. Raises FrameFault: the connection
+        is closed."""
         ...
 
     def on_closed(self) -> None:

@@ -26,8 +26,12 @@ JSON_KIND: Final = 0
 ROCKETMQ_KIND: Final = 1
 """Kinds of RocketMQ's remoting protocol."""
 
-Frame = tuple[int, bytes, bytes]
-"""Kind of header, header, body."""
+SKIPPED_LENGTH_MAX: Final = 16 << 20
+"""Of a frame of RocketMQ's that is too large: its call is refused, and its connection goes on. The
+brokers of RocketMQ close the connection of a longer one."""
+
+Frame = tuple[int, bytes, bytes | None]
+"""Kind of header, header, body; None: the body is over the limit, and is skipped."""
 
 
 class FrameFault(Exception):  # noqa: N818 - the sender's, and never an error that a caller gets.
@@ -73,7 +77,7 @@ class FramedParser:
     Invariant: the frames found are the same however the stream was cut into reads.
     """
 
-    __slots__ = ("_at", "_header_max", "_kinds", "_length_max", "_scratch", "rest")
+    __slots__ = ("_at", "_header_max", "_kinds", "_length_max", "_scratch", "_skip_count", "rest")
 
     def __init__(self, scratch: memoryview, kinds: Collection[int], limits: FramedLimits) -> None:
         """`scratch` is where the bytes are when `take` is called. Others write into it as well,
@@ -86,6 +90,8 @@ class FramedParser:
         """The bytes that were not handed out; empty after exactly whole frames."""
         self._at = 0
         """Bytes of `rest` before this one belong to frames that were handed out."""
+        self._skip_count = 0
+        """Bytes of a skipped body that are still to come; `rest` has its prefix until then."""
 
     def widen(self, size_bytes: int) -> None:
         """Take frames and headers that are larger than the limits by so much."""
@@ -102,7 +108,12 @@ class FramedParser:
         if self._at:
             del self.rest[: self._at]
             self._at = 0
-        self.rest += self._scratch[:count]
+        skipped = min(self._skip_count, count)
+        if skipped:
+            self._skip_count -= skipped
+            if not self._skip_count:
+                self.rest.clear()
+        self.rest += self._scratch[skipped:count]
 
     def take(self, count: int) -> Frame | None:
         """Take `count` bytes of the scratch buffer; return the first whole frame, None: read more.
@@ -134,11 +145,13 @@ class FramedParser:
         as the first eight bytes of a frame are invalid."""
         rest, at = self.rest, self._at
         have = len(rest) - at
-        if have < PREFIX_SIZE_BYTES:
+        if have < PREFIX_SIZE_BYTES or self._skip_count:
             self._trim()
             return None
         length, word = _PREFIX.unpack_from(rest, at)
         header_size_bytes = word & 0xFFFFFF
+        if self._is_skipped(length, word):
+            return self._skip(length, header_size_bytes, word >> 24)
         if (
             not LENGTH_SIZE_BYTES <= length <= self._length_max
             or header_size_bytes > min(length - LENGTH_SIZE_BYTES, self._header_max)
@@ -157,6 +170,25 @@ class FramedParser:
         if hi == len(rest):
             self._trim()
         return frame
+
+    def _is_skipped(self, length: int, word: int) -> bool:
+        return (
+            self._length_max < length <= SKIPPED_LENGTH_MAX
+            and (word & 0xFFFFFF) <= self._header_max
+            and word >> 24 in self._kinds
+            and word >> 24 in (JSON_KIND, ROCKETMQ_KIND)
+        )
+
+    def _skip(self, length: int, header_size_bytes: int, kind: int) -> Frame | None:
+        """Return a frame without its body, once its header is there; what follows is skipped."""
+        self._trim()
+        rest, body_at = self.rest, PREFIX_SIZE_BYTES + header_size_bytes
+        if len(rest) < body_at:
+            return None
+        header, hi = bytes(rest[PREFIX_SIZE_BYTES:body_at]), LENGTH_SIZE_BYTES + length
+        self._skip_count = max(0, hi - len(rest))
+        self.rest = rest[:PREFIX_SIZE_BYTES] if self._skip_count else rest[hi:]
+        return kind, header, None
 
     def _trim(self) -> None:
         """Give back the memory of frames that were handed out."""

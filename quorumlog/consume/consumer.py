@@ -165,6 +165,11 @@ class Consumption:
         is_last = hi == len(messages)
         self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
+    def _position(self, queue: Queue) -> int:
+        """Return the offset behind what was handed out of a queue, or need not be."""
+        handed, fetcher = self._handed[queue], self._fetchers.get(queue)
+        return handed if fetcher is None else fetcher.beyond(handed)
+
     def _check_open(self) -> None:
         forks.check()
         if self._is_closed:
@@ -362,7 +367,7 @@ class PullConsumer(Consumption):
 
     def queue_offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
-        return dict(self._handed)
+        return {queue: self._position(queue) for queue in self._handed}
 
     def offsets(self) -> dict[int, int]:
         """Return the offset of the next message to be handed out, by queue id.
@@ -372,7 +377,7 @@ class PullConsumer(Consumption):
         if len({queue.group for queue in self._handed}) > 1:
             text = "queues of several groups have the same numbers; use queue_offsets()"
             raise InvalidRequestError(text)
-        return {queue.queue_id: offset for queue, offset in self._handed.items()}
+        return {queue.queue_id: self._position(queue) for queue in self._handed}
 
     async def seek(self, queue_id: int | Pair, position: Position) -> None:
         """Continue at another position of one queue; its fetched messages are dropped.

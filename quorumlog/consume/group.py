@@ -172,7 +172,7 @@ class GroupConsumer(Consumption):
 
     def offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
-        return {queue: self._handed[queue] for queue in self._fetchers}
+        return {queue: self._position(queue) for queue in self._fetchers}
 
     async def commit(self) -> None:
         """Store the offsets after everything that was handed out so far, processed or not.
@@ -370,7 +370,7 @@ class GroupConsumer(Consumption):
     # Processed offsets.
 
     def _processed(self) -> dict[Queue, int]:
-        offsets = {queue: self._handed[queue] for queue in self._fetchers}
+        offsets = {queue: self._position(queue) for queue in self._fetchers}
         if self._in_hand is not None and self._in_hand[0] in offsets:
             queue, offset = self._in_hand
             offsets[queue] = offset

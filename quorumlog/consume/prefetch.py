@@ -196,9 +196,16 @@ class Fetcher:
         self._inbox = inbox
         self._end_offset = end_offset
         self._trail = Trail()
+        self._skipped = (offset, offset)
+        """The last messages that were all filtered out: the first offset, and the one behind."""
         self._is_waiting = end_offset is None
         """Whether a pull waits for messages; up to an end they are there, or the node lags."""
         self._task = asyncio.create_task(self._run())
+
+    def beyond(self, offset: int) -> int:
+        """Return the offset behind the messages from an offset on that were filtered out."""
+        lo, hi = self._skipped
+        return hi if offset == lo else offset
 
     async def stop(self) -> None:
         """Stop fetching, and drop the fetched batches from the inbox."""
@@ -222,6 +229,9 @@ class Fetcher:
             batch = await self._pull()
             self._trail.add(batch)
             self._is_waiting = self._end_offset is None or batch.next_offset == self.offset
+            if not batch.messages and batch.next_offset > self.offset:
+                lo, hi = self._skipped
+                self._skipped = (lo if hi == self.offset else self.offset, batch.next_offset)
             self.offset = batch.next_offset
             batch = self._up_to_end(batch)
             if batch.messages:
@@ -286,6 +296,7 @@ class Fetcher:
             end,
         )
         self.offset = end
+        self._skipped = (end, end)
         return True
 
     async def _pull_once(

@@ -39,8 +39,8 @@ _COLLECTORS: Final = (
     *("BrokerStatsTopic", "BrokerStats", "BrokerRuntimeStats"),
 )
 _PAGES: Final = {
-    "/": "g0.n1",
-    "/cluster": "g0.n2",
+    "/": "g0-n1",
+    "/cluster": "g0-n2",
     "/topic": "-ordinary",
     "/consumer": "-push",
     "/producer": "producer",
@@ -198,8 +198,8 @@ def test_the_dashboard_shows_and_changes(live: Live, tmp_path: Path) -> None:
 
 def _check_cluster(dashboard: Dashboard) -> None:
     found = dashboard.get("/cluster/list.query")
-    assert sorted(found["brokerServer"]) == ["g0.n1", "g0.n2", "g0.n3"]
-    (address,) = found["clusterInfo"]["brokerAddrTable"]["g0.n1"]["brokerAddrs"].values()
+    assert sorted(found["brokerServer"]) == ["g0-n1", "g0-n2", "g0-n3"]
+    (address,) = found["clusterInfo"]["brokerAddrTable"]["g0-n1"]["brokerAddrs"].values()
     config = dashboard.get("/cluster/brokerConfig.query", brokerAddr=address)
     assert config["brokerName"].startswith("g0.")
     assert dashboard.get("/ops/homePage.query")["namesvrAddrList"]

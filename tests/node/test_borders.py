@@ -73,7 +73,7 @@ CLASSIC: Final = {
 """The numbers of each request, by their names in it."""
 EXT: Final = {"topic": "orders", "group": "readers", "consumerGroup": "readers", "a": "p"}
 EXT.update(b="orders", c="TBW102", i="UNIQ_KEY\x01A\x02", subscription="*", boundaryType="UPPER")
-EXT.update(key="k", extraInfo="0 1 1000 0 0 g0.n1 0 0", originMsgId="", sysFlag="4", bname="g0.n1")
+EXT.update(key="k", extraInfo="0 1 1000 0 0 g0-n1 0 0", originMsgId="", sysFlag="4", bname="g0-n1")
 
 
 def filled(made: Any) -> Any:
@@ -154,7 +154,7 @@ async def test_classic_requests(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, filled=END) as gateway:
         client = await gateway.client()
         for code, names in CLASSIC.items():
-            ext = dict.fromkeys(names.split(), "0") | EXT | {"n": "g0.n1"}
+            ext = dict.fromkeys(names.split(), "0") | EXT | {"n": "g0-n1"}
             for name in names.split():
                 for value in BORDERS:
                     found = await client.ask(int(code), ext | {name: str(value)})

@@ -222,10 +222,7 @@ class Node:
         return response
 
     def _is_nothing(self, request: Any, queue: list[bytes]) -> bool:
-        return not any(
-            not request.tags or decode_message(record).properties.get("TAGS") in request.tags
-            for record in queue[request.offset :]
-        )
+        return bool(request.offset >= len(queue))
 
     def _fill(self, request: Any, response: Any, queue: list[bytes]) -> None:
         found: list[bytes] = []

@@ -50,6 +50,14 @@ class Sizes:
             found[0] += count * mean
             found[bucket] += count
 
+    def topics(self) -> list[str]:
+        """Return the topics with counts, deleted ones among them."""
+        return [topic.decode() for topic in self._topics]
+
+    def forget(self, topic: str) -> None:
+        """Begin again at 0 for a topic: it was deleted."""
+        self._topics.pop(topic.encode(), None)
+
     def of(self, topic: str) -> AppendedSizes:
         """Return the sizes of a topic."""
         found = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))

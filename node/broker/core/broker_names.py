@@ -15,7 +15,7 @@ class BrokerNames:
 
     def __init__(self, group: str, count: int) -> None:
         self.count: Final = count
-        self.all: Final = tuple(f"{group}.n{number}" for number in range(1, count + 1))
+        self.all: Final = tuple(f"{group}-n{number}" for number in range(1, count + 1))
         self._numbers: Final = {name: number for number, name in enumerate(self.all)}
 
     def number_of(self, name: str) -> int | None:

@@ -109,7 +109,8 @@ class _Member:
 
 class _Group:
     __slots__ = (
-        *("generation", "kind", "left_out", "members", "reported", "shared_at", "warnings"),
+        *("generation", "kind", "left_out", "members", "notified", "reported", "shared_at"),
+        "warnings",
     )
 
     def __init__(self, generation: int) -> None:
@@ -119,12 +120,26 @@ class _Group:
         self.members: dict[str, _Member] = {}
         self.reported: dict[int, dict[str, MemberKind]] = {}
         """Kinds of members by reporter."""
+        self.notified = (0, 0)
+        """The last change of which members were notified, and by which node."""
         self.left_out: dict[int, list[str]] = {}
         """Clients over the limit by reporter: no members."""
         self.shared_at = -1
         """The generation in which it was found not to be read by pop."""
         self.warnings: list[str] | None = None
         """None: not looked at since the last change."""
+
+    def is_notified_by(self, reporter: int) -> bool:
+        """Whether a node notifies the members of the last change: the first one that asks and has
+        them all, also if it asks again. If no node has all, each notifies its own."""
+        count = sum(bool(member.nodes) for member in self.members.values())
+        if len(self.reported.get(reporter, ())) < count:
+            return all(len(reported) < count for reported in self.reported.values())
+        generation, notifier = self.notified
+        if generation == self.generation and notifier != reporter:
+            return False
+        self.notified = self.generation, reporter
+        return True
 
 
 class _Node:
@@ -270,13 +285,14 @@ class Members:
         return False
 
     def changed_since(self, reporter: int, generation: int) -> tuple[int, list[str]]:
-        """Return the newest generation, and the groups with members at a node that changed since
-        an older one."""
+        """Return the newest generation, and the groups whose members a node has to notify, since
+        they changed after an older one. Where all members are at several nodes, one notifies."""
         node = self._nodes.get(reporter)
         names = sorted(node.groups) if node is not None else ()
         newest = max(0, self._term) << 32 | self._changes
-        groups = [(name, self._groups.get(name)) for name in names]
-        return newest, [n for n, one in groups if one is not None and one.generation > generation]
+        groups = [(name, self._groups[name]) for name in names if name in self._groups]
+        changed = [(name, group) for name, group in groups if group.generation > generation]
+        return newest, [name for name, group in changed if group.is_notified_by(reporter)]
 
     def refused_at(self, reporter: int, group: str, now_ms: int) -> list[str]:
         """Return the clients at a node that get no messages of a group: it is read in another way

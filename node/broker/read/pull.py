@@ -21,6 +21,9 @@ from store.derived.queues.pull import PullResult, PullStatus
 from store.record.topic_names import retry_topic
 
 _TRIES: Final = 3  # A read that meets a deletion is done again; a second one is rare.
+_PROGRESS_S: Final = 0.1
+"""Time after which a reader that waits learns what its filter skipped: its group seems to lag until
+then."""
 _NOTHING_GIVEN_BACK: Final = PullResult(PullStatus.OFFSET_OVERFLOW_ONE, 0, 0, 0)
 """Of the retry topic of a group, which is made with its first message: members wait for that."""
 _STATUS: Final = {
@@ -73,7 +76,8 @@ class Pulls:
     # --- Calls ---
 
     async def pull(self, request: PullRequest) -> PulledRecords:
-        """Return records from an offset on; with `wait_ms` wait until there are some."""
+        """Return records from an offset on; with `wait_ms` wait until there are some, or the filter
+        skipped some."""
         self._context.check_cluster(request.cluster_id)
         count_max = request.max_count
         if request.with_entries:  # Each record may be an entry of its own, and looked up.
@@ -86,7 +90,9 @@ class Pulls:
         result = self._read(reader, offset)
         wait_ms = min(request.wait_ms, self._context.limits.pull_wait_ms_max)
         if wait_ms and self._is_nothing(reader, result):
-            result = await self._read_later(reader, max(result.next_offset, offset), wait_ms)
+            result = await self._read_later(
+                reader, max(result.next_offset, offset), wait_ms, known_offset=offset
+            )
         self.pulls_total += 1
         pulled = self._pulled(result)
         if request.with_entries and result.data:
@@ -206,12 +212,18 @@ class Pulls:
     def _is_beyond(result: PullResult) -> bool:
         return result.status is PullStatus.OFFSET_OVERFLOW_BADLY
 
-    async def _read_later(self, reader: _Reader, offset: int, wait_ms: int) -> PullResult:
-        """Wait until there is something at or behind an offset, at most `wait_ms`."""
+    async def _read_later(
+        self, reader: _Reader, offset: int, wait_ms: int, known_offset: int | None = None
+    ) -> PullResult:
+        """Wait until there is something at or behind an offset, at most `wait_ms`; less if the
+        reader does not know yet that it is beyond `known_offset`."""
         loop, key = asyncio.get_running_loop(), (reader.topic.encode(), reader.queue_id)
         deadline, rest_s = loop.time() + wait_ms / 1000, 0.0
         with self._parked.crowd(key) as crowd:
             while True:
+                if known_offset is not None and offset > known_offset:
+                    known_offset = None
+                    deadline = min(deadline, loop.time() + max(_PROGRESS_S, crowd.rest_s))
                 left_s = deadline - loop.time()
                 if rest_s:
                     await asyncio.sleep(max(0.0, min(rest_s, left_s)))

@@ -23,7 +23,8 @@ _REAL_QUEUE: Final = fmt.PROPERTY_REAL_QUEUE_ID.encode()
 _GROUP: Final = fmt.PROPERTY_PRODUCER_GROUP.encode()
 _IS_HALF: Final = fmt.PROPERTY_HALF.encode()
 _OURS: Final = frozenset({_REAL_TOPIC, _REAL_QUEUE, _GROUP, _IS_HALF, fmt.PROPERTY_WAIT.encode()})
-_ONLY_HALF: Final = _OURS - {_GROUP}
+_ONLY_HALF: Final = _OURS - {_GROUP, _IS_HALF}
+"""The rest stays, as in RocketMQ: a consumer finds the id of the transaction by it."""
 
 GROWTH_SIZE_BYTES: Final = 64
 """Bytes by which a record may grow on its way from half message to the topic of given-up ones, its

@@ -186,7 +186,7 @@ def to_record(
     """Return the record of a message that was checked and has the type `kind`; the leader fills in
     the rest."""
     system = message.system_properties
-    kept = dict(message.user_properties)
+    kept = dict(message.user_properties) | properties.ADDED
     kept[fmt.PROPERTY_UNIQUE_KEY] = system.message_id
     if system.tag:
         kept[fmt.PROPERTY_TAGS] = system.tag

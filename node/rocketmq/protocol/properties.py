@@ -24,6 +24,9 @@ BODY_ENCODING: Final = "__BODY_ENCODING"
 ORPHAN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 IMPORTED_FROM: Final = "__IMPORTED_FROM"
 """Where a message was that `qlog rocketmq import` copied."""
+ADDED: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""Added to each message that is sent by RocketMQ's protocols: without them consumers trace nothing.
+"""
 
 _NAMES: Final = """
 KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET

@@ -32,7 +32,7 @@ CODES: Final[dict[str, Code]] = {
         Code.INVALID_RECEIPT_HANDLE: "node.stale_handle",
         Code.INVALID_TRANSACTION_ID: "node.unknown_transaction node.transaction_ended",
         Code.MESSAGE_NOT_FOUND: "node.message_not_found node.no_such_offset node.delayed_gone",
-        Code.NOT_IMPLEMENTED: "node.unimplemented node.rocketmq_off",
+        Code.NOT_IMPLEMENTED: "node.unimplemented node.rocketmq_off node.not_served",
         Code.PRECONDITION_FAILED: (
             "node.wrong_cluster node.wrong_mode node.unknown_producer node.producer_fenced "
             "node.duplicate_expired node.conflict node.topic_exists node.group_not_empty "

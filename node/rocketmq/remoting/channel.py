@@ -190,7 +190,10 @@ class RemotingChannel(asyncio.BufferedProtocol):
         try:
             frame = self._parser.take(nbytes)
             while frame is not None:
-                command = decode(*frame, is_from_node=self._is_between_nodes)
+                kind, header, body = frame
+                if body is None:
+                    raise FrameFault(Reason.LENGTH, "an answer of more than 16 MiB")
+                command = decode(kind, header, body, is_from_node=self._is_between_nodes)
                 future = self._waiting.get(command.opaque)
                 if command.is_response and future is not None and not future.done():
                     self._stray_count = 0

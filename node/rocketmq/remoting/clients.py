@@ -117,6 +117,11 @@ class Consumption(NamedTuple):
     subscriptions: Mapping[str, Subscription]
     """By topic; one object for members that joined one behind the other and read the same."""
 
+    def is_like(self, other: "Consumption") -> bool:
+        """Whether both say the same. A newer version alone says that the client has shared out its
+        queues again: it must not make all others do so, too."""
+        return self._replace(version=other.version) == other
+
     @property
     def filters(self) -> dict[str, str]:
         """See `Reported.filters`."""
@@ -313,7 +318,7 @@ class Clients:
         )
         of_connection = self._members_of.setdefault(member.connection, {})
         of_connection.setdefault(row.key, {})[client.client_id] = None
-        if is_consumer and (old is None or old.consumption != row.consumption):
+        if is_consumer and (old is None or not old.consumption.is_like(row.consumption)):
             self.changed.add(name)
             self._on_changed(name)
 

@@ -190,14 +190,17 @@ class RemotingConnection:
 
     # --- Requests of the client ---
 
-    def on_frame(self, kind: int, header: bytes, body: bytes) -> None:
+    def on_frame(self, kind: int, header: bytes, body: bytes | None) -> None:
         """Begin a call, or complete one of the node's own. Raises FrameFault."""
         command = (
-            self._decode_forwarded(kind, header, body)
+            self._decode_forwarded(kind, header, body or b"")
             if self.is_node
-            else decode(kind, header, body)
+            else decode(kind, header, body or b"")
         )
         if command is None:
+            return
+        if body is None:
+            self._refuse_large(command)
             return
         if command.code == WITHDRAWAL and self.is_node:
             text = command.ext.get(WITHDRAWN, "")
@@ -255,6 +258,21 @@ class RemotingConnection:
 
     def _forget(self, opaque: int, _: object) -> None:
         self._forwarded.pop(opaque, None)
+
+    def _refuse_large(self, command: Command) -> None:
+        """Refuse a command whose frame is over the limit."""
+        limit = self._calls.limits.frame_size_bytes_max
+        text = f"the request has more than {limit} bytes, the limit; send less at once"
+        if command.is_response:
+            future = self._waiting.pop(command.opaque, None)
+            if future is not None and not future.done():
+                future.set_exception(ConnectionError(text))
+            return
+        name, counters = _NAMES.get(command.code, _UNKNOWN_NAME), self._calls.served.counters
+        counters.begun[name] += 1
+        counters.ended[name] += 1
+        refused = RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
+        self._answer_error(name, command, refused)
 
     def _decode_forwarded(self, kind: int, header: bytes, body: bytes) -> Command | None:
         """Read a command of a node. An unreadable one is answered, since other clients have theirs

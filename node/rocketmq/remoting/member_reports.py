@@ -64,7 +64,8 @@ class MemberReports:
         gateways: Sequence[Gateway],
         on_changed: Callable[[str], None],
     ) -> None:
-        """`on_changed` is called with a group whose members at other nodes changed."""
+        """`on_changed` is called with a group whose members changed, if this node notifies
+        those that are here."""
         self._context, self._members = context, members
         self._cluster, self._forwarder = cluster, forwarder
         self._gateways, self._on_changed = gateways, on_changed

@@ -14,6 +14,7 @@ import structlog
 
 from node.broker import Broker
 from node.config.settings import Settings
+from node.errors.requests import NotServedError
 from node.framed.connection import SHARED_PORT
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
@@ -22,7 +23,7 @@ from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
 from node.rocketmq.remoting.calls.meters import SAMPLE_S
-from node.rocketmq.remoting.calls.node_admin import NodeAdmin
+from node.rocketmq.remoting.calls.node_admin import AskStatus, NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
@@ -33,6 +34,7 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
+from node.rocketmq.remoting.changes import Changes
 from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
@@ -41,7 +43,7 @@ from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ADMINISTRATION, REFUSED, RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.marks import GREETING, REPORT
+from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
@@ -49,6 +51,11 @@ _SENDS: Final[frozenset[int]] = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 _log: Final = structlog.get_logger(component="remoting")
+
+
+_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
+The broker that they find by it refuses them with the reason."""
 
 
 class Remoting:
@@ -64,6 +71,7 @@ class Remoting:
         proof: NodeProof,
         others: Gateway,
         questions: Questions,
+        status: AskStatus,
         *,
         node_address: str,
         addresses: tuple[str, ...],
@@ -74,8 +82,8 @@ class Remoting:
         """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
         nodes for their addresses, `context` is for connections to them; `addresses` are those at
         which this node answers, one for each broker name or one for all; `proof` tells nodes from
-        strangers, `others` are the members of the gRPC protocol, and `questions` returns those of a
-        leader elsewhere to its producers."""
+        strangers, `others` are the members of the gRPC protocol, `questions` returns those of a
+        leader elsewhere to its producers, and `status` that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
@@ -85,6 +93,7 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
+        self._changes: Final = Changes(broker, cluster, self.forwarder)
         shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
         self.locks: Final = LockCalls(shared)
         has_auto_topics = settings.rocketmq_auto_topics
@@ -99,7 +108,7 @@ class Remoting:
         )
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
-        self._node = NodeAdmin(shared, settings)
+        self._node = NodeAdmin(shared, settings, status)
         self._pulls = Pulls(shared, self._offsets, self._node.add_got)
         self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
@@ -107,7 +116,9 @@ class Remoting:
             shared, routes.own_topics, routes.shown_counts, routes.shown_permission
         )
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(shared, self._routes.places, self.groups.reports.flush)
+        self._pops = PopCalls(
+            shared, self._routes.places, self.groups.reports.flush, self._node.add_got
+        )
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
@@ -139,6 +150,10 @@ class Remoting:
     def _heavy(self) -> dict[int, Handler]:
         """Return all others. They wait for a turn, and their bodies are documents."""
         at_leader, offsets = self._shared.at_leader, self._offsets
+
+        def change(run: Handler) -> Handler:
+            return at_leader(self._changes.everywhere(run))
+
         return {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
@@ -156,8 +171,8 @@ class Remoting:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: at_leader(self._routes.change_key),
-            RequestCode.DELETE_KV_CONFIG: at_leader(self._routes.change_key),
+            RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
+            RequestCode.DELETE_KV_CONFIG: change(self._routes.change_key),
             RequestCode.GET_KV_CONFIG: at_leader(self._routes.value_of_key),
             RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._routes.values_of_namespace),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
@@ -165,20 +180,22 @@ class Remoting:
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: at_leader(self._topics.put),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: at_leader(self._topics.put_all),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: change(self._topics.put),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: change(self._topics.put_all),
             RequestCode.GET_ALL_TOPIC_CONFIG: at_leader(self._topics.all),
             RequestCode.GET_TOPIC_CONFIG: at_leader(self._topics.describe),
-            RequestCode.DELETE_TOPIC_IN_BROKER: at_leader(self._topics.delete),
+            RequestCode.DELETE_TOPIC_IN_BROKER: change(self._topics.delete),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
             RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.put),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: at_leader(
-                self._group_admin.put_all
-            ),
+            RequestCode.QUERY_CONSUME_QUEUE: at_leader(self._topics.queue_units),
+            RequestCode.CLEAN_UNUSED_TOPIC: self._topics.clean,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._topics.clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._topics.clean,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: change(self._group_admin.put),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: change(self._group_admin.put_all),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.all),
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.describe),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: at_leader(self._group_admin.delete),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: change(self._group_admin.delete),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
@@ -186,11 +203,14 @@ class Remoting:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: at_leader(self._group_admin.topics_of_group),
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
+            RequestCode.GET_BROKER_CONSUME_STATS: at_leader(self._group_admin.all_progress),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: at_leader(self._group_admin.reset),
+            RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,
             RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
+            RequestCode.GET_BROKER_HA_STATUS: self._node.ha_status,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: at_leader(self._routes.wipe),
@@ -215,6 +235,7 @@ class Remoting:
         light = self._light()
         handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
         handlers |= {**light, GREETING: self._proof.greet, REPORT: self.groups.reports.take}
+        handlers[APPLIED] = self._changes.take
         begins = dict.fromkeys(_SENDS, self._sends.begin)
         self._calls.open(handlers, begins, self._check, self._on_closed, light.keys())
 
@@ -243,7 +264,7 @@ class Remoting:
     def _check(self, request: Request) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
         self._proof.check(request)
-        if request.command.code not in (GREETING, REPORT):
+        if request.command.code not in _UNSIGNED:
             self._signatures.check(request.command)
         if request.command.code not in ADMINISTRATION:
             return
@@ -279,7 +300,7 @@ class Remoting:
             self.locks.expire()
             self.transactions.look()
             await self.unique_keys.expire(self._shared.context.turn)
-            self._node.sample()
+            await self._node.sample()
             await self._shared.resolve()
 
 
@@ -294,4 +315,4 @@ def _on_ended(task: "asyncio.Task[None]") -> None:
 
 async def _refuse(request: Request) -> Answer:
     """Answer a request that has no meaning here with the reason."""
-    raise RefusedError(ResponseCode.NO_PERMISSION, REFUSED[RequestCode(request.command.code)])
+    raise NotServedError(REFUSED[RequestCode(request.command.code)])

@@ -162,7 +162,7 @@ def pinned() -> list[Official]:
         Official("Node.js", node),
         *(
             Official("Classic Java", _only(rf"<client\.{which}>(.+)</client\.{which}>", classic))
-            for which in ("older", "middle", "newest")
+            for which in ("older", "middle", "recent", "newest")
         ),
         Official("Classic Go", _only(r"rocketmq-client-go/v2 v(\S+)", _text("classic_go/go.mod"))),
     ]

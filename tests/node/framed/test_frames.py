@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.framed.frames import Frame, FramedParser, FrameFault, Reason
+from node.framed.frames import JSON_KIND, Frame, FramedParser, FrameFault, Reason
 from node.framed.limits import FramedLimits
 from tests.node.framed.clients import KIND, frame
 
@@ -16,14 +16,15 @@ LIMITS = FramedLimits(
     frame_size_bytes_max=4096, header_size_bytes_max=1024, read_size_bytes=16 * 1024
 )
 KINDS = (KIND, 7)
+Whole = tuple[int, bytes, bytes]
 
 
 class Parser:
     """A parser with its scratch buffer, which others overwrite between two reads."""
 
-    def __init__(self, limits: FramedLimits = LIMITS) -> None:
+    def __init__(self, limits: FramedLimits = LIMITS, kinds: tuple[int, ...] = KINDS) -> None:
         self.scratch = bytearray(limits.read_size_bytes)
-        self.parser = FramedParser(memoryview(self.scratch), KINDS, limits)
+        self.parser = FramedParser(memoryview(self.scratch), kinds, limits)
 
     def read(self, data: bytes) -> list[Frame]:
         """Return the frames that become whole with `data`."""
@@ -42,7 +43,7 @@ frames = st.tuples(st.sampled_from(KINDS), st.binary(max_size=200), st.binary(ma
 
 @given(st.lists(frames, max_size=8), st.data())
 def test_the_frames_are_the_same_however_the_stream_is_cut(
-    sent: list[Frame], data: st.DataObject
+    sent: list[Whole], data: st.DataObject
 ) -> None:
     stream = b"".join(frame(*one) for one in sent)
     parser, found, at = Parser(), list[Frame](), 0
@@ -50,16 +51,39 @@ def test_the_frames_are_the_same_however_the_stream_is_cut(
         count = data.draw(st.integers(1, len(stream) - at))
         found += parser.read(stream[at : at + count])
         at += count
-        whole = b"".join(frame(*one) for one in found)
+        whole = b"".join(frame(*one) for one in sent[: len(found)])
         assert stream[: len(whole)] == whole
         assert parser.parser.rest_size_bytes == at - len(whole)
         assert bool(parser.parser.rest) == (at > len(whole))
     assert found == sent
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9_000)), max_size=6), st.data())
+def test_a_large_frame_of_rocketmq_is_skipped_and_the_next_one_is_read(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    sent = [(JSON_KIND, b"h" * header, bytes([n]) * body) for n, (header, body) in enumerate(sizes)]
+    stream = b"".join(frame(*one) for one in sent)
+    parser, found, at = Parser(kinds=(JSON_KIND,)), list[Frame](), 0
+    while at < len(stream):
+        count = data.draw(st.integers(1, min(9_000, len(stream) - at)))
+        found += parser.read(stream[at : at + count])
+        at += count
+        assert parser.parser.rest_size_bytes <= 4096, "it costs no memory"
+        ends = [len(b"".join(frame(*one) for one in sent[: n + 1])) for n in range(len(sent))]
+        assert bool(parser.parser.rest) == (at not in ends), (
+            "a frame that is half there has a limit"
+        )
+    small = LIMITS.frame_size_bytes_max - 8
+    assert found == [
+        (kind, header, body if len(header) + len(body) <= small else None)
+        for kind, header, body in sent
+    ]
+
+
 @given(st.lists(frames, min_size=1, max_size=8), st.data())
 def test_frames_that_are_kept_are_handed_out_later_in_order(
-    sent: list[Frame], data: st.DataObject
+    sent: list[Whole], data: st.DataObject
 ) -> None:
     stream = b"".join(frame(*one) for one in sent)
     cut = data.draw(st.integers(0, len(stream)))

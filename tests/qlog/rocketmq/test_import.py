@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from node.errors.common import OutcomeUnknownError
 from node.peers.security.tls import client_port_context
-from node.rocketmq.protocol.properties import IMPORTED_FROM
+from node.rocketmq.protocol.properties import ADDED, IMPORTED_FROM
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
 from qlog.rocketmq import target as target_module
@@ -28,15 +28,15 @@ from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.records.compression import CompressedMessage
 from store import format as fmt
 from store.errors import LimitExceededError
-from store.record.message import encode_message
+from store.record.message import encode_message, encode_properties
 from tests.node.broker_fakes import configure, request
 from tests.node.peers.certificates import Authority
 from tests.node.rocketmq.remoting.clients import COMMIT, Gateway
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
 from tests.qlog.running import check_keys
 
-NAMES = ("g0.n1", "g0.n2", "g0.n3")
-PLACES = (("g0.n1", 0), ("g0.n1", 1), ("g0.n2", 0), ("g0.n3", 0))
+NAMES = ("g0-n1", "g0-n2", "g0-n3")
+PLACES = (("g0-n1", 0), ("g0-n1", 1), ("g0-n2", 0), ("g0-n3", 0))
 """The queues of topic orders in the source, in the order of the target's."""
 
 
@@ -85,7 +85,7 @@ async def test_all_of_a_message_is_copied_and_a_second_run_copies_what_is_new(
         last = (await clusters.target.messages("orders", 4))[1][3]
         properties = dict(last.properties)
         properties.pop(IMPORTED_FROM)
-        assert properties == more
+        assert properties == more | ADDED
         assert isinstance(last, CompressedMessage)
         assert (last.stored_body, last.sys_flag & 1, last.born_unix_ms) == (
             b"\x00packed",
@@ -201,7 +201,7 @@ async def test_a_message_that_is_not_taken_holds_no_other(
     monkeypatch.setattr(fmt, "PROPERTIES_SIZE_BYTES_MAX", 400)
     async with clusters_at(tmp_path) as clusters:
         client, target = await clusters.source.client(), clusters.target
-        full = "x" * (400 - len("UNIQ_KEY_0_a__"))
+        full = "x" * (400 - len("UNIQ_KEY_0_a__") - len(encode_properties(ADDED)))
         bodies = (b"0", b"large", b"2", b"full", b"4", b"large", b"full")
         for n, body in enumerate(bodies):
             properties: dict[str, Any] = {"a": full} if body == b"full" else {}
@@ -229,7 +229,7 @@ async def test_groups_are_made_and_moved_and_never_back(tmp_path: Path) -> None:
         admin = clusters.target.client.admin
         await fill(clusters.source, 0, 6)
         client = await clusters.source.client()
-        queue = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0.n2"}
+        queue = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0-n2"}
         await client.ask(COMMIT, queue | {"commitOffset": "4"})
         delays = Delays(delay_ms=[7_000, 9_000])
         own = {"retry_count_max": 3, "retry_delays": delays, "is_orderly": True}

@@ -119,6 +119,7 @@ async def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() ->
         assert cluster.waits_total == 0
         consumer = client.pull_consumer("orders", queues=[0], tags=["none"], until="end")
         assert [m async for m in consumer] == []
+        assert consumer.offsets() == {0: 39}
         assert cluster.waits_total == 0
 
 

@@ -121,6 +121,16 @@ async def test_a_member_that_waits_for_the_next_message_has_processed_the_last()
         assert cluster.offsets["g", "orders", 0] == 1
 
 
+async def test_a_group_goes_past_what_its_filter_drops() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, 8)
+        consumer = client.group_consumer("g", "orders", tags=["none"], commit_interval_ms=20)
+        waiting = asyncio.create_task(anext(consumer))
+        await eventually(lambda: sum(cluster.offsets.values()) == 8)
+        await consumer.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 0, 40)

@@ -15,6 +15,7 @@ from node.rocketmq.remoting.calls.json_bodies import (
     json_body,
     list_of,
     rows_of,
+    table_of,
     text_in,
 )
 from node.rocketmq.remoting.calls.shared import Calls
@@ -37,6 +38,8 @@ from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 
 _END: Final = -1
+_STATS: Final = b'{"consumeTps":0.0,"offsetTable":{'
+"""How the progress of a group in a topic begins, in that of all groups."""
 RETRY_COUNT_MAX: Final = 1_000_000
 
 
@@ -177,21 +180,63 @@ class GroupAdmin(Calls):
         group, context = text_of(ext, "consumerGroup"), self._context
         context.check_leads()
         stored = context.state.groups.get(group, {})
-        keys = []
 
-        def rows() -> Iterator[tuple[str, int]]:
+        def rows() -> Iterator[tuple[str, int, int]]:
             for topic in self._topics(group, stored, ext.get("topic", "")):
                 if context.state.topic(topic) is None:
                     continue  # Deleted meanwhile.
                 for shown, queue in self._shared.queues_of(topic, number):
-                    keys.append(self._shared.queue_key(topic, number, shown))
-                    yield topic, queue
+                    yield topic, shown, queue
 
-        found = await self._shared.encoded(
-            request, rows(), lambda row: self._queue_progress(*row, stored)
-        )
-        table = dict(zip(keys, found, strict=True))
+        def entry(row: tuple[str, int, int]) -> bytes:
+            topic, shown, queue = row
+            found = self._queue_progress(topic, queue, stored)
+            return self._shared.by_queue(topic, number, shown, found)
+
+        table = table_of(await self._shared.pieces(request, rows(), entry))
         return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
+
+    async def all_progress(self, request: Request) -> Answer:
+        """Return how far all groups are in the queues of one broker name."""
+        number, context = self._shared.number_of(request), self._context
+        context.check_leads()
+        is_order = bool_of(request.command.ext, "isOrder")  # No topic here is set as ordered.
+        names = [] if is_order else sorted(context.state.groups)
+        diff = 0
+
+        def rows() -> Iterator[tuple[str, str, int, int, Offsets]]:
+            for group in names:
+                stored = context.state.groups.get(group, {})
+                for topic in self._topics(group, stored, ""):
+                    if context.state.topic(topic) is None:
+                        continue  # Deleted meanwhile.
+                    for shown, queue in self._shared.queues_of(topic, number):
+                        yield group, topic, shown, queue, stored
+
+        at = "", ""
+
+        def entry(row: tuple[str, str, int, int, Offsets]) -> bytes:
+            nonlocal at, diff
+            group, topic, shown, queue, stored = row
+            found = self._queue_progress(topic, queue, stored)
+            diff += found["brokerOffset"] - found["consumerOffset"]
+            before, at = at, (group, topic)
+            if before == at:
+                start = b","
+            elif before[0] == group:
+                start = b"}},%b" % _STATS
+            else:
+                start = b"%b{%b:[%b" % (b"}}]}," if before[0] else b"", json_body(group), _STATS)
+            return start + self._shared.by_queue(topic, number, shown, found)
+
+        made = await self._shared.pieces(request, rows(), entry)
+        document = {
+            "brokerAddr": self._shared.own_address(number),
+            "consumeStatsList": Fragment(b"[%b%b]" % (b"".join(made), b"}}]}" if made else b"")),
+            "totalDiff": diff,
+            "totalInflightDiff": 0,
+        }
+        return Answer(body=json_body(document))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
         known, state = self._shared.clients.consumers.get(group), self._context.state
@@ -227,21 +272,44 @@ class GroupAdmin(Calls):
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         only_back = ext.get("isForce", "").lower() == "false"
         stored = self._context.state.groups.get(group, {}).get(topic, {})
-        moved: dict[str, int] = {}
-        rows = []
+        entries, rows = [], []
         turn = self._context.turn
         async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 if to_offset < 0 and only_back:
                     offset = min(offset, stored.get(queue, offset))
-                moved[self._shared.queue_key(topic, number, shown)] = offset
+                entries.append(self._shared.by_queue(topic, number, shown, offset))
                 rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
         if rows:
             await self._broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
-        return Answer(body=json_body({"offsetTable": moved}))
+        return Answer(body=json_body({"offsetTable": table_of(entries)}))
+
+    async def clone(self, request: Request) -> Answer:
+        """Have a group without members begin where another is, in the queues of one broker name:
+        of a topic, or of all topics that both may read. Raises UnknownGroupError."""
+        ext, number = request.command.ext, self._shared.number_of(request)
+        source, group = text_of(ext, "srcGroup"), text_of(ext, "destGroup")
+        only = text_of(ext, "topic", "").strip()
+        stored = self._context.state.groups.get(source)
+        if not stored or (only and only not in stored):
+            of_topic = f" of topic {only!r}" if only else ""
+            text = f"group {source[:200]!r} has no offsets{of_topic} to copy; see consumerProgress"
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        rows = []
+        async for topic in self._context.turn.over(self._topics(source, stored, only)):
+            for queue, offset in stored.get(topic, {}).items():
+                if self._names.shown(queue)[0] == number:
+                    rows.append(GroupOffset(topic=topic, queue_id=queue, offset=offset))
+        limit = self._context.limits.queue_offsets_count_max
+        for at in range(0, len(rows), limit):
+            put = CommitOffsetsRequest(
+                group=group, offsets=rows[at : at + limit], must_be_empty=True
+            )
+            await self._broker.groups.commit_offsets(put)
+        return Answer()
 
     async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
         """Return the first offset at a time or later; -1 as time: the end, and below it the

@@ -64,7 +64,7 @@ class GroupCalls(Calls):
         super().__init__(shared)
         self._members = shared.broker.group_members
         self._on_producer = on_producer
-        shared.clients = self.clients = Clients(self._on_changed, on_left)
+        shared.clients = self.clients = Clients(lambda _: self.reports.wake(), on_left)
         self._to_tell: dict[str, asyncio.TimerHandle] = {}
         shared.reports = self.reports = MemberReports(
             self._context,
@@ -72,7 +72,7 @@ class GroupCalls(Calls):
             cluster,
             shared.forwarder,
             (self.clients, others),
-            self.on_changed_elsewhere,
+            self.on_changed,
         )
 
     async def heartbeat(self, request: Request) -> Answer:
@@ -152,12 +152,8 @@ class GroupCalls(Calls):
 
     # --- Notices ---
 
-    def _on_changed(self, group: str) -> None:
-        self.reports.wake()
-        self.on_changed_elsewhere(group)
-
-    def on_changed_elsewhere(self, group: str) -> None:
-        """Notify the members of a group here, soon."""
+    def on_changed(self, group: str) -> None:
+        """Notify the members of a group here, soon: the leader says that this node does."""
         known = self.clients.consumers.get(group)
         if known is not None and group not in self._to_tell:
             seconds = TOLD_AFTER_S + len(known.members) * TOLD_MEMBER_S

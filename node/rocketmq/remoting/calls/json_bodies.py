@@ -4,7 +4,10 @@ Owns how they are read and written, and how large one of each kind may be. A bod
 of the expected form is refused, before it is read if it is too large.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
+
+from orjson import Fragment
 
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -43,6 +46,11 @@ def list_of(body: bytes) -> dict[str, Any]:
 def json_body(document: object) -> bytes:
     """Return the bytes of a JSON body, without blanks: some clients cut it at commas."""
     return dump_json(document)
+
+
+def table_of(entries: Iterable[bytes]) -> Fragment:
+    """Return a table of entries as `Shared.by_queue` makes them."""
+    return Fragment(b"{%b}" % b",".join(entries))
 
 
 def text_in(row: dict[str, Any], name: str, length_max: int = TEXT_LENGTH_MAX) -> str:

@@ -4,13 +4,22 @@ Owns the documents. Tools parse some of the values without a look, so each is th
 A setting is changed by a restart of the node and not by a tool.
 """
 
+import heapq
 import shutil
-import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls.json_bodies import json_body
-from node.rocketmq.remoting.calls.meters import GOT_COUNT_MAX, METER_COUNT_MAX, Meter
+from node.rocketmq.remoting.calls.meters import (
+    GOT_COUNT_MAX,
+    METER_COUNT_MAX,
+    NO_WINDOW,
+    Meter,
+    Mornings,
+    local_time,
+)
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.conversation import Request
@@ -19,9 +28,13 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import VERSION
 from node.rocketmq.remoting.protocol.fields import text_of
 from node.runtime.clock import unix_ms
+from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.version import __version__
 from store.stats import LatencyStats
 
+_KINDS: Final = {"put": "msgPut", "get": "msgGet"}
+"""Counters of the node, and how the names of their totals begin."""
+_DAY_TIMES: Final = ("TodayNow", "TodayMorning", "YesterdayMorning")
 _SPANS_S: Final = (10, 60, 600)
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _TOPICS_LOOKED_AT_MAX: Final = 16
@@ -32,49 +45,80 @@ _PUT_RANGES: Final = (
 )
 """RocketMQ's ranges of the time of an append, and their ends in ms. The exporter wants each."""
 _NOT_COUNTED: Final = (
-    *("msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"),
-    *("msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"),
     *("pageCacheLockTimeMills", "timerReadBehind", "timerOffsetBehind", "timerCongestNum"),
     *("dispatchMaxBuffer", "dispatchBehindBytes", "getMessageEntireTimeMax"),
     "startAcceptSendRequestTimeStamp",
 )
 """Values that a node here does not have."""
 _HIDDEN: Final = ("secret", "key", "password")
+AskStatus = Callable[[NodeStatusRequest], Awaitable[NodeStatusResponse]]
+"""Returns the status of the node, as `qlog cluster status` shows it."""
 
 
 class NodeAdmin(Calls):
     """Answers the requests about this node. One per gateway."""
 
-    def __init__(self, shared: Shared, settings: Settings) -> None:
+    def __init__(self, shared: Shared, settings: Settings, status: AskStatus) -> None:
         super().__init__(shared)
-        self._settings = settings
-        self._began_s = time.time()
+        self._settings, self._status = settings, status
+        self._began_s = self._sampled_s = unix_ms() / 1000
         self._got: dict[str, int] = {}
         """Messages that consumers got, by topic@group."""
         self._meters: dict[tuple[str, str], Meter] = {}
-        """Of the topics and groups that were asked for last."""
-        self._meter("put", "")
-        self._meter("get", "")
+        """Of the node, and of its busiest topics and topics by group."""
+        self._is_full = False
+        """Whether there are more counters than meters: a counter without one may be old."""
+        self._mornings: dict[str, Mornings] = {}
+        for kind in _KINDS:
+            self._meter(kind, "")
+            self._mornings[kind] = Mornings(partial(self._count, kind, ""), self._began_s)
 
     # --- Counters ---
 
-    def sample(self) -> None:
-        """Take a sample of every counter; forget those of topics and groups that are gone."""
-        for kind, key in [one for one in self._meters if one[1] and not self._is_counted(*one)]:
-            del self._meters[kind, key]
-        for meter in self._meters.values():
-            meter.sample()
-        for key in [key for key in self._got if not self._is_counted("get", key)]:
-            del self._got[key]
+    async def sample(self) -> None:
+        """Take a sample of the counters of the busiest topics and groups, and of the node; forget
+        those of topics and groups that are gone."""
+        busiest: list[tuple[int, str, str]] = []  # A heap: the least busy first.
+        was_full, is_full = self._is_full, False
+        subjects = [("put", topic) for topic in self._broker.produce.sizes.topics()]
+        subjects += [("get", key) for key in self._got]
+        async for kind, key in self._context.turn.over(subjects):
+            if self._is_counted(kind, key):
+                heapq.heappush(busiest, (self._count(kind, key), kind, key))
+                if len(busiest) > METER_COUNT_MAX:
+                    heapq.heappop(busiest)
+                    is_full = True
+            elif kind == "put":
+                self._broker.produce.sizes.forget(key)
+            else:
+                self._got.pop(key, None)
+        now_s, self._is_full = unix_ms() / 1000, is_full
+        kept = {(kind, key) for _, kind, key in busiest} | {(kind, "") for kind in _KINDS}
+        kept |= {("put bytes", key) for _, kind, key in busiest if kind == "put"}
+        for one in self._meters.keys() - kept:
+            del self._meters[one]
+        if len(self._got) >= GOT_COUNT_MAX:
+            self._got = {key: n for key, n in self._got.items() if ("get", key) in kept}
+        async for kind, key in self._context.turn.over([*kept - self._meters.keys()]):
+            # Without room before, it may have counted for long: nothing says since when.
+            began_s = now_s if was_full else self._sampled_s
+            first = self._count(kind, key) if was_full else 0
+            self._meters[kind, key] = Meter(partial(self._count, kind, key), began_s, first)
+        for morning in self._mornings.values():
+            morning.at(now_s)
+        async for meter in self._context.turn.over([*self._meters.values()]):
+            meter.sample(now_s)
+        self._sampled_s = now_s
 
     def add_got(self, topic: str, group: str, count: int) -> None:
-        """Count messages that a consumer of a group got. The oldest counter makes room."""
+        """Count messages that a consumer of a group got, if there is room for its counter."""
         key = f"{topic}@{group}"
         if key not in self._got and not self._is_counted("get", key):
             return
+        if key not in self._got and len(self._got) >= GOT_COUNT_MAX:
+            self._is_full = True
+            return
         self._got[key] = self._got.get(key, 0) + count
-        if len(self._got) > GOT_COUNT_MAX:
-            del self._got[next(iter(self._got))]
 
     def _is_counted(self, kind: str, key: str) -> bool:
         """Whether the topic of a counter exists, and its group."""
@@ -84,18 +128,26 @@ class NodeAdmin(Calls):
         return is_group and state.topic(topic) is not None
 
     def _meter(self, kind: str, key: str) -> Meter:
-        """Return the samples of a counter. The one that was asked for the longest time ago makes
-        room."""
-        found = self._meters.pop((kind, key), None) or Meter(lambda: self._count(kind, key))
-        self._meters[kind, key] = found
-        if len(self._meters) > METER_COUNT_MAX:
-            del self._meters[next(one for one in self._meters if one[1])]
+        """Return the samples of a counter. One without any was 0 when samples were last taken.
+        Raises RefusedError where others are busier."""
+        found = self._meters.get((kind, key))
+        if found is None:
+            if key and self._is_full:
+                text = (
+                    f"{key[:200]} is not counted: this node counts the {METER_COUNT_MAX} busiest "
+                    f"topics and groups; use 'qlog topic stats' or 'qlog group progress'"
+                )
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+            found = Meter(partial(self._count, kind, key), self._sampled_s)
+            self._meters[kind, key] = found
         return found
 
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
         if kind == "get":
-            return self._got.get(key, 0) if key else self._broker.pulls.records_total
+            if key:
+                return self._got.get(key, 0)
+            return self._broker.pulls.records_total + self._broker.pop.receives.delivered_total
         if not key:
             return self._broker.produce.records_total
         sizes = self._broker.produce.sizes.of(key)
@@ -115,27 +167,37 @@ class NodeAdmin(Calls):
         if name not in kinds or (kinds[name][1] and not self._is_counted(*kinds[name])):
             text = f"The stats <{name[:200]}> not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        meter = self._meter(*kinds[name])
+        meter, is_own = self._meter(*kinds[name]), self._is_own(request)
         spans = {"statsMinute": _MINUTE_S, "statsHour": _HOUR_S, "statsDay": _DAY_S}
         document = {}
         for field, seconds in spans.items():
-            window = meter.last(seconds)
+            window = meter.last(seconds) if is_own else NO_WINDOW
             document[field] = {"sum": window.growth, "tps": window.per_s, "avgpt": 1.0}
-        return Answer(body=json_body(document))
+        since = f"this node has counted since {local_time(meter.began_s)}"
+        return Answer(body=json_body(document), remark=since)
+
+    def _is_own(self, request: Request) -> bool:
+        """Whether a request means this node's own name. Tools add up what names answer, and a node
+        answers for the names of others as well, but has counted once."""
+        return self._shared.number_of(request) == self._shared.own_number
 
     # --- What the node does ---
 
     async def runtime(self, request: Request) -> Answer:
         """Return what the node does, in RocketMQ's words; all values are texts."""
-        return Answer(body=json_body({"table": self._runtime()}))
+        return Answer(body=json_body({"table": self._runtime(is_own=self._is_own(request))}))
 
-    def _runtime(self) -> dict[str, str]:
-        store = self._context.store
-        put, got = self._count("put", ""), self._count("get", "")
-        put_tps, get_tps = (self._three(self._meter(kind, "")) for kind in ("put", "get"))
+    def _runtime(self, *, is_own: bool) -> dict[str, str]:
+        store, now_s, counts, tps = self._context.store, unix_ms() / 1000, {}, {}
+        for kind, total in _KINDS.items():
+            values = (self._count(kind, ""), *self._mornings[kind].at(now_s))
+            for when, value in zip(_DAY_TIMES, values if is_own else (0, 0, 0), strict=True):
+                counts[f"{total}Total{when}"] = str(value)
+            tps[kind] = self._three(self._meter(kind, "") if is_own else None)
+        put = int(counts["msgPutTotalTodayNow"])
         disk = shutil.disk_usage(self._settings.directory)
         ratio = f"{disk.used / disk.total:.4f}"
-        alive_s = int(time.time() - self._began_s)
+        alive_s = int(now_s - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
         took = store.counters.put_latencies.snapshot()
         queues = {
@@ -152,13 +214,12 @@ class NodeAdmin(Calls):
             "brokerVersionDesc": f"quorumlog_{__version__}",
             "brokerVersion": str(VERSION),
             "brokerActive": "true",
-            "putTps": put_tps,
-            "getTransferredTps": get_tps,
-            "getTotalTps": get_tps,
-            "getFoundTps": get_tps,
+            "putTps": tps["put"],
+            "getTransferredTps": tps["get"],
+            "getTotalTps": tps["get"],
+            "getFoundTps": tps["get"],
             "getMissTps": "0.0 0.0 0.0",
-            "msgPutTotalTodayNow": str(put),
-            "msgGetTotalTodayNow": str(got),
+            **counts,
             **dict.fromkeys(_NOT_COUNTED, "0"),
             **queues,
             "earliestMessageTimeStamp": str(self._earliest_unix_ms()),
@@ -190,8 +251,47 @@ class NodeAdmin(Calls):
         return found
 
     @staticmethod
-    def _three(meter: Meter) -> str:
-        return " ".join(f"{meter.last(seconds).per_s:.1f}" for seconds in _SPANS_S)
+    def _three(meter: Meter | None) -> str:
+        windows = (NO_WINDOW if meter is None else meter.last(seconds) for seconds in _SPANS_S)
+        return " ".join(f"{window.per_s:.1f}" for window in windows)
+
+    async def ha_status(self, _request: Request) -> Answer:
+        """Return what the leader knows of the copies at other nodes, or how far this copy is. With
+        Raft entries of the log are counted, and bytes with a master."""
+        status = await self._status(NodeStatusRequest())
+        own, leader, last = status.node_id, status.leader_id, status.last_index
+        is_leader = leader == own and self._context.driver.is_ready
+        places, address = self._shared.places, self._context.address_of(leader)
+        rows = [
+            {
+                "addr": places.address_of(member.address) or member.address,
+                "slaveAckOffset": member.match_index,
+                "diff": max(0, last - member.match_index),
+                "inSync": member.is_connected and member.match_index >= status.commit_index,
+                "transferredByteInSecond": 0,
+                "transferFromWhere": member.match_index + 1,
+            }
+            for member in status.members
+            if is_leader and member.node_id != own
+        ]
+        of_copy = {
+            "masterAddr": "" if is_leader else places.address_of(address) or address,
+            "transferredByteInSecond": 0,
+            "maxOffset": last,
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterFlushOffset": status.commit_index,
+            "activated": not is_leader
+            and any(one.is_connected for one in status.members if one.node_id == leader),
+        }
+        document = {
+            "master": is_leader,
+            "masterCommitLogMaxOffset": last if is_leader else status.commit_index,
+            "inSyncSlaveNums": sum(row["inSync"] is True for row in rows),
+            "haConnectionInfo": rows,
+            "haClientRuntimeInfo": of_copy,
+        }
+        return Answer(body=json_body(document))
 
     # --- How it is set ---
 

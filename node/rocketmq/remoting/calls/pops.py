@@ -45,11 +45,13 @@ class PopCalls(Calls):
         shared: Shared,
         places: Callable[[str], list[tuple[Share, NamedPlace]]],
         flush: Callable[[], Awaitable[None]],
+        add_got: Callable[[str, str, int], None],
     ) -> None:
         """`places` returns the broker names of each group that has queues of a topic; `flush`
-        returns when the leader knows what changed here of the members."""
+        returns when the leader knows what changed here of the members, and `add_got` counts the
+        messages that consumers get, as for `Pulls`."""
         super().__init__(shared)
-        self._places, self._flush = places, flush
+        self._places, self._flush, self._add_got = places, flush, add_got
 
     # --- Assignments ---
 
@@ -116,6 +118,7 @@ class PopCalls(Calls):
         }
         if not found.deliveries:
             return Answer(ResponseCode.POLLING_TIMEOUT, times, remark="no message")
+        self._add_got(topic, group, len(found.deliveries))
         starts, offsets, counts, body = self._deliveries(group, topic, found, number)
         named = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
         if asked.is_fifo:

@@ -5,6 +5,8 @@ Any replica answers from what it has applied. Only the leader may move a consume
 replica may lag, and its log may begin later.
 """
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -40,6 +42,10 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
 }
+_NEWER_S: Final = 1.0
+"""Time that a pull waits for the heartbeat with its subscription: one that is refused is made again
+after 3 s."""
+_LOOK_S: Final = 0.02
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
 
@@ -113,7 +119,7 @@ class Pulls(Calls):
         shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
         queue_id = self._names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
-        subscription = self._subscription(request)
+        subscription = await self._newest_subscription(request)
         asked = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -144,6 +150,19 @@ class Pulls(Calls):
             self._add_got(topic, group, response.record_count)
             body = seen_by_clients(body, shown, self._shared.own_host(number))
         return Answer(code, ext_of_answer, body, remark)
+
+    async def _newest_subscription(self, request: Request) -> Subscription:
+        """Return what the client reads of a topic. Clients that share out their queues pull with a
+        newer version, and tell it by a heartbeat that may come later. Raises RefusedError."""
+        until_s = time.monotonic() + _NEWER_S
+        while True:
+            try:
+                return self._subscription(request)
+            except RefusedError as error:
+                is_final = error.code is not ResponseCode.SUBSCRIPTION_NOT_LATEST
+                if is_final or time.monotonic() >= until_s:
+                    raise
+            await asyncio.sleep(_LOOK_S)
 
     def _subscription(self, request: Request) -> Subscription:
         """Return what the client reads of a topic. Raises RefusedError."""

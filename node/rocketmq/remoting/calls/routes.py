@@ -86,10 +86,15 @@ class RouteCalls(Calls):
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         brokers = self._shared.places.brokers
-        return [(share, place) for share in shares for place in brokers(share.group, share.places)]
+        found = [(share, place) for share in shares for place in brokers(share.group, share.places)]
+        return [row for row in found if row[1].name == topic] or found
 
     def _shares(self, topic: str) -> list[Share]:
         count, permission = self._names.count, PERMISSION_ALL
+        for group, nodes in self._cluster.groups().items():
+            names = self._shared.places.names_of(group)
+            if names.number_of(topic) is not None:  # Tools send to it, to try that broker.
+                return [Share(group, names.count, permission, MIXED, nodes)]
         if topic == AUTO_TOPIC and self._has_auto_topics:
             count, permission = count * AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
         elif self._shared.is_unmade(topic):

@@ -145,7 +145,8 @@ class Sends(Calls):
         return is_single and f"{fmt.PROPERTY_UNIQUE_KEY}\x01" in text and not _is_special(text)
 
     def _is_to_be_made(self, topic: str) -> bool:
-        return self._has_auto_topics and self._context.state.topic(topic) is None
+        is_own = self._has_auto_topics or self._names.number_of(topic) is not None
+        return is_own and self._context.state.topic(topic) is None
 
     async def _send_here(self, request: Request) -> Answer:
         topic = text_of(request.command.ext, _names(request)["topic"])
@@ -157,6 +158,8 @@ class Sends(Calls):
             asked = int_of(
                 request.command.ext, _names(request)["defaultTopicQueueNums"], 4, hi=INT32_MAX
             )
+            if self._names.number_of(topic) is not None:
+                asked = 1  # The topic of a broker has one queue there.
             count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._names.count
             await self._broker.topics.create_topic(
                 CreateTopicRequest(topic=topic, queue_count=count)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from store import format as fmt
@@ -22,6 +23,7 @@ from store.record.message import decode_properties, encode_properties
 REPLY_TO: Final = "REPLY_TO_CLIENT"
 CLUSTER: Final = "CLUSTER"
 """Property from which a consumer builds the topic of its reply."""
+_ADDED_DATA: Final = encode_properties(ADDED)
 BATCH_COUNT_MAX: Final = 2_048
 """Messages of one batch, 11 us each: 4 MiB of messages of 2 KiB."""
 UNIFORM_COUNT_MAX: Final = 16_384
@@ -48,7 +50,7 @@ _is_usual: Final = re.compile(rb"(?:[^\x00-\x02]+\x01[^\x00-\x02]+\x02)+").fullm
 """Properties that decode and encode to the same bytes, if they are ASCII."""
 _unique_key_of: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([^\x02]+)\x02").search
 _may_be_special: Final = re.compile(
-    "|".join((REPLY_TO, *DELAYS, fmt.PROPERTY_HALF, "__CRC32#", *REFUSED)).encode()
+    "|".join((REPLY_TO, *DELAYS, fmt.PROPERTY_HALF, "__CRC32#", *ADDED, *REFUSED)).encode()
 ).search
 
 
@@ -88,7 +90,8 @@ class StoredProperties:
         self._key_lo = self._size_bytes = 0
 
     def of(self, data: bytes) -> bytes:
-        """Return properties with a unique key, and with the cluster if a reply is waited for.
+        """Return properties with a unique key and those that a broker adds, and with the cluster if
+        a reply is waited for.
 
         Raises RecordFormatError for those that no record can hold, RefusedError."""
         # Messages of a batch differ in their unique keys alone, as a rule.
@@ -100,7 +103,7 @@ class StoredProperties:
             and data[hi:] == behind
             and data[lo:hi].isalnum()
         ):
-            return data
+            return data + _ADDED_DATA
         if data[-1:] != b"\x02":
             data += b"\x02"
         found = _usual_key_of(data)
@@ -109,7 +112,7 @@ class StoredProperties:
             lo, hi = found.span(1)
             self._before, self._behind = data[:lo], data[hi:]
             self._key_lo, self._size_bytes = lo, len(data)
-            return data
+            return data + _ADDED_DATA
         self.is_usual = False
         properties = decode_properties(data)
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
@@ -123,7 +126,7 @@ class StoredProperties:
         for name in properties.keys() & REFUSED.keys():
             text = f"property {name}: {REFUSED[name]}; send without it"
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
-        return encode_properties(properties)
+        return encode_properties(properties | ADDED)
 
 
 def entries_of(body: bytes) -> Iterator[Entry]:
@@ -171,7 +174,7 @@ def uniform_entries(body: bytes) -> UniformEntries | None:
     bodies, before, keys, behind = zip(*row.iter_unpack(body), strict=True)
     if len({*before}) > 1 or len({*behind}) > 1 or not b"".join(keys).isalnum():
         return None
-    return UniformEntries(first.flag, bodies, before[0], keys, behind[0] + end)
+    return UniformEntries(first.flag, bodies, before[0], keys, behind[0] + end + _ADDED_DATA)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,6 @@ accepted the connection, else the name of this node.
 """
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -63,7 +62,8 @@ class Shared:
         self._unknown_names: set[str] = set()
         ids = sorted({*context.identity.addresses, *context.state.members})
         own = context.driver.node_id
-        self._own_number = (ids.index(own) if own in ids else 0) % self.names.count
+        self.own_number: Final = (ids.index(own) if own in ids else 0) % self.names.count
+        """Of the broker name that stays with this node while it is up."""
 
     # --- The leader ---
 
@@ -84,20 +84,27 @@ class Shared:
     async def encoded(
         self, request: Request, rows: Iterable[_Row], document: Callable[[_Row], object]
     ) -> list[Fragment]:
-        """Return rows of an answer as JSON, made in turns of the loop. The caller's account pays
+        """Return rows of an answer as JSON, made in turns of the loop. Raises as `pieces`."""
+        made = await self.pieces(request, rows, lambda row: json_body(document(row)))
+        return [*map(Fragment, made)]
+
+    async def pieces(
+        self, request: Request, rows: Iterable[_Row], encode: Callable[[_Row], bytes]
+    ) -> list[bytes]:
+        """Return rows of an answer as bytes, made in turns of the loop. The caller's account pays
         for them until its call is over. Raises BusyError, and RefusedError for too many bytes."""
         charge = request.account.charge(Kind.DOCUMENTS)
-        found = list[Fragment]()
+        found = list[bytes]()
         task, size_bytes = asyncio.current_task(), 0
         assert task is not None, "a call is a task"
         task.add_done_callback(lambda _: charge.release())
         async for row in self.context.turn.over(rows):
-            data = json_body(document(row))
+            data = encode(row)
             size_bytes += len(data)
             if size_bytes > ANSWER_SIZE_BYTES_MAX:
                 text = f"the answer has more than {ANSWER_SIZE_BYTES_MAX} bytes; ask for less"
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-            found.append(Fragment(data))
+            found.append(data)
             # The whole answer is made of the rows at the end.
             charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found))
         return found
@@ -125,7 +132,7 @@ class Shared:
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
             return number
         number = request.connection.connection.port_number
-        return number if 0 <= number < count else self._own_number
+        return number if 0 <= number < count else self.own_number
 
     def topic(self, name: str) -> TopicSettings:
         """Return a topic that clients may know. Raises UnknownTopicError."""
@@ -150,10 +157,10 @@ class Shared:
         found = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
         return store_timestamp(found.data) if found.record_count else None
 
-    def queue_key(self, topic: str, number: int, shown: int) -> str:
-        """Return a queue as key of a JSON object: the text of an object, which Java reads."""
+    def by_queue(self, topic: str, number: int, shown: int, value: object) -> bytes:
+        """Return an entry of a table by queues: RocketMQ's keys are objects, which is no JSON."""
         key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
-        return json.dumps(key, separators=(",", ":"))
+        return b"%b:%b" % (json_body(key), json_body(value))
 
     def own_address(self, number: int) -> str:
         """Return the address at which this node answers for a broker name."""

@@ -12,19 +12,21 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, table_of, text_in
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from store.format import CONSUME_QUEUE_UNIT
 
 _QUEUE_COUNT_MAX: Final = 65_536
 _PERMISSION_MAX: Final = 7
 """Read, write, and the one by which RocketMQ takes a topic as a pattern for others."""
+_UNIT_COUNT_MAX: Final = 1_024
 _UNSPECIFIED: Final = "UNSPECIFIED"
 _FIXED_ATTRIBUTES: Final = {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"}
 """Attributes of RocketMQ that have one value here."""
@@ -146,15 +148,49 @@ class TopicAdmin(Calls):
         number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
         self._context.check_leads()
         queues = list(self._shared.queues_of(topic, number))
-        found = await self._shared.encoded(request, queues, lambda row: self._range(topic, row[1]))
-        keys = (self._shared.queue_key(topic, number, shown) for shown, _ in queues)
-        table = dict(zip(keys, found, strict=True))
-        return Answer(body=json_body({"topicPutTps": 0.0, "offsetTable": table}))
+        found = await self._shared.pieces(
+            request,
+            queues,
+            lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
+        )
+        return Answer(body=json_body({"offsetTable": table_of(found), "topicPutTps": 0.0}))
+
+    async def queue_units(self, request: Request) -> Answer:
+        """Return units of a queue: where each message is in the log, its size, and the hash of its
+        tag; with what a group reads of the topic, as far as its members are connected here."""
+        number, ext = self._shared.number_of(request), request.command.ext
+        topic, shown = text_of(ext, "topic"), int_of(ext, "queueId", hi=QUEUE_ID_MAX)
+        index, group = int_of(ext, "index"), text_of(ext, "consumerGroup", "")
+        count = int_of(ext, "count", lo=1, hi=_UNIT_COUNT_MAX)
+        if (shown, self._names.queue(number, shown)) not in self._shared.queues_of(topic, number):
+            text = f"{self._names.all[number]} has no queue {shown} of {topic!r}; see topicRoute"
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
+        self._context.check_leads()
+        store, queue = self._context.store, self._names.queue(number, shown)
+        lo, hi = store.queue_range(topic, queue)
+        first = min(max(index, lo), hi)
+        data = store.units(topic, queue, first, min(first + count, hi)) if first < hi else b""
+        found = await self._shared.encoded(request, CONSUME_QUEUE_UNIT.iter_unpack(data), _unit)
+        document: dict[str, Any] = {"minQueueIndex": lo, "maxQueueIndex": hi, "queueData": found}
+        if group:
+            known = self._shared.clients.consumers.get(group)
+            read = known.newest.get(topic) if known is not None else None
+            document["filterData"] = "null" if read else f"{group}@{topic} is not online!"
+            document["subscriptionData"] = read[0].document(read[1]) if read else None
+        return Answer(body=json_body(document))
+
+    async def clean(self, _request: Request) -> Answer:
+        """Answer that nothing is left over: queues go with their topic, files when they expire."""
+        return Answer()
 
     def _range(self, topic: str, queue: int) -> dict[str, int]:
         lo, hi = self._context.store.queue_range(topic, queue)
         last_ms = self._shared.stored_ms(topic, queue, hi - 1) or 0
-        return {"minOffset": lo, "maxOffset": hi, "lastUpdateTimestamp": last_ms}
+        return {"lastUpdateTimestamp": last_ms, "maxOffset": hi, "minOffset": lo}
+
+
+def _unit(row: tuple[int, int, int]) -> dict[str, Any]:
+    return {"physicOffset": row[0], "physicSize": row[1], "tagsCode": row[2], "eval": False}
 
 
 def data_version() -> dict[str, int]:

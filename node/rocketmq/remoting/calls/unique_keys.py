@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.errors.common import AppendTimeoutError, OutcomeUnknownError
+from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.protocol.answers import Answer
 from node.runtime.turn import Turn
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -81,8 +82,7 @@ class Pending(NamedTuple):
                 "queueId": str(self.queue_id),
                 "queueOffset": str(offset),
                 "transactionId": self.key,
-                "MSG_REGION": "DefaultRegion",
-                "TRACE_ON": "true",
+                **ADDED,
             }
         )
 

@@ -26,6 +26,8 @@ GREETING: Final = -20_812
 REPORT: Final = -20_814
 """Code of a command between nodes: its body is a `ReportMembersRequest`, that of its answer a
 `ReportMembersResponse`."""
+APPLIED: Final = -20_815
+"""Code of a command between nodes, answered once the other one has applied an entry."""
 WITHDRAWAL: Final = -20_813
 """Code of a one-way command between nodes: the client of a forwarded command has gone."""
 WITHDRAWN: Final = "opaque"

@@ -16,7 +16,7 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.store.records import messages, numbers
 
 LOCAL = common_pb2.CONSISTENCY_LOCAL
@@ -376,15 +376,27 @@ async def test_a_message_without_a_tag_matches_none(tmp_path: Path) -> None:
 async def test_a_filtered_pull_waits_for_a_match(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.append(tagged(["x", "x"]))
-        task = parked(node, tags=["y"])
-        await waiting(node, 1)
-        await node.broker.append(tagged(["x", "x"]))
-        await eventually(lambda: node.broker.parked.woken_total == 1)
+        task = parked(node, 2, tags=["y"])
         await waiting(node, 1)
         await node.broker.append(tagged(["y"]))
         found = await task
         assert [m.body for m in messages(found.records)] == [b"y"]
-        assert found.next_offset == 5
+        assert found.next_offset == 3
+
+
+async def test_a_reader_that_waits_learns_what_its_filter_skipped(tmp_path: Path) -> None:
+    """Long before its time is over: until then its group seems to lag."""
+    hour_ms = 3_600_000
+    async with node_at(tmp_path, limits=replace(Limits(), pull_wait_ms_max=hour_ms)) as node:
+        await node.broker.append(tagged(["x", "x"]))
+        async with asyncio.timeout(PATIENCE_S):
+            found = await pull(node, wait_ms=hour_ms, tags=["y"])
+        assert (found.record_count, found.next_offset) == (0, 2)
+        task = asyncio.create_task(pull(node, 2, wait_ms=hour_ms, tags=["y"]))
+        await waiting(node, 1)
+        await node.broker.append(tagged(["x"]))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await task).next_offset == 3
 
 
 async def test_as_many_tags_may_be_asked_for_as_the_limit_says(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
+from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.pb.log_pb2 import RouteResponse
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
@@ -163,7 +164,7 @@ class ClassicClient:
         body: bytes = b"x",
         topic: str = "orders",
         queue: int = 0,
-        name: str = "g0.n1",
+        name: str = "g0-n1",
         sys_flag: int = 0,
         **properties: str,
     ) -> Heard:
@@ -174,7 +175,7 @@ class ClassicClient:
     async def pull(
         self, queue: int, offset: int, wait_ms: int = 0, ext: dict[str, str] | None = None
     ) -> Heard:
-        """Pull from a queue of topic orders, of broker name g0.n1, with a subscription of all."""
+        """Pull from a queue of topic orders, of broker name g0-n1, with a subscription of all."""
         fields = {
             "consumerGroup": "readers",
             "topic": "orders",
@@ -186,7 +187,7 @@ class ClassicClient:
             "suspendTimeoutMillis": str(wait_ms),
             "subscription": "*",
             "subVersion": "1",
-            "bname": "g0.n1",
+            "bname": "g0-n1",
         }
         return await self.ask(PULL, fields | (ext or {}))
 
@@ -314,6 +315,7 @@ async def gateway_at(
             NodeProof(TOKEN, lambda _node: TOKEN),
             GatewayClients(),
             questions or _no_questions,
+            _status,
             node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
             name_count=3,
@@ -335,6 +337,15 @@ async def gateway_at(
 async def _no_questions(_address: str, _request: object) -> AsyncIterator[TransactionCheck]:
     for check in list[TransactionCheck]():
         yield check
+
+
+async def _status(_request: NodeStatusRequest) -> NodeStatusResponse:
+    """The node leads; node 2 has all entries, and node 3 lacks five."""
+    found = NodeStatusResponse(node_id=1, leader_id=1, last_index=9, commit_index=9)
+    for node, match in ((1, 9), (2, 9), (3, 4)):
+        address = f"host{node}:808{node}"
+        found.members.add(node_id=node, address=address, is_connected=True, match_index=match)
+    return found
 
 
 async def _no_route(_address: str) -> RouteResponse | None:

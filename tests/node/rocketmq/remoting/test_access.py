@@ -14,7 +14,7 @@ from tests.node.rocketmq.remoting.clients import DELETE_TOPIC, HEARTBEAT, ROUTE,
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
 
 KEYS = {"rocketmq2": "12345678"}
-DENIED = 16
+DENIED, MAX_OFFSET = 16, 30
 
 
 def test_a_command_that_the_java_client_signed_is_taken() -> None:
@@ -29,20 +29,22 @@ def test_a_command_that_the_java_client_signed_is_taken() -> None:
 async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, keys=KEYS) as gateway:
         client = await gateway.client()
-        asked = {"topic": "orders"}
-        assert (await client.ask(ROUTE, asked)).code == DENIED
-        assert (await client.ask(ROUTE, asked | {"AccessKey": "other"})).code == DENIED
+        asked = {"topic": "orders", "queueId": "0"}
+        route = await client.ask(ROUTE, asked)
+        assert route.code == 0, "a client that has no route says that the topic is missing"
+        assert (await client.ask(MAX_OFFSET, asked)).code == DENIED
+        assert (await client.ask(MAX_OFFSET, asked | {"AccessKey": "other"})).code == DENIED
         wrong = asked | {"AccessKey": "rocketmq2", "Signature": "AAAA"}
-        assert (await client.ask(ROUTE, wrong)).code == DENIED
+        assert (await client.ask(MAX_OFFSET, wrong)).code == DENIED
         assert (await client.ask(HEARTBEAT, body=b"{}")).code == DENIED
         assert gateway.remoting.groups.clients.count == 0
 
         signed = asked | {"AccessKey": "rocketmq2"}
-        made = signature(Command(ROUTE, ext=signed, version=479), b"12345678")
+        made = signature(Command(MAX_OFFSET, ext=signed, version=479), b"12345678")
         told = signed | {"Signature": base64(made)}
-        assert (await client.ask(ROUTE, told)).code == 0
-        assert (await client.ask(ROUTE, told | {"topic": "other"})).code == DENIED
-        assert (await client.ask(ROUTE, told, b"more")).code == DENIED
+        assert (await client.ask(MAX_OFFSET, told)).code == 0
+        assert (await client.ask(MAX_OFFSET, told | {"topic": "other"})).code == DENIED
+        assert (await client.ask(MAX_OFFSET, told, b"more")).code == DENIED
 
 
 async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:

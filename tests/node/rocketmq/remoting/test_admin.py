@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import struct
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequ
 from tests.node.rocketmq.remoting.clients import (
     ALL_GROUPS,
     ALL_TOPICS,
+    BATCH,
     COMMIT,
     CONFIG,
     CONSUMERS,
@@ -38,14 +41,20 @@ from tests.node.rocketmq.remoting.clients import (
     WIPE,
     ClassicClient,
     gateway_at,
+    send_fields,
 )
 
-NAMES = ("g0.n1", "g0.n2", "g0.n3")
-QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0.n1", "consumerGroup": "readers"}
+NAMES = ("g0-n1", "g0-n2", "g0-n3")
+QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0-n1", "consumerGroup": "readers"}
+
+
+_QUEUE_KEY = re.compile(rb'\{"brokerName":"[^"]*","queueId":\d+,"topic":"[^"]*"\}(?=:)')
 
 
 def document(body: bytes | str) -> Any:
-    return json.loads(body)
+    """Read a body; a queue that is a key becomes the text of an object."""
+    data = body.encode() if isinstance(body, str) else body
+    return json.loads(_QUEUE_KEY.sub(lambda key: json.dumps(key[0].decode()).encode(), data))
 
 
 def by_queue(table: dict[str, Any]) -> dict[tuple[str, int], Any]:
@@ -72,7 +81,7 @@ async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
         for name in NAMES:
             assert (await client.ask(PUT_TOPIC, order | {"bname": name})).code == 0
         assert gateway.node.broker.context.state.topics["bills"] == (6, 6, "FIFO")
-        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0.n2"})).body)
+        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0-n2"})).body)
         assert (row["readQueueNums"], row["perm"], row["attributes"]) == (
             2,
             6,
@@ -124,15 +133,15 @@ async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path)
 async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        await client.send(name="g0.n1", queue=1)
-        await client.send(name="g0.n3")
+        await client.send(name="g0-n1", queue=1)
+        await client.send(name="g0-n3")
         found: dict[tuple[str, int], int] = {}
         for name in NAMES:
             answer = await client.ask(TOPIC_STATS, {"topic": "orders", "bname": name})
             for queue, row in by_queue(document(answer.body)["offsetTable"]).items():
                 found[queue] = row["maxOffset"]
                 assert (row["lastUpdateTimestamp"] > 0) == bool(row["maxOffset"])
-        assert found == {("g0.n1", 0): 0, ("g0.n1", 1): 1, ("g0.n2", 0): 0, ("g0.n3", 0): 1}
+        assert found == {("g0-n1", 0): 0, ("g0-n1", 1): 1, ("g0-n2", 0): 0, ("g0-n3", 0): 1}
 
 
 async def test_the_progress_of_a_group(tmp_path: Path) -> None:
@@ -140,11 +149,11 @@ async def test_the_progress_of_a_group(tmp_path: Path) -> None:
         client = await gateway.client()
         for _ in range(3):
             await client.send(queue=1)
-        of_group = {"consumerGroup": "readers", "bname": "g0.n1"}
+        of_group = {"consumerGroup": "readers", "bname": "g0-n1"}
         assert document((await client.ask(PROGRESS, of_group)).body)["offsetTable"] == {}
         await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
         table = document((await client.ask(PROGRESS, of_group)).body)["offsetTable"]
-        row = by_queue(table)["g0.n1", 1]
+        row = by_queue(table)["g0-n1", 1]
         assert (row["brokerOffset"], row["consumerOffset"]) == (3, 2)
         assert row["lastTimestamp"] > 0
 
@@ -232,9 +241,9 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
             await client.send(queue=1)
         await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
         order = {"topic": "orders", "group": "readers", "timestamp": "0", "isForce": "true"}
-        moved = await client.ask(RESET, order | {"bname": "g0.n1"})
+        moved = await client.ask(RESET, order | {"bname": "g0-n1"})
         table = by_queue(document(moved.body)["offsetTable"])
-        assert table == {("g0.n1", 0): 0, ("g0.n1", 1): 0}
+        assert table == {("g0-n1", 0): 0, ("g0-n1", 1): 0}
         tool = await gateway.client()
         assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
@@ -245,10 +254,10 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         assert (await client.pull(1, 0)).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
-        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
+        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
         order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
-        assert (await client.ask(RESET, order | {"bname": "g0.n1"})).code == 0
+        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
         topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
@@ -273,7 +282,7 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
         assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")
         assert (len(ranges), sum(int(count) for _, _, count in ranges) >= 1) == (13, True)
-        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0.n1\n")
+        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0-n1\n")
         asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
         assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
         assert (await client.ask(STATS, asked | {"statsName": "none"})).code == 1
@@ -288,10 +297,10 @@ async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> 
             route = document((await client.ask(ROUTE, {"topic": "orders"})).body)
             return [queue["perm"] for queue in route["queueDatas"]]
 
-        wiped = await client.ask(WIPE, {"brokerName": "g0.n2"})
+        wiped = await client.ask(WIPE, {"brokerName": "g0-n2"})
         assert wiped.ext == {"wipeTopicCount": "1"}
         assert await perms() == [6, 4, 6]
-        await client.ask(RESTORE, {"brokerName": "g0.n2"})
+        await client.ask(RESTORE, {"brokerName": "g0-n2"})
         assert await perms() == [6, 6, 6]
         assert (await client.ask(WIPE, {"brokerName": "x"})).code == 1
 
@@ -351,14 +360,123 @@ async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) 
         client = await gateway.client()
         for code, why in REFUSED.items():
             answer = await client.ask(code)
-            assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, why)
+            wanted = (ResponseCode.NO_PERMISSION, f"node.not_served: {why}")
+            assert (answer.code, answer.remark) == wanted
+        unknown = await client.ask(4711)
+        assert (unknown.code, unknown.remark) == (3, " request type 4711 not supported")
     page = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text()
     assert "\n".join(table()) in page
 
 
+async def test_the_progress_of_all_groups_is_that_of_each(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        ask, isolated = RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}
+        empty = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
+        assert (empty["consumeStatsList"], empty["totalDiff"]) == ([], 0)
+        await gateway.node.broker.topics.create_topic(
+            CreateTopicRequest(topic="bills", queue_count=6)
+        )
+        for _ in range(3):
+            await client.send(queue=1)
+        for group, topic in (("a", "bills"), ("a", "orders"), ("b", "orders")):
+            more = {"consumerGroup": group, "topic": topic, "commitOffset": "0"}
+            await client.ask(COMMIT, QUEUE | more)
+        found = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
+        assert found["totalDiff"] == 6
+        rows = {name: stats for row in found["consumeStatsList"] for name, stats in row.items()}
+        assert list(rows) == ["a", "b"]
+        assert [len(stats) for stats in rows.values()] == [2, 1]  # One for each topic.
+        for group, stats in rows.items():
+            own = {"consumerGroup": group, "bname": "g0-n1"}
+            alone = document((await client.ask(PROGRESS, own)).body)["offsetTable"]
+            assert {key: row for one in stats for key, row in one["offsetTable"].items()} == alone
+        ordered = document((await client.ask(ask, {"isOrder": "true"})).body)
+        assert ordered["consumeStatsList"] == []
+
+
+async def test_a_group_begins_where_another_is(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, clone = await gateway.client(), RequestCode.CLONE_GROUP_OFFSET
+        order = {"srcGroup": "readers", "destGroup": "others", "bname": "g0-n1"}
+        assert (await client.ask(clone, order)).code == 26
+        for _ in range(3):
+            await client.send(queue=1)
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
+        assert (await client.ask(clone, order | {"topic": "bills"})).code == 26
+        assert (await client.ask(clone, order | {"topic": " "})).code == 0
+        of_other = QUEUE | {"consumerGroup": "others"}
+        assert (await client.ask(GET_OFFSET, of_other)).ext["offset"] == "2"
+        groups = gateway.node.broker.context.state.groups
+        assert groups["others"] == groups["readers"] == {"orders": {3: 2}}
+        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        await client.heartbeat("a@1", "others")
+        refused = await client.ask(clone, order)
+        assert "node.group_not_empty" in str(refused.remark)
+        assert groups["others"] == {"orders": {3: 2}}
+
+
+async def test_units_of_a_queue_name_its_messages(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, ask = await gateway.client(), RequestCode.QUERY_CONSUME_QUEUE
+        sent = [await client.send(queue=1, TAGS=tag) for tag in ("a", "b", "c")]
+        queue = {"topic": "orders", "queueId": "1", "bname": "g0-n1"}
+        query = queue | {"index": "1", "count": "9"}
+        found = document((await client.ask(ask, query)).body)
+        assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
+        positions = [f"{unit['physicOffset']:016X}" for unit in found["queueData"]]
+        assert positions == [one.ext["msgId"][-16:] for one in sent[1:]]
+        assert [unit["tagsCode"] for unit in found["queueData"]] == [ord("b"), ord("c")]
+        assert "subscriptionData" not in found
+        group = query | {"consumerGroup": "readers"}
+        absent = document((await client.ask(ask, group)).body)
+        assert absent["filterData"] == "readers@orders is not online!"
+        await client.heartbeat("a@1")
+        online = document((await client.ask(ask, group)).body)
+        assert online["subscriptionData"]["subString"] == "*"
+        for index in ("3", "999999"):  # Behind the end.
+            behind = await client.ask(ask, query | {"index": index})
+            assert document(behind.body)["queueData"] == []
+        for bad, code in (({"queueId": "2"}, 1), ({"topic": "x"}, 17), ({"count": "5000"}, 29)):
+            assert (await client.ask(ask, query | bad)).code == code
+
+
+async def test_the_copies_that_a_leader_knows(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client, ask = await gateway.client(), RequestCode.GET_BROKER_HA_STATUS
+        found = document((await client.ask(ask)).body)
+        assert (found["master"], found["masterCommitLogMaxOffset"]) == (True, 9)
+        assert found["inSyncSlaveNums"] == 1
+        copies = [(one["addr"], one["diff"], one["inSync"]) for one in found["haConnectionInfo"]]
+        assert copies == [("host2:8082", 0, True), ("host3:8083", 5, False)]
+        gateway.node.driver.lose()
+        found = document((await client.ask(ask)).body)
+        assert (found["master"], found["haConnectionInfo"]) == (False, [])
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\0"])
+async def test_a_message_with_nul_in_a_property_is_refused(tmp_path: Path, value: str) -> None:
+    """However it is sent: alone, delayed, as a half message, or in a batch."""
+    async with gateway_at(tmp_path) as gateway:
+        client, named = await gateway.client(), dict[str, Any]({f"own{value}": "v"})
+        answers = [
+            await client.send(own=value),
+            await client.send(own=value, DELAY="3"),
+            await client.send(own=value, TRAN_MSG="true", PGROUP="p", sys_flag=4),
+            await client.send(**named),
+        ]
+        properties = f"UNIQ_KEY\x01A1\x02own\x01{value}\x02".encode()
+        body = bytes(12) + b"\0\0\0\1x" + struct.pack(">h", len(properties)) + properties
+        body = struct.pack(">i", 4 + len(body)) + body
+        answers.append(await client.ask(BATCH, send_fields("orders", 0, "g0-n1"), body))
+        for answer in answers:
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "NUL" in str(answer.remark), answer.remark
+
+
 async def test_the_key_value_configuration(tmp_path: Path) -> None:
     """Tools write the broker names of ordered topics there; nodes that start again have them."""
-    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0.n1:4;g0.n2:4"}
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0-n1:4;g0-n2:4"}
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         missing = await client.ask(RequestCode.GET_KV_CONFIG, order)
@@ -389,3 +507,16 @@ async def test_clients_ask_side_by_side(tmp_path: Path) -> None:
             *(client.send(b"%d" % n) for n, client in enumerate(clients))
         )
         assert sorted(answer.ext["queueOffset"] for answer in answers) == ["0", "1", "2", "3"]
+
+
+async def test_a_broker_has_a_topic_of_its_name(tmp_path: Path) -> None:
+    """Tools send to it, to try that broker; RocketMQ makes one."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        route = document((await client.ask(ROUTE, {"topic": "g0-n2"})).body)
+        assert [row["brokerName"] for row in route["queueDatas"]] == ["g0-n2"]
+        assert route["queueDatas"][0]["writeQueueNums"] == 1
+        for _ in range(2):
+            assert (await client.send(topic="g0-n2", name="g0-n2")).code == 0
+        assert (await client.send(topic="another")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert document((await client.ask(ROUTE, {"topic": "g0-n2"})).body) == route

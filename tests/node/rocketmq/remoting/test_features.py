@@ -37,7 +37,7 @@ HALF = 4
 ILLEGAL, NO_PERMISSION, NO_TOPIC, INVALID = 13, 16, 17, 29
 UPDATE_OFFSET = 15
 COMMIT, ROLLBACK = "8", "12"
-QUEUES = [{"topic": "orders", "brokerName": f"g0.n{n}", "queueId": 0} for n in (1, 2)]
+QUEUES = [{"topic": "orders", "brokerName": f"g0-n{n}", "queueId": 0} for n in (1, 2)]
 
 
 async def locked(client: ClassicClient, client_id: str, code: int = LOCK) -> Any:
@@ -136,7 +136,7 @@ async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) ->
         assert [q["writeQueueNums"] for q in route["queueDatas"]] == [1, 1, 1]
 
         told = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker@1", "MSG_TYPE": "reply"}
-        reply = replier.begin(REPLY, send_fields(topic, 0, "g0.n1", **told), b"answer")
+        reply = replier.begin(REPLY, send_fields(topic, 0, "g0-n1", **told), b"answer")
         pushed = await asker.hear()
         assert (pushed.code, pushed.body) == (PUSH_REPLY, b"answer")
         assert "CORRELATION_ID\x01c1\x02" in pushed.ext["properties"]
@@ -144,7 +144,7 @@ async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) ->
         assert (await reply).code == 0
 
         told["REPLY_TO_CLIENT"] = "nobody@1"
-        lost = await replier.ask(REPLY, send_fields(topic, 0, "g0.n1", **told), b"answer")
+        lost = await replier.ask(REPLY, send_fields(topic, 0, "g0-n1", **told), b"answer")
         assert (lost.code, "nobody@1" in str(lost.remark)) == (1, True)
 
 
@@ -168,7 +168,7 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         sent = await client.send(b"one", KEYS="red blue", UNIQ_KEY="U1")
-        await client.send(b"two", name="g0.n2", KEYS="blue", UNIQ_KEY="U2")
+        await client.send(b"two", name="g0-n2", KEYS="blue", UNIQ_KEY="U2")
         position = str(parse_message_id(sent.ext["msgId"])[1])
         record = decode_message((await client.ask(VIEW, {"offset": position})).body)
         assert (record.body, record.message_id) == (b"one", sent.ext["msgId"])
@@ -176,10 +176,10 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
 
         hi = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
         asked = hi | {"topic": "orders", "key": "blue"}
-        for name, body in (("g0.n1", b"one"), ("g0.n2", b"two")):
+        for name, body in (("g0-n1", b"one"), ("g0-n2", b"two")):
             answer = await client.ask(KEY, asked | {"bname": name})
             assert decode_message(answer.body).body == body
-        nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0.n2"})
+        nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0-n2"})
         assert (nothing.code, nothing.body) == (22, b"")
 
 
@@ -189,13 +189,13 @@ async def test_tools_find_a_message_at_the_address_of_its_route(
     """A tool that looks whether a group has consumed a message compares the two."""
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        sent = await client.send(b"one", name="g0.n2", KEYS="red")
+        sent = await client.send(b"one", name="g0-n2", KEYS="red")
         position = str(parse_message_id(sent.ext["msgId"])[1])
         places = gateway.remoting.places
-        route = NamedPlace("g0.n2", 1, "127.0.0.9:77")
+        route = NamedPlace("g0-n2", 1, "127.0.0.9:77")
         monkeypatch.setattr(places, "brokers", lambda _group, _nodes: [route, route, route])
         hi = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
-        by_key = await client.ask(KEY, hi | {"topic": "orders", "key": "red", "bname": "g0.n2"})
+        by_key = await client.ask(KEY, hi | {"topic": "orders", "key": "red", "bname": "g0-n2"})
         by_id = await client.ask(VIEW, {"offset": position})
         for answer in (by_key, by_id):
             assert decode_message(answer.body).store_host == ("127.0.0.9", 77)
@@ -208,7 +208,7 @@ async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_pa
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == NO_TOPIC
         await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=trace))
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == 0
-        asked = {"topic": trace, "key": "U1", "beginTimestamp": "0", "bname": "g0.n1"}
+        asked = {"topic": trace, "key": "U1", "beginTimestamp": "0", "bname": "g0-n1"}
         hi = {"endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
         assert decode_message((await client.ask(KEY, asked | hi)).body).body == b"Pub"
 
@@ -216,7 +216,7 @@ async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_pa
 def copy_fields(times: int, limit: int, **properties: str) -> dict[str, str]:
     """Return the fields of a message that a consumer copies to its retry topic itself."""
     properties.setdefault("RETRY_TOPIC", "orders")
-    fields = send_fields("%RETRY%readers", 0, "g0.n1", **properties)
+    fields = send_fields("%RETRY%readers", 0, "g0-n1", **properties)
     return fields | {"j": str(times), "l": str(limit), "a": "CLIENT_INNER_PRODUCER"}
 
 
@@ -298,7 +298,7 @@ async def test_properties_that_change_what_a_send_does_are_obeyed_or_refused(
     async with gateway_at(tmp_path) as gateway:
         client, broker = await gateway.client(), gateway.node.broker
         for name in REFUSED:
-            sent = await client.send(b"x", "orders", 0, "g0.n1", 0, **{name: "1"})
+            sent = await client.send(b"x", "orders", 0, "g0-n1", 0, **{name: "1"})
             assert sent.code == ILLEGAL
             assert name in (sent.remark or "")
         half: dict[str, Any] = {
@@ -327,7 +327,7 @@ READ = {
     "maxMsgNum": "32",
     "sysFlag": "4",
     "commitOffset": "0",
-    "bname": "g0.n1",
+    "bname": "g0-n1",
     "suspendTimeoutMillis": "0",
     "subscription": "n > 5",
     "subVersion": "1",
@@ -354,7 +354,7 @@ async def test_values_of_tools_are_obeyed_or_refused(tmp_path: Path) -> None:
         for code, fields in ((11, "expressionType"), (200_050, "expType")):
             pulled = await client.ask(code, READ | {fields: "sql92"})
             assert (pulled.code, "TAG" in (pulled.remark or "")) == (23, True)
-        offset = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0.n1"}
+        offset = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "g0-n1"}
         await client.ask(UPDATE_OFFSET, offset | {"commitOffset": "3"})
         for is_gone in (False, True):
             await client.ask(207, {"groupName": "readers", "cleanOffset": str(is_gone).lower()})
@@ -362,7 +362,7 @@ async def test_values_of_tools_are_obeyed_or_refused(tmp_path: Path) -> None:
         assert await put(attributes={"+message.type": "FIFO"}, readQueueNums=2) == 0
         assert await put(attributes={"-message.type": ""}, readQueueNums=2) == 0
         assert state.topics["orders"].message_type == "MIXED"
-        await client.ask(205, {"brokerName": "g0.n1"})
+        await client.ask(205, {"brokerName": "g0-n1"})
         for permission in (4, 6):  # As the route shows them then, by broker name.
             assert await put(perm=permission, readQueueNums=2) == 0
             assert state.topics["orders"].permission == 6

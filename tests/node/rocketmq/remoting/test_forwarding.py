@@ -22,6 +22,7 @@ from tests.node.rocketmq.remoting.clients import (
     COMMIT,
     GET_OFFSET,
     MEMBERS,
+    PUT_TOPIC,
     ROUTE,
     SEND,
     TOPIC,
@@ -33,7 +34,7 @@ from tests.node.rocketmq.remoting.clients import (
 )
 from tests.patience import eventually
 
-QUEUE = {"topic": "orders", "queueId": "0", "bname": "g0.n1", "consumerGroup": "readers"}
+QUEUE = {"topic": "orders", "queueId": "0", "bname": "g0-n1", "consumerGroup": "readers"}
 UNAVAILABLE = 14
 MAX_OFFSET, BY_KEY = 30, 12
 MIB = 1 << 20
@@ -62,9 +63,9 @@ async def pair_at(
 async def test_the_leader_carries_out_what_any_node_is_told(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as (leader, follower):
         client, reader = await follower.client(), await leader.client()
-        sent = await client.send(b"far", name="g0.n3")
+        sent = await client.send(b"far", name="g0-n3")
         assert sent.code == 0, sent
-        record = decode_message((await reader.pull(0, 0, ext={"bname": "g0.n3"})).body)
+        record = decode_message((await reader.pull(0, 0, ext={"bname": "g0-n3"})).body)
         assert record.body == b"far"
         assert record.born_host[0] == "127.0.0.1"
         assert (await client.send(b"near")).code == 0
@@ -105,7 +106,7 @@ async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> N
         assert (await client.ask(ROUTE, {"topic": "fresh"})).code == 0
         assert (await client.pull(0, 0, ext={"topic": "fresh"})).code == 19
         assert (await client.ask(ROUTE, {"topic": "none"})).code == 17
-        row = await client.ask(TOPIC, {"topic": "other", "bname": "g0.n1"})
+        row = await client.ask(TOPIC, {"topic": "other", "bname": "g0-n1"})
         assert row.code == 0
 
 
@@ -210,7 +211,7 @@ async def test_a_send_that_meets_a_hand_over_is_held_and_stored_once(
 
 def hostile() -> Iterator[tuple[str, int, dict[str, str], bytes]]:
     """Yield name, code, ext fields and body of commands that grow, or ask for much."""
-    limits, at = FramedLimits(), {"topic": "orders", "queueId": "0", "bname": "g0.n1"}
+    limits, at = FramedLimits(), {"topic": "orders", "queueId": "0", "bname": "g0-n1"}
     many = {f"x{number}": "" for number in range(256 - len(at))}
     yield "256 ext fields", MAX_OFFSET, at | many, b""
     whole = limits.header_size_bytes_max - 200
@@ -220,8 +221,8 @@ def hostile() -> Iterator[tuple[str, int, dict[str, str], bytes]]:
     yield "an empty field", MAX_OFFSET, at | {"topic": ""}, b""
     yield "an empty field of many", MAX_OFFSET, at | {"x": "x" * whole, "topic": ""}, b""
     body = bytes(limits.frame_size_bytes_max - 1_000)
-    yield "a frame of the largest size", SEND, send_fields("orders", 0, "g0.n1"), body
-    query = {"topic": "orders", "key": "big", "maxNum": "64", "bname": "g0.n1"}
+    yield "a frame of the largest size", SEND, send_fields("orders", 0, "g0-n1"), body
+    query = {"topic": "orders", "key": "big", "maxNum": "64", "bname": "g0-n1"}
     yield "more messages than one answer has", BY_KEY, query | {"endTimestamp": str(1 << 62)}, b""
 
 
@@ -236,7 +237,7 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         (channel,) = follower.remoting.forwarder._channels.values()
         other = await follower.client()
         for name, code, ext, body in hostile():
-            sends = [other.begin(SEND, send_fields("orders", 1, "g0.n1"), b"v") for _ in range(8)]
+            sends = [other.begin(SEND, send_fields("orders", 1, "g0-n1"), b"v") for _ in range(8)]
             found, expected = await client.ask(code, ext, body), await near.ask(code, ext, body)
             assert found._replace(opaque=expected.opaque) == expected, name
             assert [(await sent).code for sent in sends] == [0] * 8, name
@@ -276,7 +277,7 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
         client = await follower.client()
         assert (await client.send()).code == 0
         leader.node.driver.is_holding = True
-        fields = send_fields("orders", 0, "g0.n1")
+        fields = send_fields("orders", 0, "g0-n1")
         sends = [client.begin(SEND, fields, b"x") for _ in range(2)]
         await eventually(lambda: len(leader.node.driver.pending) > 0, "they are on the way")
         refused = await client.send()
@@ -303,7 +304,7 @@ async def test_a_call_whose_client_has_gone_counts_until_the_leader_is_done(tmp_
     async with pair_at(tmp_path) as (leader, follower):
         client = await follower.client()
         leader.node.driver.is_holding = True
-        client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x")  # Connects first: a task.
+        client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x")  # Connects first: a task.
         accounts = follower.calls.accounts
         await eventually(lambda: len(leader.node.driver.pending) > 0, "the leader has it")
         await client.close()
@@ -337,7 +338,7 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
         (channel,) = follower.remoting.forwarder._channels.values()
         (connection,) = leader.server.connections.all
         connection.hold(WINDOW)
-        fields = send_fields("orders", 0, "g0.n1")
+        fields = send_fields("orders", 0, "g0-n1")
         large = [client.begin(SEND, fields, bytes(MIB)) for _ in range(12)]
         small = [client.begin(SEND, fields, b"x") for _ in range(8)]
         await eventually(lambda: len(channel._waiting) == 20, "all are on the way")
@@ -346,5 +347,20 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
         assert [(await sent).code for sent in small] == [0] * 8
         assert "not known" in str((await large[0]).remark)
         near = await leader.client()
-        queue = {"topic": "orders", "queueId": "0", "bname": "g0.n1"}
+        queue = {"topic": "orders", "queueId": "0", "bname": "g0-n1"}
         assert (await near.ask(MAX_OFFSET, queue)).ext["offset"] == "8"
+
+
+async def test_a_change_is_answered_once_all_nodes_that_are_up_show_it(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path / "leader") as leader, gateway_at(tmp_path / "other") as other:
+        leader.remoting.places.learn(ADDRESSES[2], (f"127.0.0.1:{other.port}",))
+        leader.remoting._changes._cluster._is_connected = lambda node: node == 2
+        client = await leader.client()
+        fields = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        change = asyncio.create_task(client.ask(PUT_TOPIC, fields))
+        parked = other.node.broker.parked
+        await eventually(lambda: bool(parked._by_index), "the question to the other node")
+        assert leader.node.broker.context.state.topic("new") is not None
+        assert not change.done()
+        await other.node.append(0, 1)  # Of another log, which has as many entries now.
+        assert (await change).code == 0

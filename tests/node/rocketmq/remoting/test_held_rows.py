@@ -30,22 +30,22 @@ POP = 200_050
 Hold = Callable[[ClassicClient, int], Awaitable[object]]
 PULLED = {
     "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "6",
-    "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*", "bname": "g0.n1",
+    "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*", "bname": "g0-n1",
 }  # fmt: skip
 POPPED = {
     "topic": "orders", "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "60000",
-    "pollTime": "25000", "initMode": "0", "exp": "*", "bname": "g0.n1",
+    "pollTime": "25000", "initMode": "0", "exp": "*", "bname": "g0-n1",
 }  # fmt: skip
 
 
 async def lock(client: ClassicClient, number: int, client_id: str = "a") -> Any:
-    row = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+    row = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
     body = {"consumerGroup": f"g{number}", "clientId": client_id, "mqSet": [row]}
     return json.loads((await client.ask(LOCK, body=json.dumps(body).encode())).body)["lockOKMQSet"]
 
 
 async def known(client: ClassicClient, number: int) -> None:
-    ext = {"topic": "orders", "queueId": "0", "bname": "g0.n1", "consumerGroup": f"g{number}"}
+    ext = {"topic": "orders", "queueId": "0", "bname": "g0-n1", "consumerGroup": f"g{number}"}
     await client.ask(GET_OFFSET, ext)
 
 

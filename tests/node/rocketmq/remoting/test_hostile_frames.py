@@ -33,7 +33,7 @@ NO_PERMISSION, SYSTEM_ERROR, INVALID = 16, 1, 29
 _VALUES = (
     "", "0", "-1", "1", "2147483648", "9223372036854775807", "9" * 40, "true", "nan", "x" * 300,
     "%RETRY%", "%RETRY%readers", "%DLQ%x", "RMQ_SYS_TRANS_HALF_TOPIC", "orders", "readers",
-    "a\x01b\x02c", "\x00", "\ud800", "g0.n1", "g0.n9", "TAG", "SQL92", "a = ", "1" * 19,
+    "a\x01b\x02c", "\x00", "\ud800", "g0-n1", "g0-n9", "TAG", "SQL92", "a = ", "1" * 19,
 )  # fmt: skip
 _FIELDS: list[str] = re.findall(
     r"\S+",
@@ -48,7 +48,7 @@ _FIELDS: list[str] = re.findall(
 _SQL = {"expressionType": "SQL92"}
 _BODIES: tuple[Any, ...] = (
     {}, [], {"clientID": "c"}, {"clientID": "c", "consumerDataSet": [{"groupName": "readers"}]},
-    {"mqSet": [{"topic": "orders", "brokerName": "g0.n1", "queueId": 0}], "clientId": "c"},
+    {"mqSet": [{"topic": "orders", "brokerName": "g0-n1", "queueId": 0}], "clientId": "c"},
     {"mqSet": [{"queueId": "x"}]}, {"topicConfigList": [{}]}, {"groupConfigList": [{}]},
     {"groupName": "readers", "retryMaxTimes": -1}, {"subscriptionData": _SQL},
 )  # fmt: skip
@@ -65,7 +65,7 @@ def hostile(chance: random.Random, opaque: int) -> bytes:
     names = chance.sample(_FIELDS, chance.randint(0, 14))
     ext = {name: chance.choice(_VALUES) for name in names}
     if chance.random() < 0.5:
-        ext |= send_fields("orders", chance.randrange(3), "g0.n1")
+        ext |= send_fields("orders", chance.randrange(3), "g0-n1")
     if chance.random() < 0.5:
         body = json.dumps(chance.choice(_BODIES)).encode()
     else:
@@ -137,7 +137,7 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, held=held) as gateway:
         gateway.node.driver.is_holding = True
         client = await gateway.client()
-        sends = [client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x") for _ in range(4)]
+        sends = [client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x") for _ in range(4)]
         refused = await client.send()
         assert refused.code == 14
         assert "calls under way of one connection" in str(refused.remark)
@@ -149,7 +149,7 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
 async def test_a_lock_of_too_many_queues_locks_none(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        row = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+        row = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
         body = {"consumerGroup": "g", "clientId": "c", "mqSet": [row] * 16_385}
         answer = await client.ask(LOCK, body=json.dumps(body).encode())
         assert (answer.code, json.loads(answer.body)) == (0, {"lockOKMQSet": []})
@@ -165,7 +165,7 @@ async def test_only_a_node_forwards(tmp_path: Path) -> None:
                 refused = await client.ask(GREETING, {SHOWN: token})
                 assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)
             for forged in (*({name: "1"} for name in ADDED), {FORWARDED: "", NAME: ""}):
-                refused = await client.ask(SEND, send_fields("orders", 0, "g0.n1") | forged, b"x")
+                refused = await client.ask(SEND, send_fields("orders", 0, "g0-n1") | forged, b"x")
                 assert (refused.code, FORWARDED in str(refused.remark)) == (NO_PERMISSION, True)
             assert (await client.pull(0, 0)).body == b""
 
@@ -182,7 +182,7 @@ async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> No
             ext = {"topic": "orders", "queueId": "0", "consumerGroup": "g", "commitOffset": "0"}
             refused = await node.ask(COMMIT, ext | marks | {KNOWN: known})
             assert (refused.code, KNOWN in str(refused.remark)) == (INVALID, True)
-        sent = await node.ask(SEND, send_fields("orders", 0, "g0.n1") | marks, b"x")
+        sent = await node.ask(SEND, send_fields("orders", 0, "g0-n1") | marks, b"x")
         assert sent.code == 0
-        record = (await node.pull(0, 0, ext={"bname": "g0.n2"})).body
+        record = (await node.pull(0, 0, ext={"bname": "g0-n2"})).body
         assert decode_message(record).born_host == ("10.1.2.3", 9)

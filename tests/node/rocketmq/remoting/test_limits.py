@@ -1,5 +1,6 @@
 """What one request may cost: sizes are looked at before the work, and ends touch their own rows."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -30,11 +31,12 @@ from node.runtime.json_text import VALUE_COUNT_MAX
 from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
+from tests.node.rocketmq.remoting.test_admin import document
 from tests.patience import eventually
 
 INVALID = 29
 ACCOUNT = Accounts().open("10.0.0.1")
-ROW = {"topic": "orders", "brokerName": "g0.n1", "queueId": 0}
+ROW = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
 DOCUMENTS = (
     RequestCode.CHECK_CLIENT_CONFIG,
     RequestCode.QUERY_ASSIGNMENT,
@@ -84,6 +86,18 @@ async def test_large_documents_are_refused_by_the_name_of_the_limit(
             expected = 0 if code == LOCK else INVALID  # It locks nothing, and says why.
             assert (answer.code, name in str(answer.remark)) == (expected, True), answer.remark
         assert gateway.remoting.groups.clients.count == gateway.remoting.locks.count == 0
+
+
+async def test_a_frame_over_the_limit_is_refused_and_its_connection_goes_on(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        parked = asyncio.create_task(client.pull(0, 0, wait_ms=60_000))
+        for size_bytes in (4_300_000, 16 << 20):
+            answer = await client.send(bytes(size_bytes - 300))
+            assert (answer.code, "4259840 bytes, the limit" in (answer.remark or "")) == (13, True)
+            assert (await client.send(queue=1)).code == 0
+        assert (await client.send()).code == 0
+        assert (await parked).code == 0
 
 
 def test_texts_that_java_writes_are_read() -> None:
@@ -138,13 +152,13 @@ async def test_answers_over_tables_are_made_in_turns_and_paid_for(
             (RequestCode.GET_ALL_PRODUCER_INFO, {}, 1),
             (RequestCode.GET_ALL_TOPIC_CONFIG, {}, 21),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, 1),
-            (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders", "bname": "g0.n1"}, 2),
-            (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers", "bname": "g0.n1"}, 20),
+            (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders", "bname": "g0-n1"}, 2),
+            (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "readers", "bname": "g0-n1"}, 20),
         ):
             turns = most = 0
             answer = await client.ask(code, ext)
             assert answer.code == 0, answer.remark
-            json.loads(answer.body)
+            document(answer.body)
             assert turns >= row_count, code
             assert row_count < 20 or most > len(answer.body), code
             assert accounts.held(Kind.DOCUMENTS) == (0, 0), code

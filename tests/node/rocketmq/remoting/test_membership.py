@@ -133,7 +133,7 @@ async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
 async def test_a_reset_by_a_tool_is_refused_where_it_would_be_undone(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         tool = await gateway.client()
-        asked = {"topic": "orders", "group": GROUP, "timestamp": "0", "bname": "g0.n1"}
+        asked = {"topic": "orders", "group": GROUP, "timestamp": "0", "bname": "g0-n1"}
         await beat(gateway, "a")
         refused = await tool.ask(RESET, asked)
         assert refused.code == 1
@@ -207,7 +207,7 @@ async def test_no_commit_undoes_what_others_stored(tmp_path: Path) -> None:
         for _ in range(9):
             await tool.send()
         for group, place in (("here", leader), ("there", follower)):
-            queue = {"consumerGroup": group, "topic": "orders", "queueId": "0", "bname": "g0.n1"}
+            queue = {"consumerGroup": group, "topic": "orders", "queueId": "0", "bname": "g0-n1"}
             member, other, again = [await place.client() for _ in range(3)]
 
             async def commit(
@@ -412,7 +412,7 @@ async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(
         receive = ReceiveRequest(group=GROUP, topic="orders", queue_id=-1, client_id="p")
         client = await follower.client()
         await client.send()
-        queue = {"consumerGroup": GROUP, "topic": "orders", "queueId": "0", "bname": "g0.n1"}
+        queue = {"consumerGroup": GROUP, "topic": "orders", "queueId": "0", "bname": "g0-n1"}
         rows = [GroupOffset(topic="orders", queue_id=0, offset=1, newest_known=0)]
         consumed = ConsumedOffsets(group=GROUP)
         consumed.offsets.add(topic="orders", queue_id=0, expected=-1, offset=1)

@@ -20,7 +20,7 @@ async def popped(client: ClassicClient, **ext: str) -> Heard:
         "initMode": "0",
         "expType": "TAG",
         "exp": "*",
-        "bname": "g0.n1",
+        "bname": "g0-n1",
     }
     return await client.ask(POP, fields | ext)
 
@@ -37,7 +37,7 @@ def info_of(answer: Heard, at: int = 0) -> dict[str, str]:
     return GROUP | {
         "queueId": queue,
         "offset": offset,
-        "extraInfo": " ".join((*info, "g0.n1", queue, offset)),
+        "extraInfo": " ".join((*info, "g0-n1", queue, offset)),
     }
 
 
@@ -69,7 +69,7 @@ async def test_another_invisible_time_gives_another_name(tmp_path: Path) -> None
         assert (changed.code, changed.ext["invisibleTime"]) == (SUCCESS, "90000")
         times, offset = changed.ext, taken["offset"]
         info = (offset, times["popTime"], times["invisibleTime"], times["reviveQid"], "0")
-        named = taken | {"extraInfo": " ".join((*info, "g0.n1", taken["queueId"], offset))}
+        named = taken | {"extraInfo": " ".join((*info, "g0-n1", taken["queueId"], offset))}
         assert (await client.ask(ACK, named)).code == SUCCESS
         assert gateway.node.broker.pop.shared.table.in_flight_count == 0
 
@@ -103,9 +103,9 @@ async def test_every_name_is_read_by_pop_and_the_retry_topic_by_one(tmp_path: Pa
                 for row in json.loads(body)["messageQueueAssignments"]
             ]
 
-        every = [(f"g0.n{number}", -1, "POP") for number in (1, 2, 3)]
+        every = [(f"g0-n{number}", -1, "POP") for number in (1, 2, 3)]
         assert await assigned("orders", "a@1") == await assigned("orders", "b@1") == every
-        assert await assigned("%RETRY%readers", "a@1") == [("g0.n1", 0, "PULL")]
+        assert await assigned("%RETRY%readers", "a@1") == [("g0-n1", 0, "PULL")]
         assert await assigned("%RETRY%readers", "b@1") == []
         for mode, code in (("POP", SUCCESS), ("PULL", 16)):
             assert (await client.ask(MODE, body=json.dumps({"mode": mode}).encode())).code == code

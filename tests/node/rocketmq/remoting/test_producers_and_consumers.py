@@ -34,13 +34,13 @@ async def test_a_route_shares_the_queues_out_among_the_broker_names(tmp_path: Pa
         route = json.loads(answer.body)
         address = f"127.0.0.1:{gateway.port}"
         assert [(b["brokerName"], b["brokerAddrs"]) for b in route["brokerDatas"]] == [
-            (name, {"0": address}) for name in ("g0.n1", "g0.n2", "g0.n3")
+            (name, {"0": address}) for name in ("g0-n1", "g0-n2", "g0-n3")
         ]
         counts = [
             (q["brokerName"], q["readQueueNums"], q["writeQueueNums"], q["perm"])
             for q in route["queueDatas"]
         ]
-        assert counts == [("g0.n1", 2, 2, 6), ("g0.n2", 1, 1, 6), ("g0.n3", 1, 1, 6)]
+        assert counts == [("g0-n1", 2, 2, 6), ("g0-n2", 1, 1, 6), ("g0-n3", 1, 1, 6)]
 
         assert (await client.ask(ROUTE, {"topic": "none"})).code == NO_TOPIC
 
@@ -68,16 +68,16 @@ async def test_what_was_sent_to_a_name_is_pulled_from_its_queue(tmp_path: Path) 
         assert record.properties["KEYS"] == "k1"
         assert record.store_host == ("127.0.0.1", gateway.port)
         assert sent.ext["msgId"] == message_id(record.store_host, record.position)
-        # The name g0.n1 owns every third queue of the group: 0 and 3.
+        # The name g0-n1 owns every third queue of the group: 0 and 3.
         assert gateway.node.broker.context.store.queue_range("orders", 3) == (0, 1)
 
 
 async def test_a_name_without_queues_takes_messages(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, topics={"orders": 1}) as gateway:
         client = await gateway.client()
-        assert (await client.send(name="g0.n3")).code == SUCCESS
-        assert (await client.send(name="g0.n3", queue=1)).code == INVALID
-        assert (await client.ask(SEND, send_fields("orders", 0, "g0.n9"))).code == INVALID
+        assert (await client.send(name="g0-n3")).code == SUCCESS
+        assert (await client.send(name="g0-n3", queue=1)).code == INVALID
+        assert (await client.ask(SEND, send_fields("orders", 0, "g0-n9"))).code == INVALID
         pulled = await client.pull(0, 0)
         assert decode_message(pulled.body).queue_offset == 0
 
@@ -134,7 +134,7 @@ async def test_a_closed_connection_ends_a_membership_at_once(tmp_path: Path) -> 
 
 async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_path: Path) -> None:
     """Until then it is an empty queue: clients ask for it from the start, and keep quiet."""
-    retry = {"topic": "%RETRY%readers", "consumerGroup": "readers", "bname": "g0.n1"}
+    retry = {"topic": "%RETRY%readers", "consumerGroup": "readers", "bname": "g0-n1"}
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
         await client.heartbeat("a@1")
@@ -142,7 +142,7 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_pat
             assert (await client.ask(code, retry | {"queueId": "0"})).ext["offset"] == "0"
         assert (await client.ask(COMMIT, retry | {"queueId": "0", "commitOffset": "0"})).code == 0
         route = json.loads((await client.ask(ROUTE, retry)).body)
-        assert {q["brokerName"]: q["readQueueNums"] for q in route["queueDatas"]}["g0.n1"] == 1
+        assert {q["brokerName"]: q["readQueueNums"] for q in route["queueDatas"]}["g0-n1"] == 1
         assert (await client.ask(TOPIC_STATS, retry)).code == 0
         names = json.loads((await client.ask(TOPICS)).body)["topicList"]
         assert names == ["%RETRY%readers", "orders"]
@@ -151,7 +151,7 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_pat
         waiting = asyncio.create_task(client.pull(0, 0, wait_ms=60_000, ext=retry))
         await eventually(lambda: gateway.node.broker.parked.readers.used == 1, "the pull")
         assert [*gateway.node.broker.context.state.topics] == ["orders"]
-        copy = send_fields(retry["topic"], 0, "g0.n1", RETRY_TOPIC="orders")
+        copy = send_fields(retry["topic"], 0, "g0-n1", RETRY_TOPIC="orders")
         assert (await client.ask(SEND, copy, b"again")).code == 0
         assert decode_message((await waiting).body).body == b"again"
 
@@ -159,7 +159,7 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_pat
 async def test_offsets_of_a_group_are_those_of_the_name_s_queue(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        queue = {"topic": "orders", "queueId": "1", "bname": "g0.n1", "consumerGroup": "readers"}
+        queue = {"topic": "orders", "queueId": "1", "bname": "g0-n1", "consumerGroup": "readers"}
         assert (await client.ask(GET_OFFSET, queue)).ext["offset"] == "0"
         refused = await client.ask(GET_OFFSET, queue | {"setZeroIfNotFound": "false"})
         assert refused.code == 22
@@ -175,7 +175,7 @@ async def test_offsets_of_a_group_are_those_of_the_name_s_queue(tmp_path: Path) 
 async def test_a_batch_becomes_records_of_their_own(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        fields = send_fields("orders", 0, "g0.n1") | {"m": "true"}
+        fields = send_fields("orders", 0, "g0-n1") | {"m": "true"}
         answer = await client.ask(
             320, fields, entry(b"one", "K\x01a\x02") + entry(b"two", "K\x01b")
         )
@@ -206,7 +206,7 @@ async def test_a_one_way_request_has_no_answer_and_an_unknown_one_has_code_3(
 ) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        client.begin(SEND, send_fields("orders", 0, "g0.n1"), b"x", flag=2)
+        client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x", flag=2)
         unknown = await client.ask(4711)
         assert (unknown.code, unknown.remark) == (3, " request type 4711 not supported")
         pulled = await client.pull(0, 0, wait_ms=15_000)

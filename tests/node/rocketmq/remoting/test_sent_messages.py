@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.calls.sent_messages import (
     Entry,
     StoredProperties,
@@ -30,6 +31,7 @@ PIECES = st.sampled_from([
 @given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=3))
 @example([b"UNIQ_KEY\x01K\x02WAIT\x01true"])
 @example([b"A\x01UNIQ_KEY\x02"])
+@example([b"UNIQ_KEY\x01AB\x02TRACE_ON\x01false\x02"])
 @example([b"a\x02b\x01\x01c\x02"])
 @example([b"A\x01b\x02UNIQ_KEY\x01AB\x02", b"A\x01b\x02UNIQ_KEY\x01CD\x02"])
 @example([b"UNIQ_KEY\x01AB\x02", b"UNIQ_KEY\x01A\x01\x02", b"UNIQ_KEY\x01\x02\x02\x02"])
@@ -54,7 +56,7 @@ def test_properties_are_stored_as_the_readable_path_would(sent: list[bytes]) -> 
         assert wanted.setdefault("UNIQ_KEY", key) == key, "a message without a key gets one"
         if "REPLY_TO_CLIENT" in wanted:
             wanted["CLUSTER"] = "cluster"
-        assert found == encode_properties(wanted)
+        assert found == encode_properties(wanted | ADDED)
         keys.append(key)
         delayed |= "DELAY" in wanted or "TIMER_DELAY_MS" in wanted
         assert (stored.first_key, stored.has_delayed) == (keys[0], delayed)

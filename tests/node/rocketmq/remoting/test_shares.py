@@ -12,7 +12,7 @@ from tests.node.rocketmq.remoting.clients import COMMIT, ClassicClient, Heard, g
 from tests.node.rocketmq.remoting.test_features import HALF
 from tests.node.rocketmq.remoting.test_pop import popped
 
-_OFFSET = {"topic": "orders", "queueId": "0", "bname": "g0.n1", "commitOffset": "0"}
+_OFFSET = {"topic": "orders", "queueId": "0", "bname": "g0-n1", "commitOffset": "0"}
 
 Made = Callable[[ClassicClient, str], Awaitable[Heard]]
 

@@ -32,7 +32,7 @@ def record(topic: str, body: bytes) -> OwnRecords:
 
 
 def begun(client: ClassicClient, body: bytes, queue: int = 0) -> "asyncio.Future[Heard]":
-    return client.begin(SEND, send_fields("orders", queue, "g0.n1") | {"f": "0"}, body)
+    return client.begin(SEND, send_fields("orders", queue, "g0-n1") | {"f": "0"}, body)
 
 
 async def test_each_of_many_sends_at_once_is_answered_for_itself(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_batch_does_not_overtake_the_sends_before_it(tmp_path: Path) -> 
         driver.is_holding = True
         sends = [begun(client, b"single") for _ in range(5)]
         entry = b"\x00\x00\x00\x18\xda\xa3\x20\xa7" + bytes(8) + b"\x00\x00\x00\x02in\x00\x00"
-        sends += [client.begin(BATCH, send_fields("orders", 0, "g0.n1") | {"m": "true"}, entry)]
+        sends += [client.begin(BATCH, send_fields("orders", 0, "g0-n1") | {"m": "true"}, entry)]
         sends += [begun(client, b"last")]
         await eventually(lambda: gateway.call_count == 7, "all are under way")
         driver.release()

@@ -116,7 +116,7 @@ class Checked:
             ]
             found += [one.body for one in records]
             offset = {"queueId": str(queue_id), "commitOffset": str(len(found))}
-            assert (await client.ask(COMMIT_OFFSET, fields | offset | {"bname": "g0.n1"})).code == 0
+            assert (await client.ask(COMMIT_OFFSET, fields | offset | {"bname": "g0-n1"})).code == 0
         await client.close()
 
     async def prove(self) -> None:
@@ -124,7 +124,7 @@ class Checked:
         paid = [b"%d" % number for number in range(0, TRANSACTION_COUNT, 2)]
         assert self.read == {0: [b"%d" % number for number in range(MESSAGE_COUNT)], 1: paid}
         client = await self.client()
-        fields = {"consumerGroup": GROUP, "topic": TOPIC, "bname": "g0.n1"}
+        fields = {"consumerGroup": GROUP, "topic": TOPIC, "bname": "g0-n1"}
         for queue_id, bodies in self.read.items():
             asked = await client.ask(GET_OFFSET, fields | {"queueId": str(queue_id)})
             assert asked.ext["offset"] == str(len(bodies))
@@ -187,7 +187,7 @@ async def test_strangers_cost_the_checked_nothing_and_leave_nothing(
 
 
 HALF_OF_A_PAIR: Final = "\ud800"
-_QUEUE: Final = {"topic": "orders", "consumerGroup": "readers", "queueId": "0", "bname": "g0.n1"}
+_QUEUE: Final = {"topic": "orders", "consumerGroup": "readers", "queueId": "0", "bname": "g0-n1"}
 _PULL: Final = _QUEUE | {"queueOffset": "0", "sysFlag": "4", "subscription": HALF_OF_A_PAIR}
 _POP: Final = _QUEUE | {"maxMsgNums": "1", "invisibleTime": "60000"}
 
@@ -198,7 +198,7 @@ _FOUND: Final[list[tuple[int, dict[str, str], bytes]]] = [
     (PULL, _PULL, b""),
     (POP, _POP | {"attemptId": HALF_OF_A_PAIR}, b""),
     (POP, _POP | {"exp": HALF_OF_A_PAIR}, b""),
-    (SEND, send_fields("orders", 0, "g0.n1") | {"a": HALF_OF_A_PAIR, "f": "4"}, b""),
+    (SEND, send_fields("orders", 0, "g0-n1") | {"a": HALF_OF_A_PAIR, "f": "4"}, b""),
     (PUT_GROUP, {}, json.dumps({"groupName": HALF_OF_A_PAIR}).encode()),
 ]
 """Requests of strangers that were answered with an error that nobody foresaw."""

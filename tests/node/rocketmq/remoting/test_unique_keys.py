@@ -29,7 +29,7 @@ def settings(root: Path) -> Settings:
 async def stored(client: ClassicClient) -> int:
     """Return the messages in the first queue of each name."""
     counts = []
-    for name in ("g0.n1", "g0.n2", "g0.n3"):
+    for name in ("g0-n1", "g0-n2", "g0-n3"):
         answer = await client.pull(0, 0, ext={"bname": name})
         counts.append(int(answer.ext["maxOffset"]))
     return sum(counts)
@@ -39,9 +39,9 @@ async def test_a_send_that_comes_again_at_another_name_is_stored_once(tmp_path: 
     async with gateway_at(tmp_path, settings=settings(tmp_path)) as gateway:
         client = await gateway.client()
         first = await client.send(b"x", UNIQ_KEY="A")
-        again = await client.send(b"x", name="g0.n2", UNIQ_KEY="A")
+        again = await client.send(b"x", name="g0-n2", UNIQ_KEY="A")
         assert (again.code, again.ext["msgId"]) == (0, first.ext["msgId"])
-        await client.send(b"x", name="g0.n2", UNIQ_KEY="B")
+        await client.send(b"x", name="g0-n2", UNIQ_KEY="B")
         assert await stored(client) == 2
 
 
@@ -119,7 +119,7 @@ async def test_no_caller_decides_for_the_others_of_its_send(
         first, second, driver = await gateway.client(), await gateway.client(), gateway.node.driver
         driver.is_holding, count, begun = True, driver.append_count, []
         for key in ("A", "B"):  # Alone, and joined with others that wait.
-            begun.append(first.begin(SEND, send_fields(topic, 0, "g0.n1", UNIQ_KEY=key), b"x"))
+            begun.append(first.begin(SEND, send_fields(topic, 0, "g0-n1", UNIQ_KEY=key), b"x"))
             if topic == "fresh" and key == "A":
                 await eventually(lambda: driver.pending, "the topic")
                 driver.commit()
@@ -128,7 +128,7 @@ async def test_no_caller_decides_for_the_others_of_its_send(
             assert [(await one).code for one in begun] == [14, 14]
             setattr(gateway.node.broker.context, "limits", Limits())  # noqa: B010 - it is Final.
         again = [
-            second.begin(SEND, send_fields(topic, 0, "g0.n2", UNIQ_KEY=key), b"x") for key in "AB"
+            second.begin(SEND, send_fields(topic, 0, "g0-n2", UNIQ_KEY=key), b"x") for key in "AB"
         ]
         await eventually(lambda: gateway.call_count == 2 * (2 - is_late), "the sends again")
         await first.close()

@@ -171,7 +171,7 @@ async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, b
     """Return all ways to the records of a topic, and whether one led to that at a position."""
     client, consumer, broker = *await consumer_at(gateway), gateway.node.broker
     own_id = message_id(broker.context.store.config.store_host, position)
-    key = {"topic": topic, "key": "K", "beginTimestamp": "0", "maxNum": "64", "bname": "g0.n1"}
+    key = {"topic": topic, "key": "K", "beginTimestamp": "0", "maxNum": "64", "bname": "g0-n1"}
     back = {"group": "readers", "offset": str(position), "delayLevel": "-1"}
     queries, fields = broker.queries, {"topic": topic}
     ways: dict[str, Coroutine[Any, Any, Any]] = {
@@ -241,7 +241,7 @@ async def test_clients_know_no_topic_that_the_cluster_keeps_for_itself(
         await rolled_back(gateway.node)
         client = await gateway.client()
         asked = {"topic": topic, "group": "g", "consumerGroup": "g", "queueId": "0"}
-        asked |= {"bname": "g0.n1", "timestamp": "0", "isForce": "true"}
+        asked |= {"bname": "g0-n1", "timestamp": "0", "isForce": "true"}
         for code in (ROUTE, TOPIC, TOPIC_STATS, RESET):
             assert (await client.ask(code, asked)).code == NO_TOPIC
         assert (await client.ask(MAX, asked)).ext["offset"] == "0"
