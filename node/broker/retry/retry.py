@@ -234,9 +234,9 @@ class Retry:
                     if (message.topic, message.queue_id) == (row.topic, row.queue_id)
                 )
                 lowest = min((row.offset, *given))
-                put = GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest)
-                put.newest_known = -1  # None is stored: it moves no group.
-                new.append(put)
+                first = GroupOffset(topic=row.topic, queue_id=row.queue_id, offset=lowest)
+                first.newest_known = -1  # None is stored: it moves no group.
+                new.append(first)
         if new:
             await self._own_appends.submit(_commit(group, new))
         elif stored is None:
