@@ -36,6 +36,7 @@ INVISIBLE_S: Final = 30.0
 INVISIBLE_S_MAX: Final = 43_200
 WAIT_S: Final = 20.0
 RECEIVE_COUNT_MAX: Final = 32
+_HEARTBEAT_S: Final = 2.0
 _ACK_COUNT_MAX: Final = 1_024
 _START: Final = {
     "first": pop_pb2.ReceiveRequest.START_FIRST,
@@ -122,6 +123,7 @@ class PopConsumer:
         self._groups = groups
         self._options = options
         self.client_id = client_id
+        self._keeping: asyncio.Task[None] | None = None
         self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         """Names of calls that brought no message, by topic and broker group: the next calls use
         them, and get the messages that may have been taken under them."""
@@ -224,6 +226,8 @@ class PopConsumer:
         Each call has a name of its own: two of one name would be given the same messages.
         """
         options, unanswered = self._options, self._unanswered[topic, group.name]
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep_alive())
         attempt_id = unanswered.pop() if unanswered else secrets.token_hex(8)
         request = pop_pb2.ReceiveRequest(
             group=self.group,
@@ -255,6 +259,36 @@ class PopConsumer:
             PopMessage(message, row.handle, row.delivery_count, response.visible_unix_ms)
             for message, row in zip(messages, response.deliveries, strict=True)
         ]
+
+    async def _keep_alive(self) -> None:
+        """Stay a member while the program works on messages, however long."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            request = consumer_pb2.HeartbeatRequest(
+                group=self.group,
+                client_id=self.client_id,
+                topics=self.topics,
+                cluster_id=self._groups.cluster_id,
+                tags=self._options.tags,
+                sql=self._options.sql,
+                is_popping=True,
+            )
+            await asyncio.gather(*(self._tell(name, "Heartbeat", request) for name in self._asked))
+
+    @property
+    def _asked(self) -> list[str]:
+        """The broker groups that this consumer is a member at."""
+        return sorted({name for _, name in self._unanswered})
+
+    async def _tell(self, name: str, method: str, request: Any) -> None:
+        try:
+            group = self._groups.get(name)
+            if not group.is_away:  # Its session ends there.
+                await group.calls.leader(
+                    "consumer", method, request, Deadline(AWAY_MS), is_repeatable=True
+                )
+        except QuorumlogError:
+            pass  # The next receive raises what matters; a session ends without heartbeats.
 
     def __aiter__(self) -> Self:
         return self
@@ -357,29 +391,18 @@ class PopConsumer:
         await self.close_once.once(self._close)
 
     async def _close(self) -> None:
-        polls = set(self._polls)
-        for poll in polls:
-            poll.cancel()
-        await asyncio.gather(*polls, return_exceptions=True)
+        work = {*self._polls, *([] if self._keeping is None else [self._keeping])}
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
         ready, self._ready = self._ready, []
         try:
             for message in ready:
                 await self.nack(message)
         except QuorumlogError:
             pass  # The messages come again when their invisible time is over.
-        asked = {name for _, name in self._unanswered}
-        await asyncio.gather(*(self._leave(self._groups.get(name)) for name in sorted(asked)))
-
-    async def _leave(self, broker_group: BrokerGroup) -> None:
-        request = consumer_pb2.LeaveGroupRequest(group=self.group, client_id=self.client_id)
-        if broker_group.is_away:
-            return  # Its session ends there.
-        try:
-            await broker_group.calls.leader(
-                "consumer", "LeaveGroup", request, Deadline(AWAY_MS), is_repeatable=True
-            )
-        except QuorumlogError:
-            pass  # Its session ends there.
+        leave = consumer_pb2.LeaveGroupRequest(group=self.group, client_id=self.client_id)
+        await asyncio.gather(*(self._tell(name, "LeaveGroup", leave) for name in self._asked))
 
     async def __aenter__(self) -> Self:
         return self

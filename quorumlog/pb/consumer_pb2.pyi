@@ -18,7 +18,7 @@ MEMBER_KIND_BROADCASTING: MemberKind
 MEMBER_KIND_POPPING: MemberKind
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new", "is_popping")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class HeartbeatRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    IS_POPPING_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -39,7 +40,8 @@ class HeartbeatRequest(_message.Message):
     tags: _containers.RepeatedScalarFieldContainer[str]
     sql: str
     is_new: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ...) -> None: ...
+    is_popping: bool
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ..., is_popping: _Optional[bool] = ...) -> None: ...
 
 class TopicReaders(_message.Message):
     __slots__ = ("topic", "members")

@@ -102,6 +102,11 @@ class Groups:
         if length > _FILTER_LENGTH_MAX:
             expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
             raise BadRequestError("tags", expected, str(length))
+        if request.is_popping:
+            reading, now_ms = comparable(request.tags, request.sql), self._clock_ms()
+            for topic in sorted(topics):
+                self._members.receive(request.group, request.client_id, topic, reading, now_ms)
+            return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
         shares = self._members.heartbeat(
             request.group,
             request.client_id,

@@ -215,8 +215,8 @@ class Members:
         topic: str,
         reading: str,
         now_ms: int,
-        wait_ms: int,
-        invisible_ms: int,
+        wait_ms: int = 0,
+        invisible_ms: int = 0,
     ) -> None:
         """Note that a client waits for messages by pop, or has got some. `reading` is its filter.
 
@@ -330,6 +330,9 @@ class Members:
                     left_out.append(client_id)  # It keeps no other group from being reported.
                     continue
                 known = self._add(name, group, client_id, kind, 0)
+            elif not known.nodes:  # The id of a member that speaks for itself.
+                left_out.append(client_id)
+                continue
             known.nodes.add(reporter)
             taken[client_id] = kind
             # A classic client tells one node that it takes messages by pop.

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
+from quorumlog.consume import pop
 from quorumlog.consume.pop import PopConsumer, PopMessage, PopOptions
 from quorumlog.errors import Outcome
-from quorumlog.pb import pop_pb2
+from quorumlog.pb import consumer_pb2, pop_pb2
 from store.record.message import encode_message
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 
 class FakeBroker:
@@ -29,6 +30,7 @@ class FakeBroker:
         self.acked: list[str] = []
         self.nacked: list[str] = []
         self.left: list[str] = []
+        self.beats: list[tuple[str, bool]] = []
         self.asked_count = 0
         self.refusals: dict[str, Exception] = {}
         self.gate = asyncio.Event()
@@ -45,8 +47,12 @@ class FakeBroker:
             self.grown.notify_all()
 
     async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
-        assert service == "consumer" if method == "LeaveGroup" else "pop"
+        assert service == "consumer" if method in ("LeaveGroup", "Heartbeat") else "pop"
         return await getattr(self, method)(request)
+
+    async def Heartbeat(self, request: Any) -> Any:  # noqa: N802
+        self.beats.append((request.client_id, request.is_popping))
+        return consumer_pb2.HeartbeatResponse()
 
     async def LeaveGroup(self, request: Any) -> Any:  # noqa: N802
         self.left.append(request.client_id)
@@ -224,3 +230,14 @@ async def test_an_acknowledgement_of_which_a_part_was_refused_is_in_doubt() -> N
     with pytest.raises(errors.PermissionDeniedError) as caught:
         await consumer.ack(found[1])
     assert caught.value.outcome is Outcome.NOT_APPLIED
+
+
+async def test_a_consumer_at_work_stays_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop, "_HEARTBEAT_S", 0.001)
+    broker = FakeBroker(orders="a")
+    consumer = consumer_of(broker)
+    await consumer.receive(1)
+    await eventually(lambda: len(broker.beats) > 2, "heartbeats beside the work")
+    await consumer.close()
+    assert set(broker.beats) == {("me@1", True)}
+    assert broker.left == ["me@1"]

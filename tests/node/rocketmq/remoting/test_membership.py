@@ -337,9 +337,22 @@ async def test_who_receives_is_a_member_until_its_session_ends(tmp_path: Path) -
                 leave.client_id = "p@1"
                 await groups.leave_group(leave)
             assert members.clients_of(GROUP, node.clock.now_ms) == {}
+        asked_later = HeartbeatRequest(
+            group=GROUP, client_id="p@1", topics=["orders"], cluster_id="cluster", is_popping=True
+        )
+        node.driver.term += 1  # It works on what it received, and asks for no more.
+        await groups.heartbeat(asked_later)
+        node.clock.now_ms += Limits().group_settle_ms
+        with pytest.raises(GroupKindError, match="by pop"):
+            await beat(gateway, "a")
+        await groups.leave_group(leave)
         await beat(gateway, "a")
         with pytest.raises(GroupKindError, match="by queue"):
             await pop.receive(asked)
+        now_ms, posing = node.clock.now_ms, Reported({"a": MemberKind.POPPING}, {})
+        members.report(9, {GROUP: posing}, now_ms, is_whole=True)
+        assert members.sharing(GROUP, now_ms) == ["a"], "no client takes the place of another one"
+        assert members.refused_at(9, GROUP, now_ms) == ["a"]
 
 
 async def test_members_that_a_new_leader_refused_to_name_are_notified_later(tmp_path: Path) -> None:
