@@ -184,7 +184,11 @@ class GroupConsumer(Consumption):
         self._in_hand = None
         deadline = Deadline(self._options.timeout_ms)
         groups = {self._groups.get(queue.group) for queue in self._fetchers}
-        await _all(self._commit_processed(group, deadline) for group in groups)
+        try:
+            await _all(self._commit_processed(group, deadline) for group in groups)
+        except ConflictError:
+            self._unheard.clear()
+            raise
 
     async def commit_offsets(self, offsets: Offsets) -> None:
         """Store these offsets: of each queue the next message to be consumed.
@@ -302,11 +306,11 @@ class GroupConsumer(Consumption):
             self._local.store(offsets)
             self._stored.update(offsets)
             return
-        # Where nothing was handed out since, these are of messages from before.
+        # Outside of what was handed out since, these are of messages from before.
         held = {
             queue: at
             for queue, at in self._unheard.items()
-            if queue in offsets and at == self._handed.get(queue) != offsets[queue]
+            if queue in offsets and not at <= offsets[queue] <= self._handed.get(queue, at)
         }
         rows = [self._row(queue, offset) for queue, offset in offsets.items() if queue not in held]
         if not rows:

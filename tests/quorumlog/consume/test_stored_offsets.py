@@ -72,6 +72,9 @@ async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
         assert cluster.offsets[KEY] == moved_to
         if way not in ("queue lost", "close"):
             assert [one.queue_offset for one in await take(consumer, 2)] == [moved_to, moved_to + 1]
+            if way == "in background":  # The program has not heard of it.
+                with pytest.raises(errors.ConflictError):
+                    await consumer.commit_offsets({("orders", 0): 6})
             await consumer.commit_offsets({("orders", 0): 2})  # Its own it may set back.
             assert cluster.offsets[KEY] == 2
 
