@@ -194,7 +194,9 @@ class Consumption:
         )
 
     async def _stop_fetching(self, queue: Queue) -> None:
-        fetcher = self._fetchers.pop(queue)
+        fetcher = self._fetchers.pop(queue, None)
+        if fetcher is None:
+            return  # A close stops it meanwhile.
         await fetcher.stop()
         current = self._current
         if current is not None and current.queue == queue:

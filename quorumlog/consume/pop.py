@@ -324,8 +324,8 @@ class PopConsumer:
                 stale += (await steps.take(self._call(name, "Ack", request))).stale_handles
         if stale:
             raise StaleHandleError(
-                f"{len(stale)} of {len(given)} messages were handed out again, or the offset of the "
-                f"group was set, before they were acknowledged; work faster, or ask for a longer "
+                f"{len(stale)} of {len(given)} messages were handed out again, or the group was "
+                f"moved, before they were acknowledged; work faster, or ask for a longer "
                 f"invisible time",
                 handles=tuple(stale),
             )
