@@ -88,6 +88,8 @@ class Groups:
             expected = f"1 to {limits.member_topic_count_max} of them"
             raise BadRequestError("topics", expected, str(len(topics)))
         context.check_leads()
+        if request.is_popping:  # Another broker group may have some of them.
+            topics = topics & context.state.topics.keys() or topics
         for topic in topics:
             context.readable(topic, 0)
         check_member(context, request.group, is_broadcasting=request.is_broadcasting)
