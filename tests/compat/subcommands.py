@@ -167,7 +167,12 @@ def _said(tool: Official, home: Path, lines: list[list[str]]) -> Iterator[tuple[
     left = ["\t".join(line) + "\n" for line in lines]
     while left:
         done = subprocess.run(
-            [*words, str(LATE_MS)], input="".join(left), capture_output=True, text=True, check=False
+            [*words, str(LATE_MS)],
+            input="".join(left),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=home,  # Some write files where they run.
         )
         found = done.stdout.splitlines()
         assert found, done.stderr
