@@ -382,7 +382,8 @@ class Client:
             offsets_path=offsets_path,
             max_attempts=max_attempts,
         )
-        consumer = GroupConsumer(parts.reads, parts.groups, fetching, options)
+        on_known = parts.transactions.stored_of(group).update
+        consumer = GroupConsumer(parts.reads, parts.groups, fetching, options, on_known)
         # Only the program can say that it has processed the message in hand.
         return self._made.add(consumer, lambda: consumer.close(is_processed=False))
 

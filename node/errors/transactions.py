@@ -57,10 +57,13 @@ class OffsetConflictError(NodeError):
     offset: int
 
     def __str__(self) -> str:
+        is_moved = "and was moved there by a tool since these messages were read"
+        if self.offset != self.expected:
+            is_moved = f"and not {_offset(self.expected)}, another consumer has moved it"
         return (
             f"group {self.group}: the next offset of {self.topic}/{self.queue_id} is "
-            f"{_offset(self.offset)} and not {_offset(self.expected)}, another consumer has moved "
-            f"it; nothing was stored, forget what was made of these messages and read again"
+            f"{_offset(self.offset)} {is_moved}; nothing was stored, forget what was "
+            f"made of these messages and read again"
         )
 
 

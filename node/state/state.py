@@ -227,7 +227,7 @@ class State:
             case "producer_batch":
                 refusal = self._producer_batch(batch.producer_id, batch.sequence, position)
             case "commit_offsets":
-                refusal = self._commit_offsets(command.commit_offsets)
+                refusal = self._commit_offsets(command.commit_offsets, position)
             case "put_topic":
                 refusal = self._put_topic(command.put_topic)
             case "recreate_topic":
@@ -282,25 +282,26 @@ class State:
             self._newest_producer_id = producer_id
         return BadRequestError("sequence", str(expected), str(sequence))
 
-    def _commit_offsets(self, command: Command.CommitOffsets) -> NodeError | None:
+    def _commit_offsets(self, command: Command.CommitOffsets, position: int) -> NodeError | None:
         """Store offsets, all or none; pop messages in flight of these queues are forgotten.
 
         One that others have moved from what the caller knows stays."""
         rows = [row for row in command.offsets if self.moved_offset(command.group, row) is None]
         if len(rows) < len(command.offsets):
             command = Command.CommitOffsets(group=command.group, offsets=rows)
-        known = [self._stored(command.group, row) == row.newest_known for row in rows]
+        moved = self.table(MovedOffsetsTable)
+        moving = [row for row in rows if not row.HasField("newest_known")]
+        following = [
+            row
+            for row in rows
+            if row.HasField("move") or self._stored(command.group, row) == row.newest_known
+        ]
         refusal = self._store_offsets(command)
         if refusal is not None:
             return refusal
         self.table(PopTable).reset(command.group, ((row.topic, row.queue_id) for row in rows))
-        moved = self.table(MovedOffsetsTable)
-        pairs = list(zip(rows, known, strict=True))
-        told = [(row, is_known) for row, is_known in pairs if row.HasField("newest_known")]
-        if len(told) < len(pairs):
-            unsaid = (row for row, _ in pairs if not row.HasField("newest_known"))
-            moved.mark(command.group, ((row.topic, row.queue_id) for row in unsaid))
-        moved.settle(command.group, ((r.topic, r.queue_id) for r, is_known in told if is_known))
+        moved.follow(command.group, ((row.topic, row.queue_id) for row in following))
+        moved.move(command.group, ((row.topic, row.queue_id) for row in moving), position)
         return None
 
     def _stored(self, group: str, row: "Command.Offset | GroupOffset") -> int | None:
@@ -311,13 +312,20 @@ class State:
         member knows to be stored; else None.
 
         Between that and what the member stores now lies at most what it stored without an answer,
-        unless a tool has moved the group and no consumer has said yet that it knows.
+        unless a tool has moved the group since, or may have: a member that does not say which move
+        it has followed knows what is stored, or a move that another one has followed.
         """
         stored = self._stored(group, row)
-        if stored is None or stored == row.offset or not row.HasField("newest_known"):
+        if stored is None or not row.HasField("newest_known"):
             return None
-        known = row.newest_known
-        if self.table(MovedOffsetsTable).holds(group, row.topic, row.queue_id):
+        known, followed = row.newest_known, row.move if row.HasField("move") else None
+        move = self.table(MovedOffsetsTable).of(group, row.topic, row.queue_id)
+        is_news = move is not None and move.is_news(followed)
+        if is_news and followed is not None:
+            return stored
+        if stored == row.offset:
+            return None
+        if is_news:
             return None if known == stored else stored
         return None if known <= stored <= max(row.offset, known) else stored
 

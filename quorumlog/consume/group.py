@@ -10,7 +10,15 @@ handed out and not yet processed come again at another member.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -21,6 +29,7 @@ from quorumlog.cluster.calls import beside
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
+from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
 from quorumlog.consume.prefetch import FetchOptions
@@ -89,9 +98,16 @@ class GroupConsumer(Consumption):
     """
 
     def __init__(
-        self, reads: ReadCalls, groups: BrokerGroups, fetching: FetchOptions, options: GroupOptions
+        self,
+        reads: ReadCalls,
+        groups: BrokerGroups,
+        fetching: FetchOptions,
+        options: GroupOptions,
+        on_known: Callable[[Mapping[Queue, Known]], None],
     ) -> None:
+        """`on_known` is called with stored offsets before what lies behind them is read."""
         super().__init__(reads, fetching)
+        self._on_known = on_known
         self.group, self.client_id, self.topics = options.group, options.client_id, options.topics
         self._groups = groups
         self._group_options = options
@@ -111,7 +127,7 @@ class GroupConsumer(Consumption):
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
-        self._stored: dict[Queue, int] = {}
+        self._stored: dict[Queue, Known] = {}
         """What this member knows to be stored."""
         self._unheard: dict[Queue, int] = {}
         """Where others moved queues, of which the program may not have heard."""
@@ -259,7 +275,7 @@ class GroupConsumer(Consumption):
                 deadline=deadline,
             )
             if offsets:
-                self._stored.update(offsets)
+                self._note_stored(offsets)
                 if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
                     self._in_hand = None
         return done
@@ -292,10 +308,14 @@ class GroupConsumer(Consumption):
 
     def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
         topic, queue_id = queue
-        known = self._stored.get(queue, -1)
+        known, move = self._stored.get(queue, UNKNOWN)
         return consumer_pb2.GroupOffset(
-            topic=topic, queue_id=queue_id, offset=offset, newest_known=known
+            topic=topic, queue_id=queue_id, offset=offset, newest_known=known, move=move
         )
+
+    def _note_stored(self, offsets: Mapping[Queue, int]) -> None:
+        for queue, offset in offsets.items():
+            self._stored[queue] = self._stored.get(queue, UNKNOWN)._replace(offset=offset)
 
     async def _store(
         self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
@@ -304,7 +324,7 @@ class GroupConsumer(Consumption):
         from what this member knows: it was away. Reading goes on there."""
         if self._local is not None:
             self._local.store(offsets)
-            self._stored.update(offsets)
+            self._note_stored(offsets)
             return
         # Outside of what was handed out since, these are of messages from before.
         held = {
@@ -320,16 +340,28 @@ class GroupConsumer(Consumption):
         )
         limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
-        self._stored.update((queue, offsets[queue]) for queue in offsets.keys() - held)
-        moved = {Queue(o.topic, o.queue_id, group.name): o.offset for o in response.moved}
-        for queue, offset in moved.items():
-            self._stored[queue] = offset
+        self._note_stored({queue: offsets[queue] for queue in offsets.keys() - held})
+        moved = await self._follow(group, response.moved)
+        if moved or held:
+            raise _conflict(moved | held)
+
+    async def _follow(
+        self, group: BrokerGroup, rows: Iterable[consumer_pb2.GroupOffset]
+    ) -> dict[Queue, int]:
+        """Read on where others moved queues, and return these offsets."""
+        moved = {Queue(row.topic, row.queue_id, group.name): Known.of(row) for row in rows}
+        self._note_known(moved)
+        offsets = {queue: known.offset for queue, known in moved.items()}
+        self._unheard.update(offsets)
+        for queue, offset in offsets.items():
             if queue in self._fetchers:
                 await self._stop_fetching(queue)
                 self._fetch(queue, offset)
-        self._unheard.update(moved)
-        if moved or held:
-            raise _conflict(moved | held)
+        return offsets
+
+    def _note_known(self, known: Mapping[Queue, Known]) -> None:
+        self._stored.update(known)
+        self._on_known(known)
 
     async def close(self, *, is_processed: bool = True) -> None:
         """Stop, store the offsets, leave the group. Others take over its queues at once.
@@ -391,7 +423,7 @@ class GroupConsumer(Consumption):
         changed = {
             queue: offset
             for queue, offset in offsets.items()
-            if queue.group == group.name and self._stored.get(queue) != offset
+            if queue.group == group.name and self._stored.get(queue, UNKNOWN).offset != offset
         }
         if changed:
             await self._store(group, changed, deadline)
@@ -456,7 +488,7 @@ class GroupConsumer(Consumption):
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
             try:
                 await membership.join(Deadline(self._options.timeout_ms))
-                await self._tell_known(membership, Deadline(self._options.timeout_ms))
+                await self._follow_moves(membership, Deadline(self._options.timeout_ms))
                 self._check_topics()
             except QuorumlogError as error:
                 # Without a leader members keep their queues; twice is better than lost.
@@ -467,17 +499,36 @@ class GroupConsumer(Consumption):
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
 
-    async def _tell_known(self, membership: Membership, deadline: Deadline) -> None:
-        """Say what this member knows of queues in which the group was moved, or hear where to."""
+    async def _follow_moves(self, membership: Membership, deadline: Deadline) -> None:
+        """Read on where a tool moved queues, also without an offset to be stored there."""
         group = membership.group
-        queues = [Queue(*pair, group.name) for pair in membership.moved]
-        if not queues:
+
+        def is_news(row: consumer_pb2.GroupOffset) -> bool:
+            queue = Queue(row.topic, row.queue_id, group.name)
+            known = self._stored.get(queue, UNKNOWN)
+            return queue in self._fetchers and known.move != row.move
+
+        if not any(map(is_news, membership.moved)):
             return
         async with self._turn(group, deadline):
-            ours = {q: self._stored.get(q, self._handed[q]) for q in queues if q in self._fetchers}
-            if ours:
-                with self._warned():
-                    await self._store(group, ours, deadline)
+            queues = [row for row in membership.moved if is_news(row)]
+            # The heartbeat's answer may be that of a leader that was deposed.
+            rows = await self._fetch_stored(group, queues, deadline)
+            moved = await self._follow(group, filter(is_news, rows))
+            if moved:
+                _log.warning("group %s: %s", self.group, _conflict(moved))
+
+    async def _fetch_stored(
+        self,
+        group: BrokerGroup,
+        queues: Iterable[Queue | consumer_pb2.GroupOffset],
+        deadline: Deadline,
+    ) -> Sequence[consumer_pb2.GroupOffset]:
+        ids = [common_pb2.QueueId(topic=one.topic, queue_id=one.queue_id) for one in queues]
+        request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
+        response = await self._membership(group).call("FetchOffsets", request, deadline)
+        rows: Sequence[consumer_pb2.GroupOffset] = response.offsets
+        return rows
 
     def _check_topics(self) -> None:
         """Raise UnknownTopicError for a topic that is in none of the broker groups."""
@@ -512,20 +563,15 @@ class GroupConsumer(Consumption):
         self, group: BrokerGroup, queues: Sequence[Queue], deadline: Deadline
     ) -> dict[Queue, int]:
         """Return the stored offsets, or the start position for queues without one."""
-        stored: dict[Queue, int] = {}
+        known: dict[Queue, Known] = {}
         if self._local is not None:
             found = {queue: self._local.get(queue) for queue in queues}
-            stored = {queue: offset for queue, offset in found.items() if offset is not None}
+            known = {q: Known(offset) for q, offset in found.items() if offset is not None}
         else:
-            ids = [common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in queues]
-            request = consumer_pb2.FetchOffsetsRequest(group=self.group, queues=ids)
-            response = await self._membership(group).call("FetchOffsets", request, deadline)
-            stored = {
-                Queue(o.topic, o.queue_id, group.name): o.offset
-                for o in response.offsets
-                if o.offset >= 0
-            }
-        self._stored.update(stored)
+            for row in await self._fetch_stored(group, queues, deadline):
+                known[Queue(row.topic, row.queue_id, group.name)] = Known.of(row)
+        self._note_known(known)
+        stored = {queue: one.offset for queue, one in known.items() if one.offset >= 0}
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored

@@ -75,8 +75,8 @@ class Membership:
         self.is_joined = False
         self.is_known = False
         """Whether the broker group may count this client as a member."""
-        self.moved: list[Pair] = []
-        """Queues of the last heartbeat in which the group was moved, and no member knows it yet."""
+        self.moved: Sequence[consumer_pb2.GroupOffset] = ()
+        """Queues of the last heartbeat in which the group was moved, with the last move."""
         self._readers: dict[str, list[str]] = {}
         """Members that read a topic, of topics that not all of them read."""
         self._divided: list[Pair] | None = None
@@ -176,7 +176,7 @@ class Membership:
         self._readers = {
             row.topic: [self.members[i] for i in row.members] for row in response.readers
         }
-        self.moved = [(queue.topic, queue.queue_id) for queue in response.moved]
+        self.moved = response.moved
         self._divided = None
         if response.is_divided:
             self._divided = [(queue.topic, queue.queue_id) for queue in response.queues]

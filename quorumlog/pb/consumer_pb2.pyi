@@ -70,8 +70,8 @@ class HeartbeatResponse(_message.Message):
     is_divided: bool
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    moved: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
-    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[GroupOffset]
+    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "client_id")
@@ -154,16 +154,18 @@ class RefusedMembers(_message.Message):
     def __init__(self, group: _Optional[str] = ..., client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupOffset(_message.Message):
-    __slots__ = ("topic", "queue_id", "offset", "newest_known")
+    __slots__ = ("topic", "queue_id", "offset", "newest_known", "move")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEWEST_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     offset: int
     newest_known: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., newest_known: _Optional[int] = ...) -> None: ...
+    move: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., newest_known: _Optional[int] = ..., move: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "offsets", "cluster_id", "must_be_empty")

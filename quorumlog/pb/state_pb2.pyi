@@ -37,16 +37,18 @@ class Command(_message.Message):
         offsets: _containers.RepeatedCompositeFieldContainer[Command.Offset]
         def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[Command.Offset, _Mapping]]] = ...) -> None: ...
     class Offset(_message.Message):
-        __slots__ = ("topic", "queue_id", "offset", "newest_known")
+        __slots__ = ("topic", "queue_id", "offset", "newest_known", "move")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         NEWEST_KNOWN_FIELD_NUMBER: _ClassVar[int]
+        MOVE_FIELD_NUMBER: _ClassVar[int]
         topic: str
         queue_id: int
         offset: int
         newest_known: int
-        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., newest_known: _Optional[int] = ...) -> None: ...
+        move: int
+        def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., newest_known: _Optional[int] = ..., move: _Optional[int] = ...) -> None: ...
     class DeleteGroup(_message.Message):
         __slots__ = ("group",)
         GROUP_FIELD_NUMBER: _ClassVar[int]

@@ -24,43 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equorumlog/v1/transaction.proto\x12\x0cquorumlog.v1\">\n\x0cHalfMessages\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x16\n\x0e\x63heck_after_ms\x18\x02 \x01(\r\"O\n\x0f\x43onsumedOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.ConsumedOffset\"S\n\x0e\x43onsumedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x03 \x01(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"\xba\x01\n\x15\x45ndTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x31\n\x07outcome\x18\x03 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12\x15\n\rproducer_name\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\x04\"^\n\x16\x45ndTransactionResponse\x12\x31\n\x07outcome\x18\x01 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x11\n\twas_ended\x18\x02 \x01(\x08\"Y\n\x18\x43heckTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"f\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x63heck_count\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\"V\n\x17ListTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tmax_count\x18\x02 \x01(\r\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\x03\"\xc8\x01\n\x0fTransactionInfo\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x15\n\rbegun_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\x12\x12\n\nsize_bytes\x18\x05 \x01(\r\x12\x13\n\x0b\x63heck_count\x18\x06 \x01(\r\x12\x1a\n\x12next_check_unix_ms\x18\x07 \x01(\x03\x12\x13\n\x0bis_orphaned\x18\x08 \x01(\x08\"c\n\x18ListTransactionsResponse\x12\x33\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x1d.quorumlog.v1.TransactionInfo\x12\x12\n\nopen_count\x18\x02 \x01(\r\"4\n\x1a\x44\x65scribeTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\"\xa4\x01\n\x1b\x44\x65scribeTransactionResponse\x12+\n\x04info\x18\x01 \x01(\x0b\x32\x1d.quorumlog.v1.TransactionInfo\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\"\\\n\x15\x43ommitConsumedRequest\x12/\n\x08\x63onsumed\x18\x01 \x01(\x0b\x32\x1d.quorumlog.v1.ConsumedOffsets\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\'\n\x16\x43ommitConsumedResponse\x12\r\n\x05index\x18\x01 \x01(\x03*\xc4\x01\n\x12TransactionOutcome\x12#\n\x1fTRANSACTION_OUTCOME_UNSPECIFIED\x10\x00\x12!\n\x1dTRANSACTION_OUTCOME_COMMITTED\x10\x01\x12#\n\x1fTRANSACTION_OUTCOME_ROLLED_BACK\x10\x02\x12 \n\x1cTRANSACTION_OUTCOME_GIVEN_UP\x10\x03\x12\x1f\n\x1bTRANSACTION_OUTCOME_EXPIRED\x10\x04\x32\xfc\x03\n\x12TransactionService\x12[\n\x0e\x45ndTransaction\x12#.quorumlog.v1.EndTransactionRequest\x1a$.quorumlog.v1.EndTransactionResponse\x12]\n\x11\x43heckTransactions\x12&.quorumlog.v1.CheckTransactionsRequest\x1a\x1e.quorumlog.v1.TransactionCheck0\x01\x12\x61\n\x10ListTransactions\x12%.quorumlog.v1.ListTransactionsRequest\x1a&.quorumlog.v1.ListTransactionsResponse\x12j\n\x13\x44\x65scribeTransaction\x12(.quorumlog.v1.DescribeTransactionRequest\x1a).quorumlog.v1.DescribeTransactionResponse\x12[\n\x0e\x43ommitConsumed\x12#.quorumlog.v1.CommitConsumedRequest\x1a$.quorumlog.v1.CommitConsumedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equorumlog/v1/transaction.proto\x12\x0cquorumlog.v1\">\n\x0cHalfMessages\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x16\n\x0e\x63heck_after_ms\x18\x02 \x01(\r\"O\n\x0f\x43onsumedOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07offsets\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.ConsumedOffset\"o\n\x0e\x43onsumedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x03 \x01(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x11\n\x04move\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_move\"\xba\x01\n\x15\x45ndTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x31\n\x07outcome\x18\x03 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12\x15\n\rproducer_name\x18\x05 \x01(\t\x12\x13\n\x0bincarnation\x18\x06 \x01(\x04\"^\n\x16\x45ndTransactionResponse\x12\x31\n\x07outcome\x18\x01 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x11\n\twas_ended\x18\x02 \x01(\x08\"Y\n\x18\x43heckTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\"f\n\x10TransactionCheck\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x13\n\x0b\x63heck_count\x18\x02 \x01(\r\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\"V\n\x17ListTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tmax_count\x18\x02 \x01(\r\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\x03\"\xc8\x01\n\x0fTransactionInfo\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_group\x18\x02 \x01(\t\x12\x15\n\rbegun_unix_ms\x18\x03 \x01(\x03\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\x12\x12\n\nsize_bytes\x18\x05 \x01(\r\x12\x13\n\x0b\x63heck_count\x18\x06 \x01(\r\x12\x1a\n\x12next_check_unix_ms\x18\x07 \x01(\x03\x12\x13\n\x0bis_orphaned\x18\x08 \x01(\x08\"c\n\x18ListTransactionsResponse\x12\x33\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x1d.quorumlog.v1.TransactionInfo\x12\x12\n\nopen_count\x18\x02 \x01(\r\"4\n\x1a\x44\x65scribeTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\x03\"\xa4\x01\n\x1b\x44\x65scribeTransactionResponse\x12+\n\x04info\x18\x01 \x01(\x0b\x32\x1d.quorumlog.v1.TransactionInfo\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .quorumlog.v1.TransactionOutcome\x12\x0f\n\x07records\x18\x03 \x01(\x0c\x12\x14\n\x0crecord_count\x18\x04 \x01(\r\"\\\n\x15\x43ommitConsumedRequest\x12/\n\x08\x63onsumed\x18\x01 \x01(\x0b\x32\x1d.quorumlog.v1.ConsumedOffsets\x12\x12\n\ncluster_id\x18\x02 \x01(\t\"\'\n\x16\x43ommitConsumedResponse\x12\r\n\x05index\x18\x01 \x01(\x03*\xc4\x01\n\x12TransactionOutcome\x12#\n\x1fTRANSACTION_OUTCOME_UNSPECIFIED\x10\x00\x12!\n\x1dTRANSACTION_OUTCOME_COMMITTED\x10\x01\x12#\n\x1fTRANSACTION_OUTCOME_ROLLED_BACK\x10\x02\x12 \n\x1cTRANSACTION_OUTCOME_GIVEN_UP\x10\x03\x12\x1f\n\x1bTRANSACTION_OUTCOME_EXPIRED\x10\x04\x32\xfc\x03\n\x12TransactionService\x12[\n\x0e\x45ndTransaction\x12#.quorumlog.v1.EndTransactionRequest\x1a$.quorumlog.v1.EndTransactionResponse\x12]\n\x11\x43heckTransactions\x12&.quorumlog.v1.CheckTransactionsRequest\x1a\x1e.quorumlog.v1.TransactionCheck0\x01\x12\x61\n\x10ListTransactions\x12%.quorumlog.v1.ListTransactionsRequest\x1a&.quorumlog.v1.ListTransactionsResponse\x12j\n\x13\x44\x65scribeTransaction\x12(.quorumlog.v1.DescribeTransactionRequest\x1a).quorumlog.v1.DescribeTransactionResponse\x12[\n\x0e\x43ommitConsumed\x12#.quorumlog.v1.CommitConsumedRequest\x1a$.quorumlog.v1.CommitConsumedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONOUTCOME']._serialized_start=1507
-  _globals['_TRANSACTIONOUTCOME']._serialized_end=1703
+  _globals['_TRANSACTIONOUTCOME']._serialized_start=1535
+  _globals['_TRANSACTIONOUTCOME']._serialized_end=1731
   _globals['_HALFMESSAGES']._serialized_start=48
   _globals['_HALFMESSAGES']._serialized_end=110
   _globals['_CONSUMEDOFFSETS']._serialized_start=112
   _globals['_CONSUMEDOFFSETS']._serialized_end=191
   _globals['_CONSUMEDOFFSET']._serialized_start=193
-  _globals['_CONSUMEDOFFSET']._serialized_end=276
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=279
-  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=465
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=467
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=561
-  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_start=563
-  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_end=652
-  _globals['_TRANSACTIONCHECK']._serialized_start=654
-  _globals['_TRANSACTIONCHECK']._serialized_end=756
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=758
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=844
-  _globals['_TRANSACTIONINFO']._serialized_start=847
-  _globals['_TRANSACTIONINFO']._serialized_end=1047
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1049
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1148
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=1150
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=1202
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=1205
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=1369
-  _globals['_COMMITCONSUMEDREQUEST']._serialized_start=1371
-  _globals['_COMMITCONSUMEDREQUEST']._serialized_end=1463
-  _globals['_COMMITCONSUMEDRESPONSE']._serialized_start=1465
-  _globals['_COMMITCONSUMEDRESPONSE']._serialized_end=1504
-  _globals['_TRANSACTIONSERVICE']._serialized_start=1706
-  _globals['_TRANSACTIONSERVICE']._serialized_end=2214
+  _globals['_CONSUMEDOFFSET']._serialized_end=304
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_start=307
+  _globals['_ENDTRANSACTIONREQUEST']._serialized_end=493
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=495
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=589
+  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_start=591
+  _globals['_CHECKTRANSACTIONSREQUEST']._serialized_end=680
+  _globals['_TRANSACTIONCHECK']._serialized_start=682
+  _globals['_TRANSACTIONCHECK']._serialized_end=784
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=786
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=872
+  _globals['_TRANSACTIONINFO']._serialized_start=875
+  _globals['_TRANSACTIONINFO']._serialized_end=1075
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1077
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1176
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=1178
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=1230
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=1233
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=1397
+  _globals['_COMMITCONSUMEDREQUEST']._serialized_start=1399
+  _globals['_COMMITCONSUMEDREQUEST']._serialized_end=1491
+  _globals['_COMMITCONSUMEDRESPONSE']._serialized_start=1493
+  _globals['_COMMITCONSUMEDRESPONSE']._serialized_end=1532
+  _globals['_TRANSACTIONSERVICE']._serialized_start=1734
+  _globals['_TRANSACTIONSERVICE']._serialized_end=2242
 # @@protoc_insertion_point(module_scope)

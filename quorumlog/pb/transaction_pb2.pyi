@@ -37,16 +37,18 @@ class ConsumedOffsets(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[ConsumedOffset, _Mapping]]] = ...) -> None: ...
 
 class ConsumedOffset(_message.Message):
-    __slots__ = ("topic", "queue_id", "expected", "offset")
+    __slots__ = ("topic", "queue_id", "expected", "offset", "move")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     expected: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., expected: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    move: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., expected: _Optional[int] = ..., offset: _Optional[int] = ..., move: _Optional[int] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
     __slots__ = ("transaction_id", "producer_group", "outcome", "cluster_id", "producer_name", "incarnation")

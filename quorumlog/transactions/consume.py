@@ -12,6 +12,7 @@ from typing import Final, Self, Unpack
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import (
     ConflictError,
@@ -31,7 +32,7 @@ from quorumlog.records.receipt import Receipt
 
 _NOT_SET: Final = -1
 
-Stored = dict[Queue, int]
+Stored = dict[Queue, Known]
 """Stored offsets of one consumer group, as far as this client knows them; -1: none is stored."""
 
 
@@ -134,7 +135,8 @@ class ConsumeTransaction:
             for queue in self._consumed:
                 self._stored.pop(queue, None)  # The stored offset is unknown now.
             raise
-        self._stored.update({queue: hi for queue, (_, hi) in self._consumed.items()})
+        for queue, (_, hi) in self._consumed.items():
+            self._stored[queue] = self._stored.get(queue, UNKNOWN)._replace(offset=hi)
 
     async def _send(self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline) -> None:
         extra = log_pb2.AppendRequest(consumed=consumed).SerializeToString()
@@ -167,19 +169,20 @@ class ConsumeTransaction:
                     f"before these messages are processed again",
                     attempts=conflict.attempts,
                 ) from error
-            if any(stored[queue] != hi for queue, (_, hi) in self._consumed.items()):
+            if any(stored[queue].offset != hi for queue, (_, hi) in self._consumed.items()):
                 raise
 
     # Stored offsets.
 
     async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
         """Return the offsets to store, each with the one that is expected to be stored now."""
-        unsure = [q for q, (lo, _) in self._consumed.items() if self._stored.get(q) != lo]
+        known = self._stored
+        unsure = [q for q, (lo, _) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
         if unsure:
             self._stored.update(await self._fetch_stored(unsure, deadline))
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():
-            stored = self._stored[queue]
+            stored, move = self._stored[queue]
             if stored > lo:
                 raise ConflictError(
                     f"group {self._consumer_group}: offset {lo} of {queue} was consumed already, "
@@ -188,7 +191,7 @@ class ConsumeTransaction:
             if _NOT_SET < stored < lo:
                 await self._check_gap(queue, stored, lo, deadline)
             offsets.offsets.add(
-                topic=queue.topic, queue_id=queue.queue_id, expected=stored, offset=hi
+                topic=queue.topic, queue_id=queue.queue_id, expected=stored, offset=hi, move=move
             )
         return offsets
 
@@ -208,7 +211,7 @@ class ConsumeTransaction:
         response = await group.calls.leader(
             "consumer", "FetchOffsets", request, deadline, is_repeatable=True, is_read=True
         )
-        return {queue: row.offset for queue, row in zip(queues, response.offsets, strict=True)}
+        return {q: Known.of(row) for q, row in zip(queues, response.offsets, strict=True)}
 
     async def __aenter__(self) -> Self:
         return self

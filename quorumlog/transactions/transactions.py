@@ -55,11 +55,15 @@ class Transactions:
         if timeout_ms not in self._sharing:
             options = ProducerOptions(timeout_ms=timeout_ms)
             self._sharing[timeout_ms] = self._made.add(Producer(self._groups, options))
+        stored, producer = self.stored_of(group), self._sharing[timeout_ms]
+        return ConsumeTransaction(self._groups, self._reads, producer, group, stored, timeout_ms)
+
+    def stored_of(self, group: str) -> Stored:
+        """Return what consuming transactions of a group know to be stored. Its consumers add where
+        they begin: what a transaction has consumed was read behind that."""
         if len(self._stored) >= GROUPS_MAX:
             self._stored.clear()
-        stored = self._stored.setdefault(group, {})
-        producer = self._sharing[timeout_ms]
-        return ConsumeTransaction(self._groups, self._reads, producer, group, stored, timeout_ms)
+        return self._stored.setdefault(group, {})
 
     def transactional_producer(
         self,

@@ -302,7 +302,11 @@ class Node:
             generation=len(members),
             heartbeat_ms=50,
             session_ms=1000,
-            moved=[q for q in request.queues if (q.topic, q.queue_id) in self.cluster.moved],
+            moved=[
+                consumer_pb2.GroupOffset(topic=q.topic, queue_id=q.queue_id, move=move)
+                for q in request.queues
+                if (move := self.cluster.moved.get((q.topic, q.queue_id)))
+            ],
         )
 
     async def LeaveGroup(self, request: Any, context: Any) -> Any:
@@ -318,9 +322,11 @@ class Node:
         for o in request.offsets:
             key = request.group, o.topic, o.queue_id
             stored, known = self.cluster.offsets.get(key, o.offset), o.newest_known
+            move = self.cluster.moved.get(key[1:], 0)
             is_known = stored == o.offset or known <= stored <= max(o.offset, known)
-            if o.HasField("newest_known") and not is_known:
-                response.moved.add(topic=o.topic, queue_id=o.queue_id, offset=stored)
+            is_moved = o.HasField("move") and move not in (0, o.move)
+            if o.HasField("newest_known") and (is_moved or not is_known):
+                response.moved.add(topic=o.topic, queue_id=o.queue_id, offset=stored, move=move)
             else:
                 self.cluster.offsets[key] = o.offset
         return response
@@ -328,7 +334,11 @@ class Node:
     async def CommitConsumed(self, request: Any, context: Any) -> Any:
         await self.check(context)
         rows = {(request.consumed.group, o.topic, o.queue_id): o for o in request.consumed.offsets}
-        if any(self.cluster.offsets.get(key, -1) != o.expected for key, o in rows.items()):
+        if any(
+            self.cluster.offsets.get(key, -1) != o.expected
+            or (o.HasField("move") and self.cluster.moved.get(key[1:], 0) not in (0, o.move))
+            for key, o in rows.items()
+        ):
             await abort(context, error("node.conflict"))
         self.cluster.offsets.update({key: o.offset for key, o in rows.items()})
         return transaction_pb2.CommitConsumedResponse(index=7)
@@ -340,7 +350,8 @@ class Node:
         asked = [(q.topic, q.queue_id) for q in request.queues] or stored
         for topic, queue_id in asked:
             offset = stored.get((topic, queue_id), -1)
-            response.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+            move = self.cluster.moved.get((topic, queue_id), 0)
+            response.offsets.add(topic=topic, queue_id=queue_id, offset=offset, move=move)
         return response
 
 
@@ -422,7 +433,7 @@ class FakeCluster:
         self.members: dict[str, list[str]] = {}
         self.removed: set[int] = set()  # Routes still name them, and the leader's members do not.
         self.offsets: dict[tuple[str, str, int], int] = {}
-        self.moved: set[tuple[str, int]] = set()
+        self.moved: dict[tuple[str, int], int] = {}
         self.position = 0
         self.routes_total = 0
         self.waits_total = 0  # Pulls that found nothing at first.

@@ -127,14 +127,19 @@ class Groups:
         self._members.note_queues(request.group, request.client_id, queues)
         is_classic = len(shares.speaking) < len(shares.client_ids)
         divided = await self._divided(request, shares) if is_classic else []
-        is_moved = context.state.table(MovedOffsetsTable).holds
+        move_of, group = context.state.table(MovedOffsetsTable).of, request.group
+        moved = [
+            GroupOffset(topic=queue.topic, queue_id=queue.queue_id, move=move.number)
+            for queue in request.queues
+            if (move := move_of(group, queue.topic, queue.queue_id)) is not None
+        ]
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
             is_divided=is_classic and not request.is_broadcasting,
             queues=divided,
             warnings=shares.warnings,
-            moved=[q for q in request.queues if is_moved(request.group, q.topic, q.queue_id)],
+            moved=moved,
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
@@ -206,11 +211,18 @@ class Groups:
             put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
             if row.HasField("newest_known"):
                 put.newest_known = row.newest_known
+            if row.HasField("move"):
+                put.move = row.move
         response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
         for row in request.offsets:
             if (stored := context.state.moved_offset(request.group, row)) is not None:
-                response.moved.add(topic=row.topic, queue_id=row.queue_id, offset=stored)
+                response.moved.append(self._row(request.group, row.topic, row.queue_id, stored))
         return response
+
+    def _row(self, group: str, topic: str, queue_id: int, offset: int) -> GroupOffset:
+        move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)
+        number = 0 if move is None else move.number
+        return GroupOffset(topic=topic, queue_id=queue_id, offset=offset, move=number)
 
     async def fetch_offsets(self, request: FetchOffsetsRequest) -> FetchOffsetsResponse:
         """Return stored offsets, at least as new as any commit acknowledged before the call.
@@ -223,16 +235,11 @@ class Groups:
         await self._freshness.ensure(common_pb2.CONSISTENCY_LINEARIZABLE)
         group = self._context.state.groups.get(request.group, {})
         response = FetchOffsetsResponse()
-        if request.queues:
-            async for queue in self._context.turn.over(request.queues):
-                offset = group.get(queue.topic, {}).get(queue.queue_id, _NO_OFFSET)
-                response.offsets.append(
-                    GroupOffset(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
-                )
-        else:
-            rows = [*_rows(group)]
-            async for topic, queue_id, offset in self._context.turn.over(rows):
-                response.offsets.append(GroupOffset(topic=topic, queue_id=queue_id, offset=offset))
+        queues = [(queue.topic, queue.queue_id) for queue in request.queues]
+        queues = queues or [(topic, queue_id) for topic, queue_id, _ in _rows(group)]
+        async for topic, queue_id in self._context.turn.over(queues):
+            offset = group.get(topic, {}).get(queue_id, _NO_OFFSET)
+            response.offsets.append(self._row(request.group, topic, queue_id, offset))
         return response
 
     # --- For people ---

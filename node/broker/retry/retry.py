@@ -323,4 +323,6 @@ def _commit(group: str, rows: Sequence[GroupOffset]) -> Command:
         )
         if row.HasField("newest_known"):
             put.newest_known = row.newest_known
+        if row.HasField("move"):
+            put.move = row.move
     return command

@@ -25,6 +25,7 @@ from node.errors.common import (
     LimitReachedError,
 )
 from node.errors.transactions import OffsetConflictError
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
@@ -128,6 +129,7 @@ class OffsetsUnderWay:
         if moves.deleted_groups[group]:
             raise BusyError(f"deletions of group {group}", 1, 1)
         new_count = 0
+        moved = self._context.state.table(MovedOffsetsTable)
         for row in consumed.offsets:
             # How far an import is counts in messages of its source.
             is_own = not group.startswith(fmt.IMPORT_GROUP_PREFIX)
@@ -140,7 +142,9 @@ class OffsetsUnderWay:
             coming = self._coming.get(key)
             found = coming[-1] if coming else self._stored(key)
             new_count += found == _NOT_SET
-            if found != row.expected:
+            move = moved.of(*key)
+            is_moved = row.HasField("move") and move is not None and move.is_news(row.move)
+            if found != row.expected or is_moved:
                 raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
         if new_count:
             self._check_room(group, new_count)
@@ -201,4 +205,6 @@ def _command(consumed: ConsumedOffsets) -> Command:
     for row in consumed.offsets:
         put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
         put.newest_known = row.expected
+        if row.HasField("move"):
+            put.move = row.move
     return command

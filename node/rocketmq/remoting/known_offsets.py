@@ -16,13 +16,24 @@ Key = tuple[str, str, int]
 NOTHING: Final = -1
 
 
+class Target(NamedTuple):
+    """Where others have moved a group."""
+
+    offset: int
+    move: int
+
+
 class Known(NamedTuple):
     """What a client knows of a queue."""
 
     offset: int = NOTHING
     """What it stored last, or read from; NOTHING: none."""
-    target: int | None = None
-    """Where others have moved the group since, as the client was told; NOTHING: not told yet."""
+    move: int | None = None
+    """Number of the last move that it has followed; 0: there was none; None: unknown."""
+    target: Target | None = None
+    """Where the client is to go, as it was told."""
+    is_behind: bool = False
+    """Whether a commit was refused, and the client was not told yet where to go."""
 
 
 class KnownOffsets:

@@ -1,21 +1,37 @@
-"""The queues in which a group was moved, and no consumer of it has said yet that it knows.
+"""The last move of a group in each queue: a tool stored an offset there without asking a consumer.
 
-Owns the marks. A tool moves a group while its consumers are away, paused or connected to any node;
-what they store from what they knew before must not undo it. A mark goes with the first offset that
-a consumer stores which knows the stored one, and with the group or the topic.
+Owns the moves. A tool moves a group while its consumers are away, paused or connected to any node;
+what they store from what they knew before must not undo it, not even where the move ends at the
+offset that was stored. So a move has a number, a consumer says which one it has followed, and the
+number stays until the group or the topic is deleted.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
 from node.state.tables.table import Table, TableContent, TableImage
 
 
+class Move(NamedTuple):
+    """A move of a group in a queue."""
+
+    number: int
+    """Log position of the command that moved it, which no other move of the queue has."""
+    is_followed: bool
+    """Whether a consumer has stored an offset since that knew of it."""
+
+    def is_news(self, followed: int | None) -> bool:
+        """Whether a consumer may not know of it that has followed a move, 0 for none; None: it
+        does not say, and is believed where another one has followed this one."""
+        return self.number != followed if followed is not None else not self.is_followed
+
+
 class MovedOffsetsTable(Table):
-    """Group and topic to queues, in order. It has no commands: `State` notes what its own do. There
-    are at most as many marks as stored offsets."""
+    """Group and topic to rows of queue id, number and `is_followed`, in order of queue ids. It has
+    no commands: `State` notes what its own do. There are at most as many moves as stored
+    offsets."""
 
     name, file_name = "moved_offsets", "movedOffsets.json"
 
@@ -24,55 +40,57 @@ class MovedOffsetsTable(Table):
         groups: Any = image.content.get("groups", {})
         if set(image.content) - {"groups"} or not isinstance(groups, dict):
             raise ValueError(f"moved offsets of an unknown form: {sorted(image.content)}")
+        for topics in groups.values():
+            for rows in topics.values():
+                if not all(isinstance(row, list) and len(row) == 3 for row in rows):
+                    raise ValueError(f"moved offsets of an unknown form: {rows[:3]}")
         self._groups: Final[dict[str, Any]] = dict(groups)
         """Parts of images: replaced, never changed."""
 
-    def holds(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a group was moved in a queue, and no consumer has said that it knows."""
-        marked: list[int] = self._groups.get(group, {}).get(topic, [])
-        at = bisect_left(marked, queue_id)
-        return marked[at : at + 1] == [queue_id]
+    def of(self, group: str, topic: str, queue_id: int) -> Move | None:
+        """Return the last move of a group in a queue; None: there was none."""
+        rows: list[list[int]] = self._groups.get(group, {}).get(topic, [])
+        at = bisect_left(rows, queue_id, key=lambda row: row[0])
+        if at == len(rows) or rows[at][0] != queue_id:
+            return None
+        return Move(rows[at][1], bool(rows[at][2]))
 
-    def mark(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
+    def move(self, group: str, queues: Iterable[tuple[str, int]], number: int) -> None:
         """Note that a group was moved in queues."""
-        topics = self._groups.get(group, {})
-        put = {t: sorted(ids.union(topics.get(t, ()))) for t, ids in _by_topic(queues).items()}
-        self._put(group, put)
+        self._put(group, ((topic, queue_id, Move(number, False)) for topic, queue_id in queues))
 
-    def settle(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
-        """Note that a consumer knows where the group is in queues."""
+    def follow(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
+        """Note that a consumer knows of the last move of a group in queues, if there is one."""
+        found = ((topic, queue_id, self.of(group, topic, queue_id)) for topic, queue_id in queues)
+        new = [(t, i, Move(move.number, True)) for t, i, move in found if move and not move[1]]
+        self._put(group, new)
+
+    def _put(self, group: str, moves: Iterable[tuple[str, int, Move]]) -> None:
+        put: dict[str, dict[int, list[int]]] = {}
         topics = self._groups.get(group, {})
-        put = {
-            topic: [one for one in topics[topic] if one not in queue_ids]
-            for topic, queue_ids in (_by_topic(queues) if topics else {}).items()
-            if not queue_ids.isdisjoint(topics.get(topic, ()))
-        }
+        for topic, queue_id, (number, is_followed) in moves:
+            if topic not in put:
+                put[topic] = {row[0]: row for row in topics.get(topic, ())}
+            put[topic][queue_id] = [queue_id, number, int(is_followed)]
         if put:
-            self._put(group, put)
-
-    def _put(self, group: str, put: dict[str, list[int]]) -> None:
-        topics = self._groups.get(group, {}) | put
-        self._groups[group] = {name: ids for name, ids in topics.items() if ids}
-        if not self._groups[group]:
-            del self._groups[group]
-        self._changed()
+            changed = {topic: [rows[i] for i in sorted(rows)] for topic, rows in put.items()}
+            self._groups[group] = topics | changed
+            self._changed()
 
     def forget_topic(self, name: str) -> None:
-        """Forget the marks of a topic that was deleted."""
+        """Forget the moves in a topic that was deleted."""
         for group in [group for group, topics in self._groups.items() if name in topics]:
-            self._put(group, {name: []})
+            left = {topic: rows for topic, rows in self._groups[group].items() if topic != name}
+            if left:
+                self._groups[group] = left
+            else:
+                del self._groups[group]
+            self._changed()
 
     def forget_group(self, name: str) -> None:
-        """Forget the marks of a group that was deleted."""
+        """Forget the moves of a group that was deleted."""
         if self._groups.pop(name, None) is not None:
             self._changed()
 
     def _copy(self) -> TableContent:
         return {"groups": dict(self._groups)}
-
-
-def _by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, set[int]]:
-    by_topic: dict[str, set[int]] = {}
-    for topic, queue_id in queues:
-        by_topic.setdefault(topic, set()).add(queue_id)
-    return by_topic

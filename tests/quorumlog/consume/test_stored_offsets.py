@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,35 @@ async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
             assert cluster.offsets[KEY] == 2
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_move_to_the_offset_that_is_stored_is_followed_as_well(way: str) -> None:
+    async with one_queue(60_000) as (cluster, consumer):
+        await take(consumer, 3)
+        await consumer.commit()
+        await take(consumer, 3)
+        for move in (7, 8):  # The second one after it has followed one.
+            cluster.moved[KEY[1:]] = move
+            if way == "commit_offsets":
+                with pytest.raises(errors.ConflictError):
+                    await consumer.commit_offsets({("orders", 0): 5})
+            elif way != "in background":
+                with suppress(errors.ConflictError):
+                    await WAYS[way](consumer)
+            assert cluster.offsets[KEY] == 3
+            if way in ("queue lost", "close"):
+                return
+            await eventually(lambda: [*consumer.offsets().values()] == [3], "it goes back")
+            assert [one.queue_offset for one in await take(consumer, 2)] == [3, 4]
+        await consumer.commit()
+        assert cluster.offsets[KEY] == 5
+
+
 async def test_a_member_without_new_messages_hears_of_a_reset_with_its_heartbeat() -> None:
     async with one_queue(60_000) as (cluster, consumer):
         await take(consumer, 10)
         await consumer.commit()
         cluster.offsets[KEY] = 1
-        cluster.moved.add(KEY[1:])
+        cluster.moved[KEY[1:]] = 7
         await eventually(lambda: [*consumer.offsets().values()] == [1], "it is told")
         with pytest.raises(errors.ConflictError):  # Of the messages from before.
             await consumer.commit_offsets({("orders", 0): 9})

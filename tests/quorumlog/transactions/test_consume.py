@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import quorumlog
+from quorumlog.consume.known import Known
 from quorumlog.errors import (
     ConflictError,
     DeadlineError,
@@ -134,7 +135,7 @@ async def test_a_commit_that_met_a_conflict_after_an_attempt_without_an_answer(
     made = transaction()
     group: Any = Group()
     made._groups = group
-    made._stored[Queue("orders", 0, "g0")] = 5
+    made._stored[Queue("orders", 0, "g0")] = Known(5)
     made.consumed(message(5))
     if expected is None:
         await made.commit()

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets
+from node.rocketmq.remoting.conversation import Handler, Request
+from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets, Target
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import KNOWN, MOVED
+from node.rocketmq.remoting.protocol.marks import KNOWN, MOVE, MOVED
 from node.state.state import INTERNAL_TOPICS
-from node.state.tables.moved_offsets import MovedOffsetsTable
+from node.state.tables.moved_offsets import Move, MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
@@ -88,13 +88,16 @@ class OffsetCalls(Calls):
 
     async def fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue, by the leader."""
-        answer = await self._shared.ask_leader(request, self._fetch)
-        if answer.code != ResponseCode.SUCCESS or request.connection.is_node:
+        if request.connection.is_node:
+            return await self._shared.ask_leader(request, self._fetch)
+        known = self._known(request)
+        answer = await self._ask(request, known, self._fetch)
+        if answer.code != ResponseCode.SUCCESS:
             return answer
-        offset, known = int(answer.ext["offset"]), self._known(request)
+        target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]))
         # A member may ask for it without going there.
-        is_told = MOVED in answer.ext and offset != known.offset
-        self._note(request, known._replace(target=offset) if is_told else Known(offset))
+        is_moved = MOVED in answer.ext
+        self._note(request, known._replace(target=target) if is_moved else Known(*target))
         return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
@@ -115,45 +118,50 @@ class OffsetCalls(Calls):
             if is_told or (offset and not has_begun):
                 text = f"group {group[:200]!r} has no offset of this queue"
                 raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        moved = self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id)
-        return Answer(ext={"offset": str(offset)} | ({MOVED: "true"} if moved else {}))
+        move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)
+        is_news = move is not None and move.is_news(_followed(request))
+        return Answer(ext={"offset": str(offset), MOVE: _number(move)} | _moved(is_news))
 
     async def commit(self, request: Request) -> Answer:
         """Store how far a group is, unless others have moved it from what the client knows."""
-        ext = request.command.ext
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
         known = self._known(request)
-        ext = ext | {KNOWN: str(known.offset)}
-        request = request._replace(command=replace(request.command, ext=ext))
-        answer = await self._shared.ask_leader(request, self._store)
+        answer = await self._ask(request, known, self._store)
         if answer.code == ResponseCode.SUCCESS:
-            self._note(request, Known(int_of(ext, "commitOffset")))
-        elif MOVED in answer.ext:
-            if known.target is None and known != Known():
-                self._note(request, known._replace(target=NOTHING))
-            answer = answer._replace(ext={})
-        return answer
+            move = int(answer.ext[MOVE]) if MOVE in answer.ext else known.move
+            self._note(request, Known(int_of(request.command.ext, "commitOffset"), move))
+        elif MOVED in answer.ext and known.target is None:
+            self._note(request, known._replace(is_behind=True))
+        return answer._replace(ext={})
+
+    async def _ask(self, request: Request, known: Known, answer: Handler) -> Answer:
+        """Ask the leader, which hears what the client knows."""
+        ext = request.command.ext | {KNOWN: str(known.offset)}
+        if known.move is not None:
+            ext |= {MOVE: str(known.move)}
+        request = request._replace(command=replace(request.command, ext=ext))
+        return await self._shared.ask_leader(request, answer)
 
     async def moved(self, request: Request) -> Answer | None:
         """Return the group's offset for a pull whose client has to be told that others moved it, as
         this node's state or the leader's answer to a commit says; None: it may read where it is."""
-        group, topic, queue_id = self._key(request)
-        state, known = self._context.state, self._known(request)
+        known = self._known(request)
         at = int_of(request.command.ext, "queueOffset")
-        if known.target == at:
-            self._note(request, Known(at))
+        if known.target is not None and known.target.offset == at:
+            self._note(request, Known(*known.target))
             return None
-        is_marked = state.table(MovedOffsetsTable).holds(group, topic, queue_id)
-        stored = state.groups.get(group, {}).get(topic, {}).get(queue_id)
-        if known.target is None and not (is_marked and stored != known.offset):
+        move = self._context.state.table(MovedOffsetsTable).of(*self._key(request))
+        is_behind = known.is_behind or known.target is not None
+        if not is_behind and (move is None or not move.is_news(known.move)):
             return None
         asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
-        answer = await self._shared.ask_leader(request._replace(command=asked), self._fetch)
+        answer = await self._ask(request._replace(command=asked), known, self._fetch)
         if answer.code == ResponseCode.SUCCESS:
-            offset = int(answer.ext["offset"])
-            is_new = offset != known.offset  # Else this node's state lags.
-            self._note(request, known._replace(target=offset if is_new else None))
+            target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]))
+            # Else this node's state lags.
+            is_new = MOVED in answer.ext or (is_behind and target.offset != known.offset)
+            self._note(request, Known(known.offset, known.move, target if is_new else None))
             return answer if is_new else None
         return answer
 
@@ -171,15 +179,19 @@ class OffsetCalls(Calls):
         others have moved from what the client knows stays, and the answer says if it went back."""
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         if self._shared.is_unmade(topic):
-            return Answer()  # At its beginning.
+            return Answer(ext={MOVE: "0"})  # At its beginning.
         group, offset = text_of(ext, "consumerGroup"), int_of(ext, "commitOffset")
         row = GroupOffset(topic=topic, queue_id=queue_id, offset=offset)
-        row.newest_known = int_of(ext, KNOWN, NOTHING, lo=NOTHING)
+        row.newest_known, followed = int_of(ext, KNOWN, NOTHING, lo=NOTHING), _followed(request)
+        if followed is not None:
+            row.move = followed
         why = "which others stored; ask for the group's offset, then go back"
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
+        move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)
+        is_news = move is not None and move.is_news(followed)
         if stored == offset:
-            return Answer()
-        if self._context.state.table(MovedOffsetsTable).holds(group, topic, queue_id):
+            return Answer(ext={} if is_news else {MOVE: _number(move)})
+        if is_news:
             why = "where it was moved; go on there, or have a tool reset the group"
         elif stored is not None and offset < stored:  # Rarely: all members may be looked at.
             members, now_ms = self._broker.group_members, self._context.clock_ms()
@@ -197,6 +209,19 @@ class OffsetCalls(Calls):
                 f"queue {queue_id} of {topic[:200]!r}, {why}"
             )
             # What lies beyond is read by others; what they went back to, perhaps by no member.
-            ext = {MOVED: "true"} if moved.offset < row.newest_known else {}
+            ext = _moved(is_news or moved.offset < row.newest_known)
             return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
-        return Answer()
+        return Answer(ext={MOVE: _number(move)})
+
+
+def _followed(request: Request) -> int | None:
+    ext = request.command.ext
+    return int_of(ext, MOVE) if MOVE in ext else None
+
+
+def _number(move: Move | None) -> str:
+    return str(0 if move is None else move.number)
+
+
+def _moved(is_moved: bool) -> dict[str, str]:
+    return {MOVED: "true"} if is_moved else {}

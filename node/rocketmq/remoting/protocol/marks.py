@@ -15,9 +15,12 @@ SQL: Final = "__QL_SQL"
 """Ext fields of a pull: what its client reads, as its heartbeat told the node that forwards it."""
 KNOWN: Final = "__QL_KNOWN"
 """Ext field of a commit: the newest offset that its client knows to be stored."""
+MOVE: Final = "__QL_MOVE"
+"""Ext field of a commit and of answers about a group's offset: number of the last move that the
+client has followed, or that the leader knows."""
 MOVED: Final = "__QL_MOVED"
-"""Ext field of an answer about a group's offset: others have moved it, for a commit back."""
-ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN})
+"""Ext field of an answer to a commit: its client has to go where others moved the group."""
+ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, MOVE})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""

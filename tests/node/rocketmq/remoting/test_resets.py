@@ -1,13 +1,15 @@
-"""A reset holds until a consumer knows of it, whoever resets, and wherever the group reads."""
+"""A reset holds until a consumer follows it, whoever resets, where to, and wherever it reads."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from node.errors.transactions import OffsetConflictError
 from node.state.state import State
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
+from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
 from tests.node.rocketmq.remoting.clients import COMMIT, GET_OFFSET, RESET, Gateway
 from tests.node.rocketmq.remoting.test_forwarding import QUEUE, pair_at
@@ -15,9 +17,11 @@ from tests.node.rocketmq.remoting.test_forwarding import QUEUE, pair_at
 MOVED = 21
 
 
-async def store(gateway: Gateway, offset: int, known: int | None = None) -> list[int]:
+async def store(
+    gateway: Gateway, offset: int, known: int | None = None, move: int | None = None
+) -> list[int]:
     """Store as the SDK does; return what stays. `known` is None for a person."""
-    row = GroupOffset(topic="orders", queue_id=0, offset=offset, newest_known=known)
+    row = GroupOffset(topic="orders", queue_id=0, offset=offset, newest_known=known, move=move)
     asked = CommitOffsetsRequest(group="readers", offsets=[row])
     return [one.offset for one in (await gateway.node.broker.groups.commit_offsets(asked)).moved]
 
@@ -31,10 +35,10 @@ async def stored(gateway: Gateway) -> str:
     return (await (await gateway.client()).ask(GET_OFFSET, QUEUE)).ext["offset"]
 
 
-@pytest.mark.parametrize("moved_to", [2, 9])
+@pytest.mark.parametrize("moved_to", [2, 5, 9])
 @pytest.mark.parametrize("reset", [store, by_tool])
 @pytest.mark.parametrize("reader", ["sdk", "same", "again", "elsewhere"])
-async def test_a_reset_holds_until_a_consumer_knows(
+async def test_a_reset_holds_until_a_consumer_follows_it(
     tmp_path: Path, reader: str, reset: Callable[[Gateway, int], Awaitable[object]], moved_to: int
 ) -> None:
     async with pair_at(tmp_path) as (leader, follower):
@@ -50,13 +54,18 @@ async def test_a_reset_holds_until_a_consumer_knows(
         if reader == "sdk":
             asked = HeartbeatRequest(group="readers", client_id="a", topics=["orders"])
             asked.queues.append(QueueId(topic="orders", queue_id=0))
-            assert list((await leader.node.broker.groups.heartbeat(asked)).moved) == [
-                QueueId(topic="orders", queue_id=0)
-            ]
+            (told,) = (await leader.node.broker.groups.heartbeat(asked)).moved
             for offset in (7, 11):
-                assert await store(leader, offset, known=5) == [moved_to]
-            assert await store(leader, moved_to, known=moved_to) == []
-            assert not (await leader.node.broker.groups.heartbeat(asked)).moved
+                assert await store(leader, offset, known=5, move=0) == [moved_to]
+                consumed = ConsumedOffset(topic="orders", expected=5, offset=offset, move=0)
+                call = CommitConsumedRequest()
+                call.consumed.group = "readers"
+                call.consumed.offsets.append(consumed)
+                with pytest.raises(OffsetConflictError):
+                    await leader.node.broker.consumed.commit_consumed(call)
+            assert await store(leader, moved_to + 1, known=moved_to, move=told.move) == []
+            assert await store(leader, 10, known=moved_to, move=0) == [moved_to + 1], "for good"
+            assert await store(leader, 10, known=moved_to) == [], "one that says nothing"
         else:
             for late in ("7", "11"):  # Also once it was told, before it goes there.
                 for _ in range(2):
@@ -72,6 +81,7 @@ async def test_a_reset_holds_until_a_consumer_knows(
             assert done.code == 0, done.remark
             assert await stored(leader) == str(moved_to + 1)
             assert (await client.pull(0, moved_to + 1)).code != MOVED
+            assert (await (await leader.client()).pull(0, 10)).code != MOVED, "one that comes later"
 
 
 async def test_a_connection_whose_offset_others_moved_is_told(tmp_path: Path) -> None:
@@ -101,6 +111,10 @@ def test_marks_are_in_images_and_go_with_group_and_topic() -> None:
     assert again.image() == state.image()
     late = GroupOffset(topic="orders", queue_id=1, offset=9, newest_known=8)
     assert again.moved_offset("g", late) == 7
+    late.newest_known, late.move = 7, 1
+    assert again.moved_offset("g", late) == 7
+    late.move = 2
+    assert again.moved_offset("g", late) is None
     again.apply_command(delete_group("g"), 4)
     again.apply_command(delete_topic("orders"), 5)
     assert again.image().tables["moved_offsets"].content == {"groups": {}}
