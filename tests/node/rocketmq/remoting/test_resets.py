@@ -73,8 +73,8 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
                     assert (refused.code, refused.ext) == (1, {})
                     found = await client.ask(GET_OFFSET, QUEUE)
                     assert found.ext == {"offset": str(moved_to)}
-                told = await client.pull(0, 7)
-                assert (told.code, told.ext["nextBeginOffset"]) == (MOVED, str(moved_to))
+                moved = await client.pull(0, 7)
+                assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, str(moved_to))
             assert (await client.pull(0, moved_to)).code == 0
             assert await stored(leader) == str(moved_to)
             done = await client.ask(COMMIT, QUEUE | {"commitOffset": str(moved_to + 1)})
