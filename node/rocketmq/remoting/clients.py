@@ -406,10 +406,10 @@ class Clients:
         members = (self.producers[group].members[client_id] for group in groups)
         return next((member for member in members if member.is_connected), None)
 
-    def is_consumer(self, group: str, client_id: str) -> bool:
-        """Whether a client is a member of a consumer group, and connected."""
+    def consumer(self, group: str, client_id: str) -> Member | None:
+        """Return a connected member of a consumer group."""
         member = self._member((True, group), client_id)
-        return member is not None and member.is_connected
+        return member if member is not None and member.is_connected else None
 
     async def expire(self, turn: Turn) -> None:
         """Take clients out that were silent for too long."""

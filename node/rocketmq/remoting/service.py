@@ -109,7 +109,7 @@ class Remoting:
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings, status)
-        self._pulls = Pulls(shared, self._offsets, self._node.add_got)
+        self._pulls = Pulls(shared, self._offsets, self.groups, self._node.add_got)
         self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
         self._topics = TopicAdmin(

@@ -5,15 +5,20 @@ members is the leader's, so that all members share out the queues by the same li
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
+from json import JSONDecoder
 from typing import Any, Final
+
+import structlog
 
 from node.broker.groups.members import MemberKind
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
+    DOCUMENT_SIZE_BYTES_MAX,
     document_of,
     json_body,
     list_of,
@@ -40,6 +45,10 @@ from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
 from node.runtime.accounts import Account
 from node.runtime.clock import unix_ms
 
+_ANSWER_S: Final = 1.0
+_SUBSCRIPTIONS: Final = re.compile(rb'"subscriptionSet"\s*:\s*')
+_DECODER: Final = JSONDecoder()
+_log: Final = structlog.get_logger(component="remoting")
 TOLD_AFTER_S: Final = 0.05
 """Members of a group are told of its changes so much later: many come and go at once."""
 TOLD_MEMBER_S: Final = 0.001
@@ -66,6 +75,8 @@ class GroupCalls(Calls):
         self._on_producer = on_producer
         shared.clients = self.clients = Clients(lambda _: self.reports.wake(), on_left)
         self._to_tell: dict[str, asyncio.TimerHandle] = {}
+        self._asked = set[tuple[str, str]]()
+        """Groups and client ids of clients that are being asked what they read."""
         shared.reports = self.reports = MemberReports(
             self._context,
             self._members,
@@ -88,14 +99,11 @@ class GroupCalls(Calls):
         consumers = {}
         rows = rows_of(document, "consumerDataSet", GROUPS_OF_CLIENT_MAX)
         async for row in self._context.turn.over(rows):
-            subscriptions = rows_of(row, "subscriptionDataSet", TOPICS_OF_GROUP_MAX)
-            versions = (one.get("subVersion", 0) for one in subscriptions)
             consumers[self._group(text_in(row, "groupName"))] = Consumption(
                 text_in(row, "consumeType"),
                 text_in(row, "messageModel"),
                 text_in(row, "consumeFromWhere"),
-                max((n for n in versions if type(n) is int and 0 <= n <= INT64_MAX), default=0),
-                {one.topic: one for one in map(_subscription, subscriptions)},
+                *_subscriptions(row, "subscriptionDataSet"),
             )
         if request.connection.connection.is_ended:
             return Answer()  # It left meanwhile.
@@ -114,6 +122,28 @@ class GroupCalls(Calls):
         for group in producers:
             self._on_producer(group, request.account)
         return Answer()
+
+    async def renew(self, group: str, client_id: str) -> None:
+        """Ask a client here what it reads, as a heartbeat says it: clients leave one out while they
+        send another, and send the next after 30 s. Without an answer nothing changes."""
+        member = self.clients.consumer(group, client_id)
+        if member is None or (group, client_id) in self._asked:
+            return
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        question = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext)
+        self._asked.add((group, client_id))
+        try:
+            answered = await member.connection.ask(lambda: question, _ANSWER_S)
+            version, subscriptions = _subscriptions(_running(answered.body), "subscriptionSet")
+        except (TimeoutError, ConnectionError, RefusedError) as error:
+            _log.debug("a client does not say what it reads", client=client_id, reason=str(error))
+            return
+        finally:
+            self._asked.remove((group, client_id))
+        member = self.clients.consumer(group, client_id)  # A heartbeat may have come meanwhile.
+        if member is not None and version > member.consumption.version:
+            new = member.consumption._replace(version=version, subscriptions=subscriptions)
+            self.clients.put(member, (), {group: new})
 
     async def unregister(self, request: Request) -> Answer:
         """Take a client of the caller out of one group."""
@@ -175,6 +205,26 @@ class GroupCalls(Calls):
         """Tell no more."""
         for timer in self._to_tell.values():
             timer.cancel()
+
+
+def _running(body: bytes) -> dict[str, Any]:
+    """Return what a consumer tells of its subscriptions. Queues are keys of the other tables, which
+    is no JSON. Raises RefusedError."""
+    found = _SUBSCRIPTIONS.search(body)
+    text = body[found.end() : found.end() + DOCUMENT_SIZE_BYTES_MAX] if found is not None else b""
+    try:
+        rows, _ = _DECODER.raw_decode(text.decode("utf-8", "ignore"))
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"no subscriptions: {error}") from None
+    return {"subscriptionSet": rows}
+
+
+def _subscriptions(row: dict[str, Any], name: str) -> tuple[int, dict[str, Subscription]]:
+    """Return the newest version and what is read, by topic. Raises RefusedError."""
+    rows = rows_of(row, name, TOPICS_OF_GROUP_MAX)
+    versions = (one.get("subVersion", 0) for one in rows)
+    newest = max((n for n in versions if type(n) is int and 0 <= n <= INT64_MAX), default=0)
+    return newest, {one.topic: one for one in map(_subscription, rows)}
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:

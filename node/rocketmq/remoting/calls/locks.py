@@ -109,8 +109,8 @@ class LockCalls(Calls):
             return True
         if self._of_client.get((key.group, held.client_id)) is not held.of_client:
             return True
-        is_consumer = self._shared.clients.is_consumer
-        return held.account not in self._of_account and not is_consumer(key.group, held.client_id)
+        member = self._shared.clients.consumer(key.group, held.client_id)
+        return held.account not in self._of_account and member is None
 
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         """Return group and client id of a request. Raises RefusedError, BadRequestError."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
+from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
@@ -42,9 +43,10 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
 }
+_HEARTBEAT_S: Final = 0.1
+"""Time that a pull waits for the heartbeat with its subscription before its client is asked."""
 _NEWER_S: Final = 1.0
-"""Time that a pull waits for the heartbeat with its subscription: one that is refused is made again
-after 3 s."""
+"""Time that it waits for either: one that is refused is made again after 3 s."""
 _LOOK_S: Final = 0.02
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
@@ -53,11 +55,15 @@ class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
     def __init__(
-        self, shared: Shared, offsets: OffsetCalls, add_got: Callable[[str, str, int], None]
+        self,
+        shared: Shared,
+        offsets: OffsetCalls,
+        groups: GroupCalls,
+        add_got: Callable[[str, str, int], None],
     ) -> None:
         """`add_got` counts the messages that consumers get: topic, group and their number."""
         super().__init__(shared)
-        self._offsets = offsets
+        self._offsets, self._groups = offsets, groups
         self._add_got = add_got
 
     async def pull(self, request: Request) -> Answer:
@@ -153,16 +159,23 @@ class Pulls(Calls):
 
     async def _newest_subscription(self, request: Request) -> Subscription:
         """Return what the client reads of a topic. Clients that share out their queues pull with a
-        newer version, and tell it by a heartbeat that may come later. Raises RefusedError."""
-        until_s = time.monotonic() + _NEWER_S
+        newer version, and tell it by a heartbeat that may come later, or not soon: then the client
+        is asked. Raises RefusedError."""
+        started_s, is_asked = time.monotonic(), False
         while True:
             try:
                 return self._subscription(request)
             except RefusedError as error:
+                passed_s = time.monotonic() - started_s
                 is_final = error.code is not ResponseCode.SUBSCRIPTION_NOT_LATEST
-                if is_final or time.monotonic() >= until_s:
+                if is_final or passed_s >= _NEWER_S:
                     raise
-            await asyncio.sleep(_LOOK_S)
+            if passed_s < _HEARTBEAT_S or is_asked:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            is_asked = True
+            group = text_of(request.command.ext, "consumerGroup")
+            await self._groups.renew(group, request.connection.client_id)
 
     def _subscription(self, request: Request) -> Subscription:
         """Return what the client reads of a topic. Raises RefusedError."""

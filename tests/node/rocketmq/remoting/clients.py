@@ -223,10 +223,10 @@ class ClassicClient:
         document = {"clientID": client_id, "producerDataSet": [{"groupName": group}]}
         return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
 
-    def answer(self, heard: Heard, code: int = 0) -> None:
+    def answer(self, heard: Heard, code: int = 0, body: bytes = b"") -> None:
         """Answer a request of the node."""
         document = {"code": code, "opaque": heard.opaque, "flag": RESPONSE}
-        self.write(json_frame(document))
+        self.write(json_frame(document, body))
 
     async def close(self) -> None:
         self._writer.close()

@@ -19,6 +19,8 @@ from tests.node.rocketmq.remoting.clients import (
     TOPIC_STATS,
     TOPICS,
     UNREGISTER,
+    ClassicClient,
+    Heard,
     gateway_at,
     send_fields,
 )
@@ -213,6 +215,14 @@ async def test_a_one_way_request_has_no_answer_and_an_unknown_one_has_code_3(
         assert decode_message(pulled.body).body == b"x"
 
 
+async def question(client: ClassicClient) -> Heard:
+    """Return the next question of the node about the client."""
+    while (heard := await client.hear()).code == CHANGED:
+        pass
+    assert heard.code == 307, heard
+    return heard
+
+
 async def test_a_pull_of_a_consumer_uses_its_registered_subscription(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
@@ -220,4 +230,25 @@ async def test_a_pull_of_a_consumer_uses_its_registered_subscription(tmp_path: P
         assert (await client.pull(0, 0, ext=fields)).code == 24
         await client.heartbeat("a@1")
         assert (await client.pull(0, 0, ext=fields)).code == NOT_FOUND
-        assert (await client.pull(0, 0, ext=fields | {"subVersion": "2"})).code == 25
+        newer = asyncio.create_task(client.pull(0, 0, ext=fields | {"subVersion": "2"}))
+        client.answer(await question(client), body=b"none")
+        assert (await newer).code == 25
+
+
+async def test_a_client_is_asked_for_a_newer_subscription(tmp_path: Path) -> None:
+    """Clients leave a heartbeat out while they send another, and send the next after 30 s."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        await client.heartbeat("a@1", tags="one")
+        for tag in ("one", "two", "one"):
+            await client.send(tag.encode(), TAGS=tag)
+        fields = {"sysFlag": "0", "subVersion": "7"}
+        pulls = [asyncio.create_task(client.pull(0, 0, ext=fields)) for _ in range(3)]
+        asked = await question(client)
+        assert (asked.ext["consumerGroup"], asked.ext["clientId"]) == ("readers", "a@1")
+        read = b'{"topic":"orders","subString":"two","subVersion":7,"expressionType":"TAG"}'
+        queues = b'"mqTable":{{"brokerName":"g0-n1","queueId":0}:{"x":[]}},'
+        client.answer(asked, body=b"{" + queues + b'"subscriptionSet":[' + read + b"],1:{}}")
+        for pull in pulls:
+            assert decode_message((await pull).body).body == b"two"
+        assert client.told.empty(), "once for all pulls"
