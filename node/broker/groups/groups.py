@@ -107,7 +107,14 @@ class Groups:
         if request.is_popping:
             reading, now_ms = comparable(request.tags, request.sql), self._clock_ms()
             for topic in sorted(topics):
-                self._members.receive(request.group, request.client_id, topic, reading, now_ms)
+                self._members.receive(
+                    request.group,
+                    request.client_id,
+                    topic,
+                    reading,
+                    now_ms,
+                    instance=request.instance,
+                )
             return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
         shares = self._members.heartbeat(
             request.group,
@@ -118,6 +125,7 @@ class Groups:
             request.strategy,
             comparable(request.tags, request.sql),
             is_new=request.is_new,
+            instance=request.instance,
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}
@@ -171,7 +179,8 @@ class Groups:
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""
         self._context.check_leads()
-        self._members.leave(request.group, request.client_id, self._clock_ms())
+        now_ms = self._clock_ms()
+        self._members.leave(request.group, request.client_id, now_ms, request.instance)
         return LeaveGroupResponse()
 
     # --- Offsets ---

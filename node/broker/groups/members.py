@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.errors.common import LimitReachedError, NotReadyError
-from node.errors.groups import GroupKindError
+from node.errors.groups import ClientIdInUseError, GroupKindError
 from node.runtime.accounts import Charge, Kind, caller
 from quorumlog.pb import consumer_pb2 as pb
 from store.record.topic_names import retry_topic
@@ -79,10 +79,12 @@ class _Member:
     __slots__ = (
         "charge",
         "filters",
+        "instance",
         "is_refused",
         "kind",
         "nodes",
         "queues",
+        "spoke_ms",
         "strategy",
         "topics",
         "until_ms",
@@ -91,7 +93,9 @@ class _Member:
     def __init__(self, kind: MemberKind, charge: Charge | None) -> None:
         self.kind, self.charge = kind, charge
         self.until_ms = 0
-        """The end of its session, if it sends heartbeats."""
+        """When it counts as gone, if it sends heartbeats."""
+        self.instance, self.spoke_ms = 0, 0
+        """The consumer that sends them, and when it sent the last one."""
         self.nodes: set[int] = set()
         """Those that report it; none: it sends heartbeats."""
         self.topics, self.strategy = _NO_TOPICS, ""
@@ -100,6 +104,10 @@ class _Member:
         """Whether its node reports that a leader refused it, or it says that none let it in."""
         self.queues: Queues = frozenset()
         """Queues that the member says it reads: no classic client moves their offsets back."""
+
+    def is_of(self, instance: int) -> bool:
+        """Whether it is this consumer, which sends its heartbeats itself."""
+        return not self.nodes and self.instance == instance
 
     def resize(self, topics: frozenset[str], filters: Filters, queues: Queues) -> None:
         """Charge what it names. Raises BusyError."""
@@ -183,16 +191,19 @@ class Members:
         reading: str = "",
         *,
         is_new: bool = False,
+        instance: int = 0,
     ) -> Shares:
         """Note that a member is alive; return how those of its kind share the group. `reading` is
-        its filter, see `comparable`; `is_new`: no leader let it in so far.
+        its filter, see `comparable`; `is_new`: no leader let it in so far; `instance`: the consumer
+        itself, of which each has another.
 
-        Raises NotReadyError while a new leader collects the members, GroupKindError,
-        LimitReachedError, BusyError.
+        Raises NotReadyError while a new leader collects the members, ClientIdInUseError,
+        GroupKindError, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or _Group(self._next_generation())
-        member, filters = found.members.get(client_id), dict.fromkeys(topics, reading)
+        member = self._of_instance(group, found, client_id, instance, now_ms, is_new=is_new)
+        filters = dict.fromkeys(topics, reading)
         if member is None or member.kind is not kind or member.is_refused:
             self._check_kind(group, found, kind, now_ms)
         if member is None:
@@ -200,6 +211,7 @@ class Members:
             member = self._add(group, found, client_id, kind, size_bytes)
         member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
         told = (topics, filters, kind, strategy)
+        member.instance, member.spoke_ms = instance, now_ms
         member.until_ms = now_ms + self._context.limits.session_ms
         if (member.topics, member.filters, member.kind, member.strategy) != told:
             member.resize(topics, filters, member.queues)
@@ -217,15 +229,17 @@ class Members:
         now_ms: int,
         wait_ms: int = 0,
         invisible_ms: int = 0,
+        instance: int = 0,
     ) -> None:
-        """Note that a client waits for messages by pop, or has got some. `reading` is its filter.
+        """Note that a client waits for messages by pop, or has got some. `reading` and `instance`
+        as of `heartbeat`.
 
-        Raises GroupKindError, LimitReachedError, BusyError.
+        Raises ClientIdInUseError, GroupKindError, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or _Group(self._next_generation())
         self._check_kind(group, found, MemberKind.POPPING, now_ms)
-        member = found.members.get(client_id)
+        member = self._of_instance(group, found, client_id, instance, now_ms, is_new=True)
         topics = (member.topics if member is not None else _NO_TOPICS) | {topic}
         limit = self._context.limits.member_topic_count_max
         if len(topics) > limit:
@@ -239,16 +253,37 @@ class Members:
             member.resize(topics, filters, member.queues)
             member.topics, member.filters, member.kind = told
             self._changed(found)
+        member.instance, member.spoke_ms = instance, now_ms
         holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
         member.until_ms = max(member.until_ms, now_ms + wait_ms + holding_ms)
 
-    def leave(self, group: str, client_id: str, now_ms: int) -> None:
-        """Forget a member, if it is one."""
+    def leave(self, group: str, client_id: str, now_ms: int, instance: int = 0) -> None:
+        """Forget a member, if it is one; another consumer with its client id stays."""
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
         member = None if found is None else found.members.get(client_id)
-        if found is not None and member is not None and not member.nodes:
+        if found is not None and member is not None and member.is_of(instance):
             self._remove(group, found, [client_id])
+
+    def _of_instance(
+        self, name: str, group: _Group, client_id: str, instance: int, now_ms: int, *, is_new: bool
+    ) -> _Member | None:
+        """Return the member that a consumer is, None so far. Raises ClientIdInUseError while it is
+        another one: they would divide as one. Of two that a new leader hears of, the one that the
+        old leader let in stays."""
+        member = group.members.get(client_id)
+        if member is None or member.is_of(instance):
+            return member
+        left_ms = self._context.limits.session_ms
+        if not member.nodes:
+            left_ms -= now_ms - member.spoke_ms
+        if left_ms > 0 and (is_new or not member.is_refused):
+            raise ClientIdInUseError(client_id, name, left_ms)
+        for reporter in member.nodes:
+            del group.reported[reporter][client_id]
+            group.left_out.setdefault(reporter, []).append(client_id)
+        member.nodes.clear()
+        return member
 
     def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
         """Remember the queues that a member says it reads. Raises BusyError."""
@@ -617,10 +652,16 @@ def _differences(name: str, group: _Group, refused: list[str]) -> Iterator[str]:
             f"group {name}: {_some(refused)} would read in another way than its first members, so "
             f"they get no messages; use another group for them"
         )
-    if left_out := [client_id for found in group.left_out.values() for client_id in found]:
+    left_out = {client_id for found in group.left_out.values() for client_id in found}
+    if over := left_out - group.members.keys():
         yield (
-            f"group {name}: {_some(left_out)} are more members than a group may have, so they get "
+            f"group {name}: {_some(over)} are more members than a group may have, so they get "
             f"no messages; stop some"
+        )
+    if twice := left_out & group.members.keys():
+        yield (
+            f"group {name}: classic clients have the client ids of other members, {_some(twice)}, "
+            f"so they get no messages; give each consumer its own"
         )
     sharing = [one for one in served if one.kind is MemberKind.SHARING]
     topics = {one.topics for one in sharing if one.topics}
@@ -645,7 +686,7 @@ def _differences(name: str, group: _Group, refused: list[str]) -> Iterator[str]:
             yield f"group {name}: members filter {topic} in unlike ways, {text}; use one filter"
 
 
-def _some(names: list[str]) -> str:
+def _some(names: Collection[str]) -> str:
     """Return the first names of a list, and how many others there are."""
     text = ", ".join(sorted(names)[:3])
     return text if len(names) <= 3 else f"{text} and {len(names) - 3} others"
