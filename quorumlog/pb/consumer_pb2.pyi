@@ -90,16 +90,18 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportedMember(_message.Message):
-    __slots__ = ("client_id", "kind", "reading", "is_refused")
+    __slots__ = ("client_id", "kind", "reading", "is_refused", "is_twice")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
     IS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    IS_TWICE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     kind: MemberKind
     reading: int
     is_refused: bool
-    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ..., is_refused: _Optional[bool] = ...) -> None: ...
+    is_twice: bool
+    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ..., is_refused: _Optional[bool] = ..., is_twice: _Optional[bool] = ...) -> None: ...
 
 class ReportedSubscription(_message.Message):
     __slots__ = ("topic", "filter")

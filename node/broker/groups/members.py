@@ -55,6 +55,8 @@ class Reported(NamedTuple):
     """By client id: one object for all members that read the same."""
     refused: Collection[str] = ()
     """Client ids of those that the last leader refused."""
+    twice: Collection[str] = ()
+    """Client ids of those that are two clients each."""
 
 
 _NOTHING: Final = Reported({}, {})
@@ -118,7 +120,7 @@ class _Member:
 class _Group:
     __slots__ = (
         *("generation", "kind", "left_out", "members", "notified", "reported", "shared_at"),
-        "warnings",
+        *("twice", "warnings"),
     )
 
     def __init__(self, generation: int) -> None:
@@ -132,6 +134,8 @@ class _Group:
         """The last change of which members were notified, and by which node."""
         self.left_out: dict[int, list[str]] = {}
         """Clients over the limit by reporter: no members."""
+        self.twice: dict[int, Collection[str]] = {}
+        """Members that are two clients each, by reporter."""
         self.shared_at = -1
         """The generation in which it was found not to be read by pop."""
         self.warnings: list[str] | None = None
@@ -379,6 +383,11 @@ class Members:
             known.topics = topics.get(id(filters), _NO_TOPICS)
             is_elsewhere = known.is_refused and len(known.nodes) > 1
             known.is_refused = is_elsewhere or client_id in reported.refused
+        twice = {one for one in reported.twice if one in taken}
+        if group.twice.pop(reporter, set()) != twice:
+            group.warnings = None
+        if twice:
+            group.twice[reporter] = twice
         if group.left_out.pop(reporter, []) != left_out:
             self._changed(group)
         if left_out:
@@ -662,6 +671,11 @@ def _differences(name: str, group: _Group, refused: list[str]) -> Iterator[str]:
         yield (
             f"group {name}: classic clients have the client ids of other members, {_some(twice)}, "
             f"so they get no messages; give each consumer its own"
+        )
+    if shared := {client_id for found in group.twice.values() for client_id in found}:
+        yield (
+            f"group {name}: two clients each have the client ids {_some(shared)} and read the same "
+            f"messages; give each its own instanceName"
         )
     sharing = [one for one in served if one.kind is MemberKind.SHARING]
     topics = {one.topics for one in sharing if one.topics}

@@ -212,6 +212,7 @@ class MemberReports:
                     kind=kind.value,
                     reading=reading,
                     is_refused=self.is_refused(group, client_id),
+                    is_twice=client_id in found.twice,
                 )
         return row
 
@@ -251,4 +252,5 @@ def _reported(row: ReportedGroup) -> Reported:
         {one.client_id: MemberKind(one.kind) for one in row.members},
         {one.client_id: readings[one.reading] for one in row.members},
         frozenset(one.client_id for one in row.members if one.is_refused),
+        frozenset(one.client_id for one in row.members if one.is_twice),
     )
