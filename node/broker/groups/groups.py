@@ -14,7 +14,9 @@ from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
-from node.broker.groups.members import MemberKind, Members, Shares
+from node.broker.groups.member import MemberKind
+from node.broker.groups.member_group import Shares
+from node.broker.groups.members import Members
 from node.broker.groups.settings import check_member
 from node.errors.common import (
     BadRequestError,

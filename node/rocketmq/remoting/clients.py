@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from node.broker.groups.members import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.protocol.names import comparable, tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection

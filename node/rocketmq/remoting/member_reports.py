@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import structlog
 
 from node.broker.core.context import Context
-from node.broker.groups.members import MemberKind, Members, Reported
+from node.broker.groups.member import MemberKind, Reported
+from node.broker.groups.members import Members
 from node.errors.common import NodeError
 from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.hold import NothingDoneError

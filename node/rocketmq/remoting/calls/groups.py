@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from node.broker.groups.members import MemberKind
+from node.broker.groups.member import MemberKind
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.broker.groups.members import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported
 from node.config.limits import Limits
 from node.errors.common import NotReadyError
 from node.errors.groups import ClientIdInUseError, GroupKindError
