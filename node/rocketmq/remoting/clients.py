@@ -337,7 +337,7 @@ class Clients:
         )
         was_twice = old is not None and old.rival is not None
         member.follow(old)
-        if member.is_twice and not was_twice:
+        if is_consumer and member.is_twice and not was_twice:
             text = f"client id {client.client_id!r} of group {name} is that of two clients at"
             host = client.account.address.what
             self._trouble.warn("a client id is shared", f"{text} {host}; use another instanceName")
