@@ -155,6 +155,25 @@ class ConflictError(QuorumlogError):
     code = "node.conflict"
 
 
+class ClientIdInUseError(QuorumlogError):
+    """Another consumer of the group has this client id. Give each its own, or close that one."""
+
+    code = "node.client_id_in_use"
+
+
+class GroupKindError(QuorumlogError):
+    """The group is read in another way than the call assumes: members of another kind are in it,
+    or it is orderly. Use another group, or stop those members first."""
+
+    code = "node.group_kind"
+
+
+class GroupNotEmptyError(QuorumlogError):
+    """The group has live members, so it was neither deleted nor reset. Stop them first."""
+
+    code = "node.group_not_empty"
+
+
 class TransactionEndedError(QuorumlogError):
     """The transaction had ended in another way before. The call had no effect."""
 
@@ -287,6 +306,9 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
             "value_not_found no_such_offset"
         ),
         ConflictError: "conflict",
+        ClientIdInUseError: "client_id_in_use",
+        GroupKindError: "group_kind group_orderly",
+        GroupNotEmptyError: "group_not_empty",
         TransactionEndedError: "transaction_ended",
         OffsetOutOfRangeError: "out_of_range",
         StaleHandleError: "stale_handle",
@@ -295,6 +317,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         DeadlineError: "read_timeout",
         OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
         CorruptRecordError: "corruption queue_held",
+        UnimplementedError: "unimplemented",
         InternalError: "internal",
     }.items()
     for word in words.split()

@@ -288,4 +288,4 @@ class ClassicMember:
 
 def _number(name: str) -> int:
     """Return the number of a broker name, from 0."""
-    return int(name.rpartition(".n")[2]) - 1
+    return int(name.rpartition("-n")[2]) - 1

@@ -32,6 +32,23 @@ class GroupKindError(NodeError):
     other: str
 
 
+class ClientIdInUseError(NodeError):
+    """Another consumer of the group has this client id, and both would read the same messages."""
+
+    code, status = "node.client_id_in_use", "FAILED_PRECONDITION"
+    text = (
+        "client id {client_id!r} of group {group!r} is that of a consumer that is alive; give each "
+        "its own, or close that one: if it crashed, its session ends in {left_ms} ms"
+    )
+    client_id: str
+    group: str
+    left_ms: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.retry_after_ms = self.left_ms
+
+
 class TopicForbiddenError(NodeError):
     """The group's settings forbid reading this topic. The call had no effect."""
 

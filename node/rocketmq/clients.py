@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import islice
 from typing import Final
 
-from node.broker.groups.members import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported
 from node.errors.common import BusyError
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Account, Charge, Kind, Level, caller

@@ -123,7 +123,7 @@ class GroupAdmin:
         return GroupDescription.of(*await self._calls.each("DescribeGroup", request))
 
     async def delete_group(self, group: str) -> None:
-        """Delete a group and its offsets. Raises NotFoundError, ServerError if it has members."""
+        """Delete a group and its offsets. Raises NotFoundError, GroupNotEmptyError."""
         request = admin_pb2.DeleteGroupRequest(group=group)
         await self._calls.each(
             "DeleteGroup", request, is_repeatable=False, is_read=False, may_be_away=False
@@ -281,9 +281,9 @@ class GroupAdmin:
     ) -> dict[Queue, int]:
         """Have a group continue at a position of a topic: "first", "end", "@TIME" or an offset.
 
-        Return the offsets that are stored now. With members it raises ServerError
-        `node.group_not_empty`, unless `force` says that they are to go there, with their next
-        heartbeat or pull, whatever they have in hand.
+        Return the offsets that are stored now. With members it raises
+        GroupNotEmptyError, unless `force` says that they are to go there, with their next heartbeat
+        or pull, whatever they have in hand.
         """
         reads, freshness, deadline = (
             ReadCalls(self._calls.groups),

@@ -238,7 +238,7 @@ class GroupConsumer(Consumption):
         `reconsume_times` and `origin_topic`, on the group's retry topic, which its members read by
         themselves. With `auto_commit` the message that was handed out last counts as processed, and
         its offset is stored in the same step: no crash loses it or delivers it twice. All messages
-        must be of one broker group. Raises ServerError `node.group_orderly` for an orderly group.
+        must be of one broker group. Raises GroupKindError for an orderly group.
         """
         if delay is not None and delay <= 0:
             raise InvalidRequestError(f"delay is {delay} s; use more than 0, or None")

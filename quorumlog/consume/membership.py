@@ -6,10 +6,12 @@ reach a group gets no queues there, and keeps those it has elsewhere. So groups 
 be seen by some members and not by others, and still every queue has a reader.
 """
 
+import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup
@@ -18,7 +20,7 @@ from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
-from quorumlog.errors import ConflictError
+from quorumlog.errors import ClientIdInUseError, ConflictError
 from quorumlog.pb import common_pb2, consumer_pb2, transaction_pb2
 from quorumlog.records.message import RETRY_PREFIX
 from quorumlog.records.queues import Pair, Queue
@@ -42,6 +44,24 @@ def warn_once(warned: set[str], texts: Iterable[str]) -> None:
             _log.warning("%s", text)
 
 
+async def let_in(call: Callable[[], Awaitable[Any]], deadline: Deadline) -> Any:
+    """Make the call of a member. Where its client id is in use it is made again after the session
+    of that consumer: one that crashed is followed by this one. Raises ClientIdInUseError."""
+    try:
+        return await call()
+    except ClientIdInUseError as error:
+        pause_s = (error.retry_after_ms + HEARTBEAT_MS_MIN) / 1000
+        if pause_s > deadline.remaining_s:
+            raise
+        await asyncio.sleep(pause_s)
+    return await call()
+
+
+def new_instance() -> int:
+    """Return a number by which leaders know a consumer from others with its client id."""
+    return secrets.randbits(63)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The member's id and its wishes; the same in all broker groups."""
@@ -53,6 +73,7 @@ class Identity:
     strategy: Strategy
     tags: tuple[str, ...] = ()
     sql: str = ""
+    instance: int = field(default_factory=new_instance)
 
 
 class Membership:
@@ -169,9 +190,14 @@ class Membership:
             tags=own.tags,
             sql=own.sql,
             is_new=not self.is_joined,
+            instance=own.instance,
         )
         self.is_known = True
-        response = await self.call("Heartbeat", request, deadline)
+
+        async def beat() -> Any:
+            return await self.call("Heartbeat", request, deadline)
+
+        response = await (beat() if self.is_joined else let_in(beat, deadline))
         self.members = tuple(response.client_ids)
         self._readers = {
             row.topic: [self.members[i] for i in row.members] for row in response.readers
@@ -187,7 +213,9 @@ class Membership:
     async def leave(self, deadline: Deadline) -> None:
         """Leave, so that the queues go to others at once."""
         own = self._identity
-        request = consumer_pb2.LeaveGroupRequest(group=own.group, client_id=own.client_id)
+        request = consumer_pb2.LeaveGroupRequest(
+            group=own.group, client_id=own.client_id, instance=own.instance
+        )
         # A member that never had a share has little to give back: a short timeout is enough.
         await self.call("LeaveGroup", request, deadline if self.is_joined else Deadline(AWAY_MS))
 

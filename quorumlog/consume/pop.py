@@ -19,7 +19,7 @@ from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.membership import AWAY_MS, warn_once
+from quorumlog.consume.membership import AWAY_MS, let_in, new_instance, warn_once
 from quorumlog.errors import (
     ClosedError,
     InvalidRequestError,
@@ -123,6 +123,7 @@ class PopConsumer:
         self._groups = groups
         self._options = options
         self.client_id = client_id
+        self._instance: Final = new_instance()
         self._keeping: asyncio.Task[None] | None = None
         self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         """Names of calls that brought no message, by topic and broker group: the next calls use
@@ -142,7 +143,8 @@ class PopConsumer:
         """Take up to `max_count` messages; wait up to `wait` seconds for the first one.
 
         Cancelling it loses nothing: taken messages come with the next call, or to other consumers.
-        Raises UnknownTopicError, InvalidRequestError, DeadlineError.
+        Raises UnknownTopicError, ClientIdInUseError, GroupKindError, InvalidRequestError,
+        DeadlineError.
         """
         if not 1 <= max_count <= RECEIVE_COUNT_MAX:
             text = f"max_count is {max_count}; use 1 to {RECEIVE_COUNT_MAX}"
@@ -243,13 +245,18 @@ class PopConsumer:
             start=_START[options.start],
             cluster_id=self._groups.cluster_id,
             client_id=self.client_id,
+            instance=self._instance,
         )
         deadline = Deadline(options.timeout_ms + wait_ms)
         response = pop_pb2.ReceiveResponse()
-        try:
-            response = await group.calls.leader(
+
+        async def ask() -> Any:
+            return await group.calls.leader(
                 "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
             )
+
+        try:
+            response = await let_in(ask, deadline)
         finally:
             if not response.deliveries:
                 unanswered.append(attempt_id)
@@ -272,6 +279,7 @@ class PopConsumer:
                 tags=self._options.tags,
                 sql=self._options.sql,
                 is_popping=True,
+                instance=self._instance,
             )
             await asyncio.gather(*(self._tell(name, "Heartbeat", request) for name in self._asked))
 
@@ -402,7 +410,9 @@ class PopConsumer:
                 await self.nack(message)
         except QuorumlogError:
             pass  # The messages come again when their invisible time is over.
-        leave = consumer_pb2.LeaveGroupRequest(group=self.group, client_id=self.client_id)
+        leave = consumer_pb2.LeaveGroupRequest(
+            group=self.group, client_id=self.client_id, instance=self._instance
+        )
         await asyncio.gather(*(self._tell(name, "LeaveGroup", leave) for name in self._asked))
 
     async def __aenter__(self) -> Self:

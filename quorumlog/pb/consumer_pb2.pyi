@@ -18,7 +18,7 @@ MEMBER_KIND_BROADCASTING: MemberKind
 MEMBER_KIND_POPPING: MemberKind
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new", "is_popping")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new", "is_popping", "instance")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class HeartbeatRequest(_message.Message):
     SQL_FIELD_NUMBER: _ClassVar[int]
     IS_NEW_FIELD_NUMBER: _ClassVar[int]
     IS_POPPING_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -41,7 +42,8 @@ class HeartbeatRequest(_message.Message):
     sql: str
     is_new: bool
     is_popping: bool
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ..., is_popping: _Optional[bool] = ...) -> None: ...
+    instance: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ..., is_popping: _Optional[bool] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class TopicReaders(_message.Message):
     __slots__ = ("topic", "members")
@@ -74,28 +76,32 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
-    __slots__ = ("group", "client_id")
+    __slots__ = ("group", "client_id", "instance")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
+    instance: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class LeaveGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ReportedMember(_message.Message):
-    __slots__ = ("client_id", "kind", "reading", "is_refused")
+    __slots__ = ("client_id", "kind", "reading", "is_refused", "is_twice")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
     IS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    IS_TWICE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     kind: MemberKind
     reading: int
     is_refused: bool
-    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ..., is_refused: _Optional[bool] = ...) -> None: ...
+    is_twice: bool
+    def __init__(self, client_id: _Optional[str] = ..., kind: _Optional[_Union[MemberKind, str]] = ..., reading: _Optional[int] = ..., is_refused: _Optional[bool] = ..., is_twice: _Optional[bool] = ...) -> None: ...
 
 class ReportedSubscription(_message.Message):
     __slots__ = ("topic", "filter")

@@ -14,7 +14,9 @@ from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
-from node.broker.groups.members import MemberKind, Members, Shares
+from node.broker.groups.member import MemberKind
+from node.broker.groups.member_group import Shares
+from node.broker.groups.members import Members
 from node.broker.groups.settings import check_member
 from node.errors.common import (
     BadRequestError,
@@ -107,7 +109,14 @@ class Groups:
         if request.is_popping:
             reading, now_ms = comparable(request.tags, request.sql), self._clock_ms()
             for topic in sorted(topics):
-                self._members.receive(request.group, request.client_id, topic, reading, now_ms)
+                self._members.receive(
+                    request.group,
+                    request.client_id,
+                    topic,
+                    reading,
+                    now_ms,
+                    instance=request.instance,
+                )
             return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
         shares = self._members.heartbeat(
             request.group,
@@ -118,6 +127,7 @@ class Groups:
             request.strategy,
             comparable(request.tags, request.sql),
             is_new=request.is_new,
+            instance=request.instance,
         )
         # Each name is kept once; of topics that it does not read a member reads no queue.
         names = {topic: topic for topic in topics}
@@ -176,7 +186,8 @@ class Groups:
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""
         self._context.check_leads()
-        self._members.leave(request.group, request.client_id, self._clock_ms())
+        now_ms = self._clock_ms()
+        self._members.leave(request.group, request.client_id, now_ms, request.instance)
         return LeaveGroupResponse()
 
     # --- Offsets ---

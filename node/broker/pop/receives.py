@@ -189,6 +189,7 @@ class Receives:
             self._context.clock_ms(),
             wait_ms,
             receive.invisible_ms,
+            request.instance,
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:

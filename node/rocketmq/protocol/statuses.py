@@ -36,7 +36,7 @@ CODES: Final[dict[str, Code]] = {
         Code.PRECONDITION_FAILED: (
             "node.wrong_cluster node.wrong_mode node.unknown_producer node.producer_fenced "
             "node.duplicate_expired node.conflict node.topic_exists node.group_not_empty "
-            "node.group_kind "
+            "node.group_kind node.client_id_in_use "
             "node.already_resent ha.promotion_refused raft.change_invalid raft.transfer_invalid "
             "raft.recovery_refused"
         ),

@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from node.broker.groups.members import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.protocol.names import comparable, tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection
@@ -148,11 +148,33 @@ class Member:
     """What the account pays for: the row, and the subscriptions."""
     is_popping: bool = False
     """Whether it takes messages by pop, which its heartbeats do not tell."""
+    last_at: dict[int, RemotingConnection] = field(default_factory=dict)
+    """The connection of the last heartbeat at each port: a client has one at a time."""
+    rival: RemotingConnection | None = None
+    """Of another client with its id and address, as far as the ports tell."""
 
     @property
     def is_connected(self) -> bool:
         """Whether its connection is there; else the row is about to be removed."""
         return not self.connection.connection.is_ended
+
+    @property
+    def is_twice(self) -> bool:
+        """Whether two clients are this member: each reads the messages of the other, too."""
+        return self.rival is not None and not self.rival.connection.is_ended
+
+    def follow(self, old: "Member | None") -> None:
+        """Take over what is known of the member so far. A client that comes back to a connection
+        while a later one at the same port is open shares its id with that one's."""
+        port, own = self.connection.connection.port_number, self.connection
+        if old is not None:
+            self.is_popping, self.last_at, self.rival = old.is_popping, old.last_at, old.rival
+        last = self.last_at.get(port, own)
+        if last is not own:
+            self.rival = last if own.client_id == self.client_id else None
+        if not self.is_twice:
+            self.rival = None
+        self.last_at[port] = own
 
     @property
     def kind(self) -> MemberKind:
@@ -311,13 +333,18 @@ class Clients:
         if like is not None and like.consumption.subscriptions == told.subscriptions:
             told = told._replace(subscriptions=like.consumption.subscriptions)
         member = group.members[client.client_id] = replace(
-            client,
-            consumption=told,
-            size_bytes=row.size_bytes,
-            is_popping=old is not None and old.is_popping,
+            client, consumption=told, size_bytes=row.size_bytes, last_at={}
         )
+        was_twice = old is not None and old.rival is not None
+        member.follow(old)
+        if is_consumer and member.is_twice and not was_twice:
+            text = f"client id {client.client_id!r} of group {name} is that of two clients at"
+            host = client.account.address.what
+            self._trouble.warn("a client id is shared", f"{text} {host}; use another instanceName")
         of_connection = self._members_of.setdefault(member.connection, {})
         of_connection.setdefault(row.key, {})[client.client_id] = None
+        if is_consumer and member.is_twice != was_twice:
+            self.changed.add(name)
         if is_consumer and (old is None or not old.consumption.is_like(row.consumption)):
             self.changed.add(name)
             self._on_changed(name)
@@ -398,6 +425,7 @@ class Clients:
         return Reported(
             {one.client_id: one.kind for one in members},
             {one.client_id: one.consumption.filters for one in members},
+            twice=[one.client_id for one in members if one.is_twice],
         )
 
     def producer(self, client_id: str) -> Member | None:

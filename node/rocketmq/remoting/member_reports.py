@@ -13,7 +13,8 @@ from typing import Final, Protocol
 import structlog
 
 from node.broker.core.context import Context
-from node.broker.groups.members import MemberKind, Members, Reported
+from node.broker.groups.member import MemberKind, Reported
+from node.broker.groups.members import Members
 from node.errors.common import NodeError
 from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.hold import NothingDoneError
@@ -212,6 +213,7 @@ class MemberReports:
                     kind=kind.value,
                     reading=reading,
                     is_refused=self.is_refused(group, client_id),
+                    is_twice=client_id in found.twice,
                 )
         return row
 
@@ -251,4 +253,5 @@ def _reported(row: ReportedGroup) -> Reported:
         {one.client_id: MemberKind(one.kind) for one in row.members},
         {one.client_id: readings[one.reading] for one in row.members},
         frozenset(one.client_id for one in row.members if one.is_refused),
+        frozenset(one.client_id for one in row.members if one.is_twice),
     )

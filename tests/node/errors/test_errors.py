@@ -54,6 +54,7 @@ EXAMPLES: list[NodeError] = [
     group_errors.TopicForbiddenError("g", "t"),
     group_errors.GroupOrderlyError("g"),
     group_errors.GroupKindError("g", "by queue", "c", "by pop"),
+    group_errors.ClientIdInUseError("c", "g", 9_000),
     group_errors.MessageExpiredError("t", 0, 9, 1, 5),
     group_errors.AlreadyResentError("g", 3),
     group_errors.BadFilterError("it ends too early", 4),

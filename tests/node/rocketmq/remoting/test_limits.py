@@ -58,7 +58,7 @@ def body_of(**fields: Any) -> bytes:
 
 def request_of(**fields: Any) -> Request:
     connection: Any = SimpleNamespace(
-        is_node=False, connection=SimpleNamespace(account=ACCOUNT, is_ended=False)
+        is_node=False, connection=SimpleNamespace(account=ACCOUNT, is_ended=False, port_number=0)
     )
     return Request(Command(LOCK, body=body_of(**fields)), connection)
 
@@ -261,7 +261,7 @@ def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
     for other_count in (2, 200):
         clients = Clients(lambda _: None, lambda _group, _client_id: None)
         one, other = Mock(), Mock()
-        one.connection = other.connection = SimpleNamespace(is_ended=False)
+        one.connection = other.connection = SimpleNamespace(is_ended=False, port_number=0)
         members = [(f"o{number}", other) for number in range(other_count)]
         for client_id, connection in [*members, ("mine", one)]:
             member = Member(client_id, connection, ACCOUNT, "JAVA", 1, 0.0, 0)

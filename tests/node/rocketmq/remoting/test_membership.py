@@ -1,5 +1,6 @@
 """One membership for all protocols: the leader has it, whichever node its members talk to."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from node.broker.groups.filters import comparable
-from node.broker.groups.members import MemberKind, Reported
+from node.broker.groups.member import MemberKind, Reported
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
 from node.errors.groups import GroupKindError
@@ -38,7 +39,7 @@ from tests.node.rocketmq.remoting.clients import (
 )
 from tests.node.rocketmq.remoting.test_forwarding import follow, pair_at
 from tests.node.transaction_calls import begun, round_of
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 GROUP = "readers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
@@ -520,3 +521,19 @@ async def test_unlike_filters_are_told_whoever_has_them(tmp_path: Path, kind: st
                     beat.client_id, beat.tags[:] = "b", expression.split("||")
                 warnings = (await broker.groups.heartbeat(beat)).warnings
             assert ["in unlike ways" in text for text in warnings] == [True] * (number > 1)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_two_classic_clients_with_one_id_are_told(tmp_path: Path, is_away: bool) -> None:
+    """And one that comes back over another connection, or was alone again, is not."""
+    async with pair_at(tmp_path) as (leader, follower):
+        members = leader.node.broker.group_members
+        one, two = [await (follower if is_away else leader).client() for _ in range(2)]
+        for client, is_told in ((one, 0), (one, 0), (two, 0), (one, 1), (one, 1), (two, 1)):
+            await client.heartbeat("m@1", GROUP)
+            found = ["two clients" in text for text in members.warnings_of(GROUP, 0)]
+            assert found == [True] * is_told
+        await one.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while members.warnings_of(GROUP, 0):  # Until the node has seen the end.
+                await two.heartbeat("m@1", GROUP)

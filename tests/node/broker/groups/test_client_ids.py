@@ -1,0 +1,90 @@
+"""One client id, one consumer: a second one of any kind is refused while the first lives."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.broker.groups.member import MemberKind, Reported
+from node.config.limits import Limits
+from node.errors.common import NotReadyError
+from node.errors.groups import ClientIdInUseError, GroupKindError
+from quorumlog.pb.consumer_pb2 import HeartbeatRequest, LeaveGroupRequest
+from quorumlog.pb.pop_pb2 import ReceiveRequest
+from tests.node.broker_fakes import Fixture, node_at
+
+KINDS = ("sharing", "broadcasting", "popping", "working")
+SESSION_MS = Limits().session_ms
+
+
+async def speak(node: Fixture, kind: str, instance: int, *, is_new: bool = False) -> None:
+    told: dict[str, Any] = {"group": "g", "client_id": "c", "instance": instance}
+    told["cluster_id"] = "cluster"
+    if kind == "popping":
+        asked = ReceiveRequest(topic="orders", queue_id=-1, invisible_ms=600_000, **told)
+        await node.broker.pop.receive(asked)
+        return
+    beat = HeartbeatRequest(topics=["orders"], is_new=is_new, **told)
+    beat.is_broadcasting, beat.is_popping = kind == "broadcasting", kind == "working"
+    await node.broker.groups.heartbeat(beat)
+
+
+async def leave(node: Fixture, instance: int) -> None:
+    asked = LeaveGroupRequest(group="g", client_id="c", instance=instance)
+    await node.broker.groups.leave_group(asked)
+
+
+@pytest.mark.parametrize(("first", "second"), [*product(KINDS, KINDS)])
+async def test_a_second_consumer_is_refused_while_the_first_lives(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    """It follows one that left at once, and one that crashed after a session, not later."""
+    async with node_at(tmp_path) as node:
+        for ends_by in ("leaving", "crashing"):
+            for passed_ms in (0, SESSION_MS - 1, SESSION_MS - 1):
+                node.clock.now_ms += passed_ms
+                await speak(node, first, 1)
+                with pytest.raises((ClientIdInUseError, GroupKindError)) as refused:
+                    await speak(node, second, 2, is_new=True)
+                assert getattr(refused.value, "retry_after_ms", 0) in (0, SESSION_MS)
+                await leave(node, 2)
+            if ends_by == "leaving":
+                await leave(node, 1)
+            elif (first, second) == ("popping", "sharing"):
+                return  # Its messages in flight keep those that share out for longer.
+            else:
+                node.clock.now_ms += SESSION_MS
+            await speak(node, second, 2, is_new=True)
+            with pytest.raises((ClientIdInUseError, GroupKindError)):
+                await speak(node, first, 1)
+            await leave(node, 2)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("is_classic", [False, True])
+async def test_a_new_leader_keeps_the_consumer_that_the_old_one_let_in(
+    tmp_path: Path, is_first: bool, is_classic: bool
+) -> None:
+    async with node_at(tmp_path, filled=1) as node:
+        node.driver.term += 1
+        members, other = node.broker.group_members, Reported({"c": MemberKind.SHARING}, {}, ["c"])
+
+        async def beat(instance: int) -> type[Exception] | None:
+            try:
+                if is_classic and instance == 2:
+                    members.report(7, {"g": other}, node.clock.now_ms, is_whole=True)
+                else:
+                    await speak(node, "sharing", instance, is_new=instance == 2)
+            except (NotReadyError, ClientIdInUseError) as error:
+                return type(error)
+            return None
+
+        found = [await beat(instance) for instance in ((1, 2) if is_first else (2, 1))]
+        assert found[not is_first] is NotReadyError
+        node.clock.now_ms += Limits().group_settle_ms
+        assert await beat(1) is None
+        assert await beat(2) is (None if is_classic else ClientIdInUseError)
+        assert members.refused_at(7, "g", node.clock.now_ms) == ["c"] * is_classic
+        (warning,) = members.warnings_of("g", node.clock.now_ms) or ["client ids"]
+        assert "client ids" in warning

@@ -1,0 +1,66 @@
+"""A consumer whose client id is in use: it follows one that crashed, and not one that lives."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from quorumlog import errors
+from tests.patience import PATIENCE_S
+from tests.quorumlog.consume.test_pop import FakeBroker, consumer_of
+from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
+
+CODE = "node.client_id_in_use"
+REFUSALS = pytest.mark.parametrize(
+    ("left_ms", "is_let_in"), [([9], True), ([9, 9], False), ([60_000], False)]
+)
+
+
+async def first_message(ask: Callable[[], Awaitable[Any]], *, is_let_in: bool) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        if is_let_in:
+            await ask()
+            return
+        with pytest.raises(errors.ClientIdInUseError):
+            await ask()
+
+
+@REFUSALS
+async def test_a_member_waits_for_one_session_and_tells_the_program_then(
+    monkeypatch: pytest.MonkeyPatch, left_ms: list[int], is_let_in: bool
+) -> None:
+    left, instances, answer = [*left_ms], set[int](), Node.Heartbeat
+
+    async def refuse(self: Node, request: Any, context: Any) -> Any:
+        instances.add(request.instance)
+        if left:
+            await abort(context, error(CODE, retry_after_ms=left.pop()))
+        return await answer(self, request, context)
+
+    monkeypatch.setattr(Node, "Heartbeat", refuse)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.producer().send("orders", b"x", queue_id=0)
+        consumer = client.group_consumer("g", "orders", client_id="c")
+        await first_message(lambda: anext(consumer), is_let_in=is_let_in)
+        if is_let_in:  # Another one took its place: it reads no longer.
+            left.append(9)
+            await first_message(lambda: anext(consumer), is_let_in=False)
+    assert len(instances - {0}) == 1
+
+
+@REFUSALS
+async def test_a_consumer_that_pops_does_the_same(left_ms: list[int], is_let_in: bool) -> None:
+    left, instances = [*left_ms], set[int]()
+
+    class Broker(FakeBroker):
+        async def Receive(self, request: Any) -> Any:  # noqa: N802 - as on the wire.
+            instances.add(request.instance)
+            if left:
+                raise errors.ClientIdInUseError("in use", retry_after_ms=left.pop())
+            return await super().Receive(request)
+
+    consumer = consumer_of(Broker(orders="x"))
+    await first_message(lambda: consumer.receive(1), is_let_in=is_let_in)
+    await consumer.close()
+    assert len(instances - {0}) == 1
