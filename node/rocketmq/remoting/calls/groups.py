@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterator
 from json import JSONDecoder
 from typing import Any, Final
 
-<<<<<<< HEAD
 import structlog
 
-from node.broker.groups.members import MemberKind
-=======
 from node.broker.groups.member import MemberKind
->>>>>>> h2
 from node.broker.read.sql_filter import SqlFilter
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
