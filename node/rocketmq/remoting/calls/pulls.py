@@ -44,7 +44,7 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
 }
 _HEARTBEAT_S: Final = 0.1
-"""Time that a pull waits for the heartbeat with its subscription before its client is asked."""
+"""Time that a pull waits for the heartbeat with its subscription before the node asks its client."""
 _NEWER_S: Final = 1.0
 """Time that it waits for either: one that is refused is made again after 3 s."""
 _LOOK_S: Final = 0.02
@@ -159,8 +159,8 @@ class Pulls(Calls):
 
     async def _newest_subscription(self, request: Request) -> Subscription:
         """Return what the client reads of a topic. Clients that share out their queues pull with a
-        newer version, and tell it by a heartbeat that may come later, or not soon: then the client
-        is asked. Raises RefusedError."""
+        newer version, and tell it by a heartbeat that may come later, or not soon: then the node
+        asks the client. Raises RefusedError."""
         started_s, is_asked = time.monotonic(), False
         while True:
             try:
