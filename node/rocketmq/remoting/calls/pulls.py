@@ -44,7 +44,7 @@ _CODES: Final = {
     log_pb2.PULL_STATUS_OFFSET_TOO_BIG: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
 }
 _HEARTBEAT_S: Final = 0.1
-"""Time that a pull waits for the heartbeat with its subscription before the node asks its client."""
+"""Time that a pull waits for the heartbeat with its subscription; then the node asks the client."""
 _NEWER_S: Final = 1.0
 """Time that it waits for either: one that is refused is made again after 3 s."""
 _LOOK_S: Final = 0.02
