@@ -1,6 +1,7 @@
 """Official clients: a leader dies while they send, and everything comes, in order.
 
-The newest version of each language, with few messages, since a run takes most of a minute.
+The newest version of each language and all of the classic one for Java, with few messages, since a
+run takes most of a minute.
 `python -m tests.compat.official --count 2000 --record` is the long run of all; its figures are in
 docs/clients.md. How long a message group stands still is judged there: here the machine runs
 other tests beside, so it only must not wait for the client's next route. The leader stays dead
@@ -21,12 +22,13 @@ from tests.compat.official.run import run, run_requests, traced_count
 
 COUNT: Final = 30
 NEWEST: Final = {client.language: client for client in pinned()}.values()
+CLIENTS: Final = [client for client in pinned() if client.is_classic_java or client in NEWEST]
 ROUTE_MS: Final = 25_000
 """Clients ask for a route every 30 s."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("official", NEWEST, ids=lambda client: client.name.replace(" ", "-"))
+@pytest.mark.parametrize("official", CLIENTS, ids=lambda client: client.name.replace(" ", "-"))
 def test_no_acknowledged_message_is_lost_and_order_is_kept(
     official: Official, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from deploy.cache import place
 from deploy.local import LocalCluster
 from store.record.message import message_id
 from tests import missing
+from tests.compat import subcommands
 from tests.compat.official.clients import pinned
 from tests.compat.official.run import broker_addresses
 from tests.java import SHORT_LIVED
@@ -113,3 +114,11 @@ def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) 
     assert "success" in tool("deleteKvConfig", "-s", "texts", "-k", "one")
     assert "success" in tool("deleteTopic", "-c", cluster, "-t", "tools")
     assert "tools" not in tool("topicList").split()
+
+
+@pytest.mark.long
+def test_the_page_of_all_subcommands_is_what_a_run_says(capsys: pytest.CaptureFixture[str]) -> None:
+    missing.installed(TOOLS[0].part)
+    assert subcommands.main() == 0, capsys.readouterr().err
+    page = Path(__file__).parents[2] / "docs" / "rocketmq-tools.md"
+    assert capsys.readouterr().out == page.read_text("utf-8")
