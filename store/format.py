@@ -96,6 +96,7 @@ HALF_DONE_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HALF_GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 PROPERTY_HALF: Final = "TRAN_MSG"
 PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
+PROPERTY_TRANSACTION_ID: Final = "__transactionId__"
 
 # --- Consume queue (2.1) -----------------------------------------------------------------------
 CONSUME_QUEUE_UNIT: Final = struct.Struct(">qiq")  # Log position, size, tags code.

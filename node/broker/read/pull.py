@@ -93,6 +93,9 @@ class Pulls:
             result = await self._read_later(
                 reader, max(result.next_offset, offset), wait_ms, known_offset=offset
             )
+            if result.status is PullStatus.OFFSET_OVERFLOW_ONE and result.next_offset > offset:
+                # Nothing came after those that do not match.
+                result = result._replace(status=PullStatus.NO_MATCHED_MESSAGE)
         self.pulls_total += 1
         pulled = self._pulled(result)
         if request.with_entries and result.data:

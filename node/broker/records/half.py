@@ -22,8 +22,10 @@ _REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
 _REAL_QUEUE: Final = fmt.PROPERTY_REAL_QUEUE_ID.encode()
 _GROUP: Final = fmt.PROPERTY_PRODUCER_GROUP.encode()
 _IS_HALF: Final = fmt.PROPERTY_HALF.encode()
-_OURS: Final = frozenset({_REAL_TOPIC, _REAL_QUEUE, _GROUP, _IS_HALF, fmt.PROPERTY_WAIT.encode()})
-_ONLY_HALF: Final = _OURS - {_GROUP, _IS_HALF}
+_KEY: Final = fmt.PROPERTY_UNIQUE_KEY.encode()
+_ID: Final = fmt.PROPERTY_TRANSACTION_ID.encode()
+_ONLY_HALF: Final = frozenset({_REAL_TOPIC, _REAL_QUEUE, fmt.PROPERTY_WAIT.encode()})
+_OURS: Final = _ONLY_HALF | {_GROUP, _IS_HALF}
 """The rest stays, as in RocketMQ: a consumer finds the id of the transaction by it."""
 
 GROWTH_SIZE_BYTES: Final = 64
@@ -60,7 +62,12 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
             (_REAL_TOPIC, topic),
             (_REAL_QUEUE, b"%d" % queue_id),
         )
-        properties = changed(properties_of(records, layout), _OURS, added)
+        properties = properties_of(records, layout)
+        key = values(properties, (_KEY,)).get(_KEY)
+        if key is None:
+            properties = changed(properties, _OURS, added)
+        else:  # As in RocketMQ: the key of a message is the id of its transaction.
+            properties = changed(properties, _OURS | {_ID}, (*added, (_ID, key)))
         parts.append(_moved(records, layout, fmt.HALF_TOPIC, properties))
     return Halves(b"".join(parts), len(parts), frozenset(queues))
 

@@ -113,7 +113,11 @@ class Remoting:
         self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
         routes = self._routes
         self._topics = TopicAdmin(
-            shared, routes.own_topics, routes.shown_counts, routes.shown_permission
+            shared,
+            routes.own_topics,
+            routes.shown_counts,
+            routes.shown_permission,
+            self._node.put_per_s,
         )
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(

@@ -159,7 +159,8 @@ class GroupAdmin(Calls):
     async def topics_of_group(self, request: Request) -> Answer:
         """Return the topics of which a group has offsets."""
         stored = self._context.state.groups.get(text_of(request.command.ext, "group"), {})
-        return Answer(body=json_body({"topicList": sorted(stored)}))
+        address = self._shared.own_address(self._shared.number_of(request))
+        return Answer(body=json_body({"brokerAddr": address, "topicList": sorted(stored)}))
 
     async def subscription(self, request: Request) -> Answer:
         """Return what a group subscribes to of a topic."""

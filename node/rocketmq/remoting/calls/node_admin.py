@@ -176,6 +176,12 @@ class NodeAdmin(Calls):
         since = f"this node has counted since {local_time(meter.began_s)}"
         return Answer(body=json_body(document), remark=since)
 
+    def put_per_s(self, request: Request, topic: str) -> float:
+        """Return the messages of a topic that this node took in a second of the last minute; 0
+        where it has no samples of it, and for the names of others."""
+        meter = self._meters.get(("put", topic))
+        return meter.last(_MINUTE_S).per_s if meter is not None and self._is_own(request) else 0.0
+
     def _is_own(self, request: Request) -> bool:
         """Whether a request means this node's own name. Tools add up what names answer, and a node
         answers for the names of others as well, but has counted once."""
@@ -199,15 +205,14 @@ class NodeAdmin(Calls):
         ratio = f"{disk.used / disk.total:.4f}"
         alive_s = int(now_s - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
-        took = store.counters.put_latencies.snapshot()
+        took, size_bytes = store.counters.put_latencies.snapshot(), 0
+        if is_own:
+            size_bytes = self._broker.produce.size_bytes_total
+        capacity = str(self._broker.context.limits.in_flight_count_max)
         queues = {
             f"{kind}ThreadPoolQueue{what}": value
-            for kind in ("send", "pull", "query", "ack")
-            for what, value in (
-                ("Size", "0"),
-                ("Capacity", str(self._broker.context.limits.in_flight_count_max)),
-                ("HeadWaitTimeMills", "0"),
-            )
+            for kind in ("send", "pull", "litePull", "query", "ack")
+            for what, value in (("Size", "0"), ("Capacity", capacity), ("HeadWaitTimeMills", "0"))
         }
         delays = {f"scheduleMessageOffset_{level}": "0,0" for level in range(1, 19)}
         return {
@@ -222,6 +227,8 @@ class NodeAdmin(Calls):
             **counts,
             **dict.fromkeys(_NOT_COUNTED, "0"),
             **queues,
+            "EndTransactionQueueSize": "0",
+            "EndTransactionThreadPoolQueueCapacity": capacity,
             "earliestMessageTimeStamp": str(self._earliest_unix_ms()),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
@@ -235,8 +242,9 @@ class NodeAdmin(Calls):
             "runtime": _duration(alive_s),
             "putMessageEntireTimeMax": str(took.max_us // 1000),
             "putMessageTimesTotal": str(put),
-            "putMessageSizeTotal": str(hi),
-            "putMessageAverageSize": f"{hi / put if put else 0:.1f}",
+            "putMessageFailedTimes": str(store.counters.put_failed_count),
+            "putMessageSizeTotal": str(size_bytes),
+            "putMessageAverageSize": f"{size_bytes / put if put else 0:.1f}",
             "putMessageDistributeTime": _ranges_of(took),
             "remainTransientStoreBufferNumbs": "2147483647",
             **delays,

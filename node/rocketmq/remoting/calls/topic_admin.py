@@ -41,11 +41,13 @@ class TopicAdmin(Calls):
         own_topics: Callable[[], set[str]],
         shown_counts: Callable[[str], set[int]],
         shown_permission: Callable[[str, int], int],
+        put_per_s: Callable[[Request, str], float],
     ) -> None:
         """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
         the counts of queues that the route of a topic shows, and `shown_permission` what it shows
-        at a broker name for a permission."""
+        at a broker name for a permission; `put_per_s` is that of `NodeAdmin`."""
         super().__init__(shared)
+        self._put_per_s = put_per_s
         self._own_topics, self._shown_counts = own_topics, shown_counts
         self._shown_permission = shown_permission
 
@@ -153,7 +155,8 @@ class TopicAdmin(Calls):
             queues,
             lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
         )
-        return Answer(body=json_body({"offsetTable": table_of(found), "topicPutTps": 0.0}))
+        per_s = self._put_per_s(request, topic)
+        return Answer(body=json_body({"offsetTable": table_of(found), "topicPutTps": per_s}))
 
     async def queue_units(self, request: Request) -> Answer:
         """Return units of a queue: where each message is in the log, its size, and the hash of its

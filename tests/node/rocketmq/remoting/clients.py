@@ -122,7 +122,7 @@ class ClassicClient:
                     document["code"],
                     document["opaque"],
                     document["flag"],
-                    document["extFields"],
+                    document.get("extFields") or {},  # RocketMQ leaves out an empty table.
                     rest[size:],
                     document.get("remark"),
                     document["version"],

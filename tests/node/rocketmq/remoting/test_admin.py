@@ -278,6 +278,15 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
             assert len([float(part) for part in table[name].split(" ")]) == 3
         for name in ("msgPutTotalTodayNow", "commitLogMaxOffset", "bootTimestamp"):
             assert int(table[name]) > 0
+        assert table.keys() >= {"EndTransactionQueueSize", "litePullThreadPoolQueueSize"}
+        size_bytes = int(table["putMessageSizeTotal"])
+        assert 0 < size_bytes < int(table["commitLogMaxOffset"]), "messages alone"
+        assert float(table["putMessageAverageSize"]) == size_bytes
+        await gateway.remoting._node.sample()
+        found = document((await client.ask(TOPIC_STATS, {"topic": "orders"})).body)
+        assert found["topicPutTps"] > 0
+        found = document((await client.ask(343, {"group": "readers"})).body)
+        assert found == {"brokerAddr": f"127.0.0.1:{gateway.port}", "topicList": []}
         assert float(table["commitLogDiskRatio"]) < 1
         ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
         assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.config.settings import Settings
+from node.rocketmq.protocol.messages import from_record
 from node.rocketmq.protocol.properties import RESERVED
 from node.rocketmq.remoting.calls.sent_messages import REFUSED
 from node.rocketmq.remoting.places import NamedPlace
@@ -92,6 +93,8 @@ async def test_a_half_message_is_seen_once_it_is_committed(tmp_path: Path) -> No
         assert (await client.ask(END, kept | {"commitOrRollback": COMMIT})).code == 0
         record = decode_message((await client.pull(0, 0)).body)
         assert (record.body, record.properties["UNIQ_KEY"]) == (b"paid", "A")
+        assert record.properties["__transactionId__"] == "A"
+        assert not from_record(record, "orders").user_properties
         assert (await client.pull(0, 1)).body == b""
 
 
