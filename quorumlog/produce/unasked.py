@@ -9,18 +9,14 @@ these that no caller received, also when another flush that ran meanwhile has ra
 that begins later does not.
 """
 
-import atexit
 import copy
 import logging
-import multiprocessing
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing.util import Finalize
 from typing import Final, NamedTuple
 
-from quorumlog.cluster.forks import forks
+from quorumlog.cluster.program_end import at_end
 from quorumlog.errors import QuorumlogError
 from quorumlog.produce.delivery import Batch
 
@@ -126,8 +122,6 @@ class Failures:
             self._left_out = _LeftOut()
 
 
-_pids: set[int] = set()
-"""Processes whose end was looked at: a fork has that of its parent."""
 _watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}
 
 
@@ -135,15 +129,11 @@ def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
     """Warn when the program ends while messages wait, or have failed and no caller was told. The
     method counts those that wait of a producer, while there is one; any thread may call it."""
     _watched[weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))] = failures
-    if os.getpid() not in _pids:
-        _pids.add(os.getpid())
-        if multiprocessing.parent_process() is not None:  # Its end does not run `atexit`.
-            Finalize(None, _warn_all, exitpriority=0)
 
 
-@atexit.register
+@at_end
 def _warn_all() -> None:
-    for count in [] if forks.parent else list(_watched):  # In a fork they are the parent's.
+    for count in list(_watched):
         if (found := count()) is not None:
             warn(found)
 
