@@ -26,13 +26,10 @@ _log = logging.getLogger("quorumlog.producer")
 
 
 class _LeftOut(NamedTuple):
-    """Failed batches that are not kept."""
+    """Failed messages whose batches are not kept."""
 
-    newest: QuorumlogError | None = None
-    batch_count: int = 0
-    message_count: int = 0
-    number: int = 0
-    """That of the first flush that covers them all."""
+    count: int
+    newest: QuorumlogError
 
 
 class _Flush:
@@ -59,7 +56,10 @@ class Failures:
         self._flushes: list[_Flush] = []
         self._batches: list[tuple[Batch, int]] = []
         """Each with the number of the first flush that covers it."""
-        self._left_out = _LeftOut()
+        self._left_out: dict[int, _LeftOut] = {}
+        """By the number of the first flush, of those under way and the next, that covers them."""
+        self._unlooked_count = KEPT_COUNT_MAX
+        """Batches left out since the kept ones were looked through."""
 
     def note(self, batch: Batch, number: int) -> None:
         """Note a batch that has failed, after those that waited for it have received the error.
@@ -68,15 +68,25 @@ class Failures:
         """
         if not any(batch.untold_errors()):
             return
-        newest, batch_count, message_count, last = self._left_out
-        if len(self._batches) == KEPT_COUNT_MAX and batch_count % KEPT_COUNT_MAX == 0:
+        is_full = len(self._batches) == KEPT_COUNT_MAX
+        if is_full and self._unlooked_count >= KEPT_COUNT_MAX:
             self._batches = [one for one in self._batches if any(one[0].untold_errors())]
+            self._unlooked_count = 0
         if len(self._batches) < KEPT_COUNT_MAX:
             self._batches.append((batch, number))
-        else:
-            message_count += sum(1 for _ in batch.untold_errors())
-            newest, last = batch.error or newest, max(last, number)
-            self._left_out = _LeftOut(newest, batch_count + 1, message_count, last)
+            return
+        self._unlooked_count += 1
+        covers = [(flush.number, flush.count_of(batch, number)) for flush in self._flushes]
+        named = 0  # Each covers as many of the messages as the one before it, or more.
+        for first, count in [*covers, (self.next_flush, batch.record_count)]:
+            errors = list(batch.untold_errors(count))
+            if len(errors) > named:
+                self._leave_out(first, _LeftOut(len(errors) - named, errors[-1]))
+            named = len(errors)
+
+    def _leave_out(self, number: int, more: _LeftOut) -> None:
+        known = self._left_out.get(number)
+        self._left_out[number] = more._replace(count=more.count + (known.count if known else 0))
 
     @contextmanager
     def flush(self, unfinished: Iterable[Batch]) -> Iterator[None]:
@@ -87,6 +97,11 @@ class Failures:
         self._flushes.append(flush)
         try:
             yield
+        except BaseException:
+            if left_out := self._left_out.pop(flush.number, None):
+                later = (one.number for one in self._flushes if one.number > flush.number)
+                self._leave_out(min(later, default=self.next_flush), left_out)
+            raise
         finally:
             self._flushes.remove(flush)
         count, first = self.untold(flush)
@@ -109,7 +124,10 @@ class Failures:
             covered = None if flush is None else flush.count_of(batch, number)
             for error in batch.untold_errors(covered):
                 count, first = count + 1, first or error
-        return count + self._left_out.message_count, first or self._left_out.newest
+        for number, left_out in list(self._left_out.items()):
+            if flush is None or number <= flush.number:
+                count, first = count + left_out.count, first or left_out.newest
+        return count, first
 
     def _forget(self, flush: _Flush) -> None:
         batches, self._batches = self._batches, []
@@ -118,8 +136,8 @@ class Failures:
             if count < batch.record_count:
                 batch.notices.update(range(count))
                 self._batches.append((batch, number))
-        if self._left_out.number <= flush.number:
-            self._left_out = _LeftOut()
+        later = {n: one for n, one in self._left_out.items() if n > flush.number}
+        self._left_out, self._unlooked_count = later, KEPT_COUNT_MAX
 
 
 _watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}

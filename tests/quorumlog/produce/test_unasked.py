@@ -67,10 +67,15 @@ def _failed(failures: Failures, when: str) -> Delivery:
     return delivery
 
 
+@pytest.mark.parametrize("kept_count_max", [0, 1, KEPT_COUNT_MAX])
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(is_shared: bool) -> None:
+def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(
+    monkeypatch: pytest.MonkeyPatch, is_shared: bool, kept_count_max: int
+) -> None:
     """A flush raises exactly if one of the messages before it failed, and no flush that was over
-    when it began has said so; of two tasks, each with a message and a flush."""
+    when it began has said so; of two tasks, each with a message and a flush, whether or not there
+    is room to keep what failed."""
+    monkeypatch.setattr(unasked, "KEPT_COUNT_MAX", kept_count_max)
     tasks, steps = "ab", ("hand", "begin", "end", "fail")
     count = 0
     for order in permutations([(step, task) for task in tasks for step in steps]):
