@@ -28,7 +28,7 @@ _log = logging.getLogger("quorumlog.producer")
 class _LeftOut(NamedTuple):
     """Failed messages whose batches are not kept."""
 
-    count: int
+    message_count: int
     newest: QuorumlogError
 
 
@@ -86,7 +86,8 @@ class Failures:
 
     def _leave_out(self, number: int, more: _LeftOut) -> None:
         known = self._left_out.get(number)
-        self._left_out[number] = more._replace(count=more.count + (known.count if known else 0))
+        count = more.message_count + (known.message_count if known else 0)
+        self._left_out[number] = more._replace(message_count=count)
 
     @contextmanager
     def flush(self, unfinished: Iterable[Batch]) -> Iterator[None]:
@@ -126,7 +127,7 @@ class Failures:
                 count, first = count + 1, first or error
         for number, left_out in list(self._left_out.items()):
             if flush is None or number <= flush.number:
-                count, first = count + left_out.count, first or left_out.newest
+                count, first = count + left_out.message_count, first or left_out.newest
         return count, first
 
     def _forget(self, flush: _Flush) -> None:
