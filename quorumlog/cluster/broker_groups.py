@@ -211,8 +211,8 @@ class BrokerGroups:
             await group.router.refresh(Deadline(ATTEMPT_MS))
         except QuorumlogError:
             return False
-        except Exception:  # noqa: BLE001 - nobody waits for it, and the group would stay away.
-            _log.exception("group %s was not asked for its leader, and is asked again", group.name)
+        except Exception:  # noqa: BLE001 - no caller waits; it would stay away.
+            _log.exception("group %s: the probe failed, and asks for its leader again", group.name)
             return False
         return bool(group.router.leader_address)
 
@@ -225,8 +225,8 @@ class BrokerGroups:
                 await self._survey()
                 await self._refresh_all(self.all)
                 self._leave_out()
-            except Exception:  # noqa: BLE001 - nobody waits for it.
-                _log.exception("the list of broker groups is refreshed again, after an error")
+            except Exception:  # noqa: BLE001 - no caller waits for it.
+                _log.exception("the refresh of the broker groups failed, and runs again")
 
     async def _survey(self) -> None:
         """Ask the given addresses whose group is not known yet."""

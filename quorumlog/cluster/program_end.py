@@ -1,4 +1,4 @@
-"""The end of this program: when what it left open is closed, and what is lost is told.
+"""The end of this program: clients that it left open close, and producers warn of what is lost.
 
 Owns the moment: all threads that the program waits for have ended. `atexit` has it, but a worker of
 multiprocessing that was forked never runs `atexit`, and runs its finalizers before its threads have

@@ -43,14 +43,13 @@ CALLS: dict[str, Callable[[Parts], Awaitable[Any]]] = {
 }
 
 
-def _waiting(name: str) -> "asyncio.Future[Any] | None":
-    """What the task waits for, unless that is a task itself."""
-    for task in asyncio.all_tasks():
-        if task.get_coro().__qualname__ == name:  # type: ignore[union-attr]
-            waited: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined]
-            if waited is not None and not isinstance(waited, asyncio.Task) and not waited.done():
-                return waited
-    return None
+def _waits(name: str) -> "list[asyncio.Future[Any] | None]":
+    """What each task of that name waits for; None for what cannot fail in its place."""
+    tasks = [one for one in asyncio.all_tasks() if one.get_coro().__qualname__ == name]  # type: ignore[union-attr]
+    waits = [one._fut_waiter for one in tasks]  # type: ignore[attr-defined]
+    return [
+        one if type(one) is not asyncio.Task and one and not one.done() else None for one in waits
+    ]
 
 
 async def _receive(*_: Any) -> pop_pb2.ReceiveResponse:
@@ -58,10 +57,10 @@ async def _receive(*_: Any) -> pop_pb2.ReceiveResponse:
 
 
 async def _break(name: str) -> None:
-    await eventually(lambda: _waiting(name) is not None)
-    waited = _waiting(name)
-    assert waited is not None
-    waited.set_exception(ZeroDivisionError("a bug"))
+    await eventually(lambda: bool(waits := _waits(name)) and None not in waits)
+    for one in _waits(name):
+        assert one is not None
+        one.set_exception(ZeroDivisionError("a bug"))
     await asyncio.sleep(0)
 
 
