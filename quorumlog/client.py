@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from quorumlog.admin.admin import Admin
 from quorumlog.arguments import checked, checked_call
+from quorumlog.cluster import program_end
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
 from quorumlog.cluster.close_once import CloseOnce, Kept, failures_beside
@@ -102,6 +103,7 @@ class Client:
         transport: Transport = "auto",
     ) -> None:
         forks.use()
+        program_end.watch()
         Deadline(timeout_ms)  # Raises for a bad timeout.
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms

@@ -69,6 +69,12 @@ def explain(error: Exception) -> Explanation:
             f"the system says: {error.strerror}",
             "start it with that stream; </dev/null and >/dev/null stand for none",
         )
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return Explanation(
+            "no file descriptor is left, and the command needs more",
+            f"the system says: {error.strerror}",
+            "raise the limit of open files ('ulimit -n'), then run it again",
+        )
     if isinstance(error, OSError):
         return Explanation(
             str(error.filename or "a system call") + f": {error.strerror or error}",

@@ -13,6 +13,7 @@ was not vouched for during a minute is left out, even if it answers.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,6 +27,7 @@ from quorumlog.cluster.transport import Transport
 from quorumlog.errors import InvalidRequestError, QuorumlogError, UnavailableError
 from quorumlog.pb import log_pb2
 
+_log = logging.getLogger("quorumlog.client")
 CONNECT_ATTEMPT_MS: Final = 2_000
 ATTEMPT_MS: Final = 1_000
 REFRESH_MS: Final = 10_000  # Nodes learn of a new group at once; this is often enough for 30 s.
@@ -209,6 +211,9 @@ class BrokerGroups:
             await group.router.refresh(Deadline(ATTEMPT_MS))
         except QuorumlogError:
             return False
+        except Exception:  # noqa: BLE001 - no caller waits; it would stay away.
+            _log.exception("group %s: the probe failed, and asks for its leader again", group.name)
+            return False
         return bool(group.router.leader_address)
 
     async def _keep_fresh(self) -> None:
@@ -216,9 +221,12 @@ class BrokerGroups:
         while True:
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, REFRESH_MS)
-            await self._survey()
-            await self._refresh_all(self.all)
-            self._leave_out()
+            try:
+                await self._survey()
+                await self._refresh_all(self.all)
+                self._leave_out()
+            except Exception:  # noqa: BLE001 - no caller waits for it.
+                _log.exception("the refresh of the broker groups failed, and runs again")
 
     async def _survey(self) -> None:
         """Ask the given addresses whose group is not known yet."""

@@ -474,6 +474,7 @@ class GroupConsumer(Consumption):
             forgetting = asyncio.create_task(self._forget(group))
             self._forgetting[forgetting] = None
             forgetting.add_done_callback(self._forgetting.pop)
+            forgetting.add_done_callback(self._on_helper_ended)
 
     async def _forget(self, group: BrokerGroup) -> None:
         """Stop reading the queues of a group that is left out; its stored offsets stay there."""

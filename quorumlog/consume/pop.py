@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
+from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
 from quorumlog.cluster.close_once import CloseOnce
@@ -199,6 +200,8 @@ class PopConsumer:
         Raises the error if there is no message; UnknownTopicError if no target has the topic.
         """
         self._check_open()
+        if self._keeping is not None:
+            raise_ended(self._keeping)
         polls = {
             asyncio.create_task(self._poll(topic, group, max_count, wait_ms))
             for topic, group in targets

@@ -9,18 +9,14 @@ these that no caller received, also when another flush that ran meanwhile has ra
 that begins later does not.
 """
 
-import atexit
 import copy
 import logging
-import multiprocessing
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing.util import Finalize
 from typing import Final, NamedTuple
 
-from quorumlog.cluster.forks import forks
+from quorumlog.cluster.program_end import at_end
 from quorumlog.errors import QuorumlogError
 from quorumlog.produce.delivery import Batch
 
@@ -30,13 +26,10 @@ _log = logging.getLogger("quorumlog.producer")
 
 
 class _LeftOut(NamedTuple):
-    """Failed batches that are not kept."""
+    """Failed messages whose batches are not kept."""
 
-    newest: QuorumlogError | None = None
-    batch_count: int = 0
-    message_count: int = 0
-    number: int = 0
-    """That of the first flush that covers them all."""
+    message_count: int
+    newest: QuorumlogError
 
 
 class _Flush:
@@ -63,7 +56,10 @@ class Failures:
         self._flushes: list[_Flush] = []
         self._batches: list[tuple[Batch, int]] = []
         """Each with the number of the first flush that covers it."""
-        self._left_out = _LeftOut()
+        self._left_out: dict[int, _LeftOut] = {}
+        """By the number of the first flush, of those under way and the next, that covers them."""
+        self._unlooked_count = KEPT_COUNT_MAX
+        """Batches left out since the kept ones were looked through."""
 
     def note(self, batch: Batch, number: int) -> None:
         """Note a batch that has failed, after those that waited for it have received the error.
@@ -72,15 +68,26 @@ class Failures:
         """
         if not any(batch.untold_errors()):
             return
-        newest, batch_count, message_count, last = self._left_out
-        if len(self._batches) == KEPT_COUNT_MAX and batch_count % KEPT_COUNT_MAX == 0:
+        is_full = len(self._batches) == KEPT_COUNT_MAX
+        if is_full and self._unlooked_count >= KEPT_COUNT_MAX:
             self._batches = [one for one in self._batches if any(one[0].untold_errors())]
+            self._unlooked_count = 0
         if len(self._batches) < KEPT_COUNT_MAX:
             self._batches.append((batch, number))
-        else:
-            message_count += sum(1 for _ in batch.untold_errors())
-            newest, last = batch.error or newest, max(last, number)
-            self._left_out = _LeftOut(newest, batch_count + 1, message_count, last)
+            return
+        self._unlooked_count += 1
+        covers = [(flush.number, flush.count_of(batch, number)) for flush in self._flushes]
+        named = 0  # Each covers as many of the messages as the one before it, or more.
+        for first, count in [*covers, (self.next_flush, batch.record_count)]:
+            errors = list(batch.untold_errors(count))
+            if len(errors) > named:
+                self._leave_out(first, _LeftOut(len(errors) - named, errors[-1]))
+            named = len(errors)
+
+    def _leave_out(self, number: int, more: _LeftOut) -> None:
+        known = self._left_out.get(number)
+        count = more.message_count + (known.message_count if known else 0)
+        self._left_out[number] = more._replace(message_count=count)
 
     @contextmanager
     def flush(self, unfinished: Iterable[Batch]) -> Iterator[None]:
@@ -91,6 +98,11 @@ class Failures:
         self._flushes.append(flush)
         try:
             yield
+        except BaseException:
+            if left_out := self._left_out.pop(flush.number, None):
+                later = (one.number for one in self._flushes if one.number > flush.number)
+                self._leave_out(min(later, default=self.next_flush), left_out)
+            raise
         finally:
             self._flushes.remove(flush)
         count, first = self.untold(flush)
@@ -113,7 +125,10 @@ class Failures:
             covered = None if flush is None else flush.count_of(batch, number)
             for error in batch.untold_errors(covered):
                 count, first = count + 1, first or error
-        return count + self._left_out.message_count, first or self._left_out.newest
+        for number, left_out in list(self._left_out.items()):
+            if flush is None or number <= flush.number:
+                count, first = count + left_out.message_count, first or left_out.newest
+        return count, first
 
     def _forget(self, flush: _Flush) -> None:
         batches, self._batches = self._batches, []
@@ -122,12 +137,10 @@ class Failures:
             if count < batch.record_count:
                 batch.notices.update(range(count))
                 self._batches.append((batch, number))
-        if self._left_out.number <= flush.number:
-            self._left_out = _LeftOut()
+        later = {n: one for n, one in self._left_out.items() if n > flush.number}
+        self._left_out, self._unlooked_count = later, KEPT_COUNT_MAX
 
 
-_pids: set[int] = set()
-"""Processes whose end was looked at: a fork has that of its parent."""
 _watched: dict[weakref.WeakMethod[Callable[[], int]], Failures] = {}
 
 
@@ -135,15 +148,11 @@ def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
     """Warn when the program ends while messages wait, or have failed and no caller was told. The
     method counts those that wait of a producer, while there is one; any thread may call it."""
     _watched[weakref.WeakMethod(waiting_count, lambda gone: _watched.pop(gone, None))] = failures
-    if os.getpid() not in _pids:
-        _pids.add(os.getpid())
-        if multiprocessing.parent_process() is not None:  # Its end does not run `atexit`.
-            Finalize(None, _warn_all, exitpriority=0)
 
 
-@atexit.register
+@at_end
 def _warn_all() -> None:
-    for count in [] if forks.parent else list(_watched):  # In a fork they are the parent's.
+    for count in list(_watched):
         if (found := count()) is not None:
             warn(found)
 

@@ -5,18 +5,15 @@ those that are left, since the thread stands still from then on. Must not know w
 """
 
 import asyncio
-import atexit
 import concurrent.futures
 import logging
-import multiprocessing
-import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from multiprocessing.util import Finalize
 from typing import Any, Final, TypeVar
 
 from quorumlog.cluster.forks import forks
+from quorumlog.cluster.program_end import at_end
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
 _T = TypeVar("_T")
@@ -35,7 +32,6 @@ class LoopThread:
         self._lock = threading.RLock()  # A signal handler of the same thread may call as well.
         self._users: list[_Close] = []
         self._is_over = False  # The program is ending.
-        self._worker = 0  # Process id of the worker of multiprocessing whose end is looked at.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Future[None] | None = None  # Done when the thread shall end.
@@ -50,9 +46,6 @@ class LoopThread:
         forks.check()  # Before the lock, which another thread of the parent may have held.
         with self._lock:
             self._check_not_over()
-            if self._worker != os.getpid() and multiprocessing.parent_process() is not None:
-                self._worker = os.getpid()  # Its end does not run `atexit`; warnings come later.
-                Finalize(None, self.end, exitpriority=1)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._stopped = self._loop.create_future()
@@ -80,9 +73,6 @@ class LoopThread:
         """Close what the program left open as it ends; calls raise ClosedError from now on.
 
         What is not closed in time is cancelled, with a warning that counts its messages."""
-        here = threading.current_thread()
-        if forks.parent or any(not t.daemon and t is not here for t in threading.enumerate()):
-            return  # Threads that a worker waits for may go on with their clients.
         with self._lock:
             self._is_over = True
             users, self._users, loop = self._users, [], self._loop
@@ -93,7 +83,8 @@ class LoopThread:
             done, late = concurrent.futures.wait(closes, END_TIMEOUT_S)
             for error in (one.exception() for one in done if not one.cancelled()):
                 if error is not None:
-                    _log.error("a client that was open as the program ended: %s", error)
+                    told = "; ".join([str(error), *getattr(error, "__notes__", [])])  # With counts.
+                    _log.error("a client that was open as the program ended: %s", told)
             if late:
                 text = "%d clients that were open as the program ended took more than %d s to close"
                 _log.warning(text, len(late), END_TIMEOUT_S)
@@ -197,4 +188,4 @@ async def _cancel_all() -> None:
 
 
 loop_thread: Final = LoopThread()
-atexit.register(loop_thread.end)  # Later than `unasked`, so it runs before the warning.
+at_end(loop_thread.end)  # Named later than `unasked`, so it comes before the warning.

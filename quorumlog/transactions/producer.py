@@ -17,6 +17,7 @@ from typing import Any, Final, Self, Unpack
 import grpc
 
 from quorumlog.arguments import checked, checks_itself
+from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
@@ -137,6 +138,7 @@ class TransactionalProducer:
         """Let the cluster ask from now on; the first `begin` does it too."""
         if self.is_closed:
             raise ClosedError("the transactional producer is closed; make another one")
+        raise_ended(*self._listening.values())
         if not self._listening:
             self._groups.on_change.append(self._follow)
             self._follow()

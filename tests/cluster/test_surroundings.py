@@ -71,6 +71,8 @@ ROWS: Final[tuple[tuple[str, dict[str, str], str, int, str], ...]] = (
     ("a home that takes nothing", {"HOME": "/proc"}, "qlog local start", 3, "/proc/.quorumlog"),
     ("no directory", {}, "mkdir gone && cd gone && rmdir ../gone && qlog topic list", 0, ""),
     ("few descriptors", {}, "ulimit -n 40; qlog topic list", 0, ""),
+    ("fewer", {}, "ulimit -n 24; qlog topic list", 3, "ulimit -n"),
+    ("no descriptors", {}, "ulimit -n 12; echo x | qlog produce t", 3, "ulimit -n"),
     ("no stdin", {}, "qlog topic list <&-", 0, ""),
     ("no stdin, which is read", {}, "qlog produce t <&-", 3, "stdin or stdout is closed"),
     ("stdin is a directory", {}, "qlog produce t </", 1, "is a directory"),

@@ -228,6 +228,9 @@ class FramedPort:
             self._refused(error, connection)
         except (OSError, ValueError) as error:  # Time-outs, TLS, and names that are none, too.
             self._failed(str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s")
+        except Exception as bug:  # noqa: BLE001 - as a rule no caller waits for it.
+            _log.exception("%s: its framed port is not used", self._address)
+            self._failed(f"{type(bug).__name__}: {bug}")
         finally:
             self._connecting = None
             if connection is not None and connection is not self.connection:

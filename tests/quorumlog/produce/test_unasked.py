@@ -1,8 +1,6 @@
 """No failure that nobody asked about is dropped silently, and no message that waits."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from itertools import permutations
@@ -69,10 +67,15 @@ def _failed(failures: Failures, when: str) -> Delivery:
     return delivery
 
 
+@pytest.mark.parametrize("kept_count_max", [0, 1, KEPT_COUNT_MAX])
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(is_shared: bool) -> None:
+def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(
+    monkeypatch: pytest.MonkeyPatch, is_shared: bool, kept_count_max: int
+) -> None:
     """A flush raises exactly if one of the messages before it failed, and no flush that was over
-    when it began has said so; of two tasks, each with a message and a flush."""
+    when it began has said so; of two tasks, each with a message and a flush, whether or not there
+    is room to keep what failed."""
+    monkeypatch.setattr(unasked, "KEPT_COUNT_MAX", kept_count_max)
     tasks, steps = "ab", ("hand", "begin", "end", "fail")
     count = 0
     for order in permutations([(step, task) for task in tasks for step in steps]):
@@ -204,39 +207,3 @@ def _block(cluster: FakeCluster, waiting: int, failed: int) -> None:
             producer.send_nowait("orders", b"")
         unasked._warn_all()
         producer.abort()
-
-
-_CHILD = """
-import logging, multiprocessing, os, sys
-from quorumlog.cluster.forks import forks
-from quorumlog.produce import unasked
-
-class Producer:
-    def count(self):
-        return 3
-
-def work():
-    global kept
-    kept = Producer()
-    unasked.watch(kept.count, unasked.Failures())
-
-logging.basicConfig()
-if sys.argv[1] == "fork":  # It has a copy of what its parent sends.
-    forks.use()
-    work()
-    if os.fork():
-        os.wait()
-    sys.exit()
-child = multiprocessing.get_context("fork").Process(target=work)
-child.start()
-child.join()
-"""
-
-
-@pytest.mark.parametrize("what", ["worker", "fork"])
-def test_each_message_is_warned_of_by_the_program_that_sends_it(what: str) -> None:
-    """A worker of multiprocessing does not run what is registered at exit, and a fork does."""
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, what], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.count("3 messages had no receipt") == 1
