@@ -23,8 +23,9 @@ KEY = "g", "orders", 0
 
 
 async def in_background(consumer: GroupConsumer) -> None:
-    stored = consumer._stored[consumer.assignment()[0]]
-    await eventually(lambda: consumer._stored[consumer.assignment()[0]] != stored, "it is told")
+    (queue,) = consumer.assignment()
+    stored = consumer._stored[queue]
+    await eventually(lambda: consumer._stored[queue] != stored, "it is told")
 
 
 async def queue_lost(consumer: GroupConsumer) -> None:
