@@ -7,7 +7,7 @@ that is down does not keep the queues of the others from being read.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -193,16 +193,20 @@ class Consumption:
             self._reads, queue, offset, self._options, self._inbox, end_offset=end_offset
         )
 
-    async def _stop_fetching(self, queue: Queue) -> None:
-        fetcher = self._fetchers.pop(queue, None)
-        if fetcher is None:
-            return  # A close stops it meanwhile.
-        await fetcher.stop()
-        current = self._current
-        if current is not None and current.queue == queue:
-            self._current = None
-        if self._in_hand is not None and self._in_hand[0] == queue:
-            self._in_hand = None  # Also if the queue comes back: others may have consumed it.
+    async def _stop_fetching(self, queues: Iterable[Queue]) -> None:
+        """Stop fetching queues; from the call on, no message of them is handed out."""
+        stopping = []
+        for queue in queues:
+            fetcher = self._fetchers.pop(queue, None)
+            if fetcher is None:
+                continue  # A close stops it meanwhile.
+            stopping.append(fetcher.stop())
+            current = self._current
+            if current is not None and current.queue == queue:
+                self._current = None
+            if self._in_hand is not None and self._in_hand[0] == queue:
+                self._in_hand = None  # Also if the queue comes back: others may have consumed it.
+        await asyncio.gather(*stopping)
 
     @property
     def is_closed(self) -> bool:
@@ -218,8 +222,7 @@ class Consumption:
         await self._stop_all()
 
     async def _stop_all(self) -> None:
-        for queue in list(self._fetchers):
-            await self._stop_fetching(queue)
+        await self._stop_fetching(list(self._fetchers))
 
     def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
         """Have the next delivery raise the error that ended a background task."""
@@ -400,7 +403,7 @@ class PullConsumer(Consumption):
         if self._until:
             end = (await self._reads.positions([named], "end", freshness, deadline))[named]
         self._check_open()
-        await self._stop_fetching(named)
+        await self._stop_fetching([named])
         self._fetch(named, offsets[named], end)
 
     async def _check_there(

@@ -353,10 +353,10 @@ class GroupConsumer(Consumption):
         self._note_known(moved)
         offsets = {queue: known.offset for queue, known in moved.items()}
         self._unheard.update(offsets)
-        for queue, offset in offsets.items():
-            if queue in self._fetchers:
-                await self._stop_fetching(queue)
-                self._fetch(queue, offset)
+        ours = [queue for queue in offsets if queue in self._fetchers]
+        await self._stop_fetching(ours)
+        for queue in ours:
+            self._fetch(queue, offsets[queue])
         return offsets
 
     def _note_known(self, known: Mapping[Queue, Known]) -> None:
@@ -479,8 +479,9 @@ class GroupConsumer(Consumption):
     async def _forget(self, group: BrokerGroup) -> None:
         """Stop reading the queues of a group that is left out; its stored offsets stay there."""
         self._memberships.pop(group, None)
-        for queue in [queue for queue in self._fetchers if queue.group == group.name]:
-            await self._stop_fetching(queue)
+        ours = [queue for queue in self._fetchers if queue.group == group.name]
+        await self._stop_fetching(ours)
+        for queue in ours:
             self._stored.pop(queue, None)
 
     async def _keep_alive(self, membership: Membership) -> None:
@@ -547,8 +548,7 @@ class GroupConsumer(Consumption):
                 for queue in self._fetchers
                 if queue.group == group.name and queue not in ours
             }
-            for queue in lost:
-                await self._stop_fetching(queue)
+            await self._stop_fetching(lost)
             if lost and self._group_options.auto_commit:
                 with self._warned():
                     await self._commit(group, lost, deadline)

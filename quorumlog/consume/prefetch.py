@@ -6,7 +6,7 @@ Owns the tasks and the limit of the data they hold; must not know of groups or o
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -207,11 +207,12 @@ class Fetcher:
         lo, hi = self._skipped
         return hi if offset == lo else offset
 
-    async def stop(self) -> None:
-        """Stop fetching, and drop the fetched batches from the inbox."""
+    def stop(self) -> Awaitable[object]:
+        """Stop fetching, and drop the fetched batches from the inbox at once. Await it to
+        know that nothing runs any more."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
         self._inbox.drop(self)
+        return asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         try:
