@@ -14,6 +14,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -32,6 +33,7 @@ from quorumlog.consume.consumer import Consumption
 from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
+from quorumlog.consume.moves import Moves, moved_conflict
 from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
@@ -129,8 +131,8 @@ class GroupConsumer(Consumption):
         """Locks by broker group: an older offset must not be stored after a newer one."""
         self._stored: dict[Queue, Known] = {}
         """What this member knows to be stored."""
-        self._unheard: dict[Queue, int] = {}
-        """Where others moved queues, of which the program may not have heard."""
+        self.moves: Final = Moves(self._position, self._read_again)
+        """For consuming transactions, too."""
         self._memberships: dict[BrokerGroup, Membership] = {}
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
@@ -203,8 +205,10 @@ class GroupConsumer(Consumption):
         try:
             await _all(self._commit_processed(group, deadline) for group in groups)
         except ConflictError:
-            self._unheard.clear()
+            self.moves.hear()
             raise
+        if unheard := self.moves.hear():
+            raise moved_conflict(unheard)
 
     async def commit_offsets(self, offsets: Offsets) -> None:
         """Store these offsets: of each queue the next message to be consumed.
@@ -220,12 +224,7 @@ class GroupConsumer(Consumption):
 
         async def store(group: BrokerGroup, part: Mapping[Queue, int]) -> None:
             async with self._turn(group, deadline):
-                try:
-                    await self._store(group, part, deadline)
-                except ConflictError:
-                    for queue in part:
-                        self._unheard.pop(queue, None)
-                    raise
+                await self._store(group, part, deadline)
 
         await _all(store(group, part) for group, part in by_group.items())
 
@@ -326,38 +325,45 @@ class GroupConsumer(Consumption):
             self._local.store(offsets)
             self._note_stored(offsets)
             return
-        # Outside of what was handed out since, these are of messages from before.
-        held = {
-            queue: at
-            for queue, at in self._unheard.items()
-            if queue in offsets and not at <= offsets[queue] <= self._handed.get(queue, at)
-        }
+        held = self.moves.held(offsets)
         rows = [self._row(queue, offset) for queue, offset in offsets.items() if queue not in held]
         if not rows:
-            raise _conflict(held)
+            raise moved_conflict(held)
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
         limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
         response = await self._membership(group).call("CommitOffsets", request, limit)
-        self._note_stored({queue: offsets[queue] for queue in offsets.keys() - held})
+        stays = {Queue(row.topic, row.queue_id, group.name) for row in response.moved}
+        self._note_stored({queue: offsets[queue] for queue in offsets.keys() - held - stays})
         moved = await self._follow(group, response.moved)
         if moved or held:
-            raise _conflict(moved | held)
+            raise moved_conflict(moved | held)
 
     async def _follow(
         self, group: BrokerGroup, rows: Iterable[consumer_pb2.GroupOffset]
     ) -> dict[Queue, int]:
         """Read on where others moved queues, and return these offsets."""
         moved = {Queue(row.topic, row.queue_id, group.name): Known.of(row) for row in rows}
-        self._note_known(moved)
         offsets = {queue: known.offset for queue, known in moved.items()}
-        self._unheard.update(offsets)
         ours = [queue for queue in offsets if queue in self._fetchers]
+        for queue in ours:
+            self.moves.note(queue, offsets[queue], self._stored.get(queue, UNKNOWN).offset)
+            self._handed[queue] = offsets[queue]
+        self._note_known(moved)
         await self._stop_fetching(ours)
         for queue in ours:
             self._fetch(queue, offsets[queue])
         return offsets
+
+    async def _read_again(self, queues: Collection[Queue]) -> None:
+        """Read on at the stored offsets: a consuming transaction met others there."""
+        deadline = Deadline(self._options.timeout_ms)
+        for group in {self._groups.get(queue.group) for queue in queues}:
+            async with self._turn(group, deadline):
+                ours = [q for q in queues if q.group == group.name and q in self._fetchers]
+                rows = await self._fetch_stored(group, ours, deadline) if ours else ()
+                await self._follow(group, (row for row in rows if row.offset >= 0))
 
     def _note_known(self, known: Mapping[Queue, Known]) -> None:
         self._stored.update(known)
@@ -483,6 +489,7 @@ class GroupConsumer(Consumption):
         await self._stop_fetching(ours)
         for queue in ours:
             self._stored.pop(queue, None)
+        self.moves.forget(ours)
 
     async def _keep_alive(self, membership: Membership) -> None:
         while True:
@@ -518,7 +525,7 @@ class GroupConsumer(Consumption):
             rows = await self._fetch_stored(group, queues, deadline)
             moved = await self._follow(group, filter(is_news, rows))
             if moved:
-                _log.warning("group %s: %s", self.group, _conflict(moved))
+                _log.warning("group %s: %s", self.group, moved_conflict(moved))
 
     async def _fetch_stored(
         self,
@@ -554,6 +561,7 @@ class GroupConsumer(Consumption):
                     await self._commit(group, lost, deadline)
             for queue in lost:
                 self._stored.pop(queue, None)
+            self.moves.forget(lost)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             begun = await self._first_offsets(group, gained, deadline)
@@ -586,14 +594,6 @@ class GroupConsumer(Consumption):
         # Every message of a retry topic is for this group, also if it starts at the end of topics.
         begun |= await self._reads.positions(returned, FIRST, freshness, deadline)
         return {**stored, **begun}
-
-
-def _conflict(moved: Mapping[Queue, int]) -> ConflictError:
-    text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
-    return ConflictError(
-        f"others consumed queues or reset the group while this member was away: {text}; reading "
-        f"goes on there, forget what was made of other messages"
-    )
 
 
 async def _all(stores: Iterable[Awaitable[None]]) -> None:

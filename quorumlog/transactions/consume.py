@@ -12,7 +12,9 @@ from typing import Final, Self, Unpack
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
+from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.known import UNKNOWN, Known
+from quorumlog.consume.moves import moved_conflict
 from quorumlog.consume.reads import ReadCalls, ReadFreshness
 from quorumlog.errors import (
     ConflictError,
@@ -50,11 +52,13 @@ class ConsumeTransaction:
         producer: Producer,
         consumer_group: str,
         stored: Stored,
+        consumers: Sequence[GroupConsumer],
         timeout_ms: int,
     ) -> None:
+        """`stored` is what the client knows of the group, `consumers` its members here."""
         self._groups, self._reads, self._producer = groups, reads, producer
         self._consumer_group = consumer_group
-        self._stored = stored
+        self._stored, self._consumers = stored, consumers
         self._timeout_ms = timeout_ms
         self._entries: list[Entry] = []
         self._consumed: dict[Queue, tuple[int, int]] = {}
@@ -131,9 +135,11 @@ class ConsumeTransaction:
                 await self._send(consumed, deadline)
             else:
                 await self._commit_alone(consumed, deadline)
-        except BaseException:
+        except BaseException as error:
             for queue in self._consumed:
                 self._stored.pop(queue, None)  # The stored offset is unknown now.
+            if isinstance(error, ConflictError):
+                await self._read_again(error)
             raise
         for queue, (_, hi) in self._consumed.items():
             self._stored[queue] = self._stored.get(queue, UNKNOWN)._replace(offset=hi)
@@ -172,14 +178,32 @@ class ConsumeTransaction:
             if any(stored[queue].offset != hi for queue, (_, hi) in self._consumed.items()):
                 raise
 
+    async def _read_again(self, conflict: ConflictError) -> None:
+        """Have the group's consumers here go where the group is, as the caller has to."""
+        try:
+            for consumer in self._consumers:
+                if not consumer.is_closed:
+                    await consumer.moves.read_again(self._consumed)
+        except QuorumlogError as error:
+            conflict.add_note(f"the consumer does not read again from there: {error.message}")
+
     # Stored offsets.
 
     async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
         """Return the offsets to store, each with the one that is expected to be stored now."""
+        offsets_behind = {queue: hi for queue, (_, hi) in self._consumed.items()}
+        for consumer in self._consumers:
+            if held := consumer.moves.held(offsets_behind):
+                raise moved_conflict(held)
         known = self._stored
         unsure = [q for q, (lo, _) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
         if unsure:
-            self._stored.update(await self._fetch_stored(unsure, deadline))
+            found = await self._fetch_stored(unsure, deadline)
+            # What the client knew first is from before the messages were read.
+            moved = {q: one.offset for q, one in found.items() if one.is_moved(known.get(q))}
+            if moved:
+                raise moved_conflict(moved)
+            known.update(found)
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():
             stored, move = self._stored[queue]

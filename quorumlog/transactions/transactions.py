@@ -44,19 +44,21 @@ class Transactions:
         few values of `timeout_ms`: beyond 16 it is the client's.
         """
         timeout_ms = timeout_ms or self._timeout_ms
-        for made in self._made:
-            if isinstance(made, GroupConsumer) and made.group == group and made.auto_commit:
-                raise InvalidRequestError(
-                    f"a consumer of group {group} commits automatically; make it with "
-                    "auto_commit=False"
-                )
+        consumers = [one for one in self._made if isinstance(one, GroupConsumer)]
+        consumers = [one for one in consumers if one.group == group]
+        if any(one.auto_commit for one in consumers):
+            raise InvalidRequestError(
+                f"a consumer of group {group} commits automatically; make it with auto_commit=False"
+            )
         if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
             timeout_ms = self._timeout_ms
         if timeout_ms not in self._sharing:
             options = ProducerOptions(timeout_ms=timeout_ms)
             self._sharing[timeout_ms] = self._made.add(Producer(self._groups, options))
         stored, producer = self.stored_of(group), self._sharing[timeout_ms]
-        return ConsumeTransaction(self._groups, self._reads, producer, group, stored, timeout_ms)
+        return ConsumeTransaction(
+            self._groups, self._reads, producer, group, stored, consumers, timeout_ms
+        )
 
     def stored_of(self, group: str) -> Stored:
         """Return what consuming transactions of a group know to be stored. Its consumers add where

@@ -24,8 +24,8 @@ from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
 from quorumlog.records.unique_keys import UniqueKeys
 from quorumlog.transactions.consume import ConsumeTransaction
-from tests.patience import PATIENCE_S
-from tests.quorumlog.fake_cluster import fake_cluster
+from tests.patience import PATIENCE_S, eventually
+from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 
 class NoShaping:
@@ -37,7 +37,7 @@ class NoShaping:
 def transaction() -> ConsumeTransaction:
     nobody: Any = None
     producer: Any = NoShaping()
-    return ConsumeTransaction(nobody, nobody, producer, "g", {}, 1_000)
+    return ConsumeTransaction(nobody, nobody, producer, "g", {}, [], 1_000)
 
 
 def message(offset: int, *, queue_id: int = 0, group: str = "g0") -> Message:
@@ -189,3 +189,30 @@ async def test_transactions_of_many_times_do_not_make_a_producer_each() -> None:
         for timeout_ms in range(1_000, 1_100):
             client.transaction("g", timeout_ms=timeout_ms)
         assert len(client._made) <= 20
+
+
+@pytest.mark.parametrize("moved_to", [0, 4])
+@pytest.mark.parametrize("is_followed", [False, True])
+async def test_messages_from_before_a_move_are_of_no_transaction(
+    is_followed: bool, moved_to: int
+) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 1
+        await client.producer().send_batch("orders", [b"%d" % i for i in range(10)], queue_id=0)
+        async with client.group_consumer("g", "orders", auto_commit=False) as consumer:
+            old = await consumer.next_batch()
+            assert old is not None
+            cluster.offsets["g", "orders", 0] = moved_to
+            cluster.moved["orders", 0] = 7
+            if is_followed:
+                await eventually(lambda: [*consumer.offsets().values()] == [moved_to], "it goes")
+            for _ in range(2):
+                with pytest.raises(ConflictError):
+                    async with client.transaction("g") as refused:
+                        refused.consumed(old)
+            again = await consumer.next_batch()
+            assert again is not None
+            assert again.first_offset == moved_to
+            async with client.transaction("g") as taken:
+                taken.consumed(again)
+            assert cluster.offsets["g", "orders", 0] == again.next_offset

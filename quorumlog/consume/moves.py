@@ -1,0 +1,84 @@
+"""Queues that others moved under a member of a group, and what its program may still store of them.
+
+Owns which offsets are of messages that were handed out before a move: storing one would undo it, so
+it is refused for as long as the message was not handed out again. Must not know how moves are seen.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.errors import ConflictError
+from quorumlog.records.queues import Queue
+
+
+@dataclass(slots=True)
+class _Moved:
+    offset: int
+    """Where to; reading went on there."""
+    lo: int
+    hi: int
+    """Offsets behind lo and up to hi are of messages that were handed out before."""
+    is_heard: bool
+    """Whether a call of the program has said so, or need not."""
+
+
+class Moves:
+    """The moves of one member's queues."""
+
+    def __init__(
+        self,
+        position: Callable[[Queue], int],
+        read_again: Callable[[Collection[Queue]], Awaitable[None]],
+    ) -> None:
+        """`position` returns the offset behind what was handed out of a queue, and `read_again` has
+        the member read on at the stored offsets."""
+        self._position = position
+        self.read_again: Final = read_again
+        self._moved: dict[Queue, _Moved] = {}
+
+    def note(self, queue: Queue, offset: int, stored: int) -> None:
+        """Note that a queue goes to an offset; so far `stored` was stored, as the member knows."""
+        lo, hi = min(stored, offset), self._position(queue)
+        before, is_heard = self._moved.get(queue), stored == hi  # Then nothing is in hand.
+        if before is not None:
+            lo, hi = min(lo, before.lo), max(hi, before.hi)
+            is_heard = is_heard and before.is_heard
+        if lo < hi:
+            self._moved[queue] = _Moved(offset, lo, hi, is_heard)
+
+    def held(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Return where those queues are of which an offset must not be stored."""
+        found = {}
+        for queue, moved in self._moved.items():
+            offset = offsets.get(queue, moved.lo)
+            is_old = moved.lo < offset <= moved.hi
+            if is_old and not moved.offset <= offset <= self._position(queue):
+                found[queue] = moved.offset
+        return found
+
+    def hear(self) -> dict[Queue, int]:
+        """Have the program hear of all moves so far. Return where those queues are that it has to
+        hear of: it has no message from after the move."""
+        unheard = {
+            queue: moved.offset
+            for queue, moved in self._moved.items()
+            if not moved.is_heard and self._position(queue) == moved.offset
+        }
+        for moved in self._moved.values():
+            moved.is_heard = True
+        return unheard
+
+    def forget(self, queues: Iterable[Queue]) -> None:
+        """Forget queues that the member has lost."""
+        for queue in queues:
+            self._moved.pop(queue, None)
+
+
+def moved_conflict(moved: Mapping[Queue, int]) -> ConflictError:
+    """Return the error about queues that others moved, given with their offsets."""
+    text = ", ".join(f"{queue} is at {offset}" for queue, offset in sorted(moved.items()))
+    return ConflictError(
+        f"others consumed queues or reset the group while this member was away: {text}; reading "
+        f"goes on there, forget what was made of other messages"
+    )
