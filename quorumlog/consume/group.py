@@ -205,10 +205,10 @@ class GroupConsumer(Consumption):
         try:
             await _all(self._commit_processed(group, deadline) for group in groups)
         except ConflictError:
-            self.moves.hear()
+            self.moves.take_unseen()
             raise
-        if unheard := self.moves.hear():
-            raise moved_conflict(unheard)
+        if unseen := self.moves.take_unseen():
+            raise moved_conflict(unseen)
 
     async def commit_offsets(self, offsets: Offsets) -> None:
         """Store these offsets: of each queue the next message to be consumed.

@@ -19,7 +19,7 @@ class _Moved:
     lo: int
     hi: int
     """Offsets behind lo and up to hi are of messages that were handed out before."""
-    is_heard: bool
+    is_seen: bool
     """Whether a call of the program has said so, or need not."""
 
 
@@ -40,12 +40,12 @@ class Moves:
     def note(self, queue: Queue, offset: int, stored: int) -> None:
         """Note that a queue goes to an offset; so far `stored` was stored, as the member knows."""
         lo, hi = min(stored, offset), self._position(queue)
-        before, is_heard = self._moved.get(queue), stored == hi  # Then nothing is in hand.
+        before, is_seen = self._moved.get(queue), stored == hi  # Then nothing is in hand.
         if before is not None:
             lo, hi = min(lo, before.lo), max(hi, before.hi)
-            is_heard = is_heard and before.is_heard
+            is_seen = is_seen and before.is_seen
         if lo < hi:
-            self._moved[queue] = _Moved(offset, lo, hi, is_heard)
+            self._moved[queue] = _Moved(offset, lo, hi, is_seen)
 
     def held(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
         """Return where those queues are of which an offset must not be stored."""
@@ -57,17 +57,17 @@ class Moves:
                 found[queue] = moved.offset
         return found
 
-    def hear(self) -> dict[Queue, int]:
-        """Have the program hear of all moves so far. Return where those queues are that it has to
-        hear of: it has no message from after the move."""
-        unheard = {
+    def take_unseen(self) -> dict[Queue, int]:
+        """Count all moves so far as seen by the program. Return where those queues are of which it
+        does not see the move otherwise: it has no message from after it."""
+        unseen = {
             queue: moved.offset
             for queue, moved in self._moved.items()
-            if not moved.is_heard and self._position(queue) == moved.offset
+            if not moved.is_seen and self._position(queue) == moved.offset
         }
         for moved in self._moved.values():
-            moved.is_heard = True
-        return unheard
+            moved.is_seen = True
+        return unseen
 
     def forget(self, queues: Iterable[Queue]) -> None:
         """Forget queues that the member has lost."""
