@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -112,15 +112,15 @@ class Consumption(NamedTuple):
     consume_type: str
     message_model: str
     consume_from: str
-    version: int
-    """Of the subscription that the client changed last: when it did, by its clock."""
+    versions: Mapping[str, int]
+    """Of each subscription: when the client changed it or its share last, by its clock."""
     subscriptions: Mapping[str, Subscription]
     """By topic; one object for members that joined one behind the other and read the same."""
 
     def is_like(self, other: "Consumption") -> bool:
         """Whether both say the same. A newer version alone says that the client has shared out its
         queues again: it must not make all others do so, too."""
-        return self._replace(version=other.version) == other
+        return self._replace(versions=other.versions) == other
 
     @property
     def filters(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Consumption(NamedTuple):
         return {topic: one.comparable for topic, one in self.subscriptions.items()}
 
 
-_NOTHING: Final = Consumption("", "", "", 0, MappingProxyType({}))
+_NOTHING: Final = Consumption("", "", "", MappingProxyType({}), MappingProxyType({}))
 
 
 @dataclass(slots=True)
@@ -199,8 +199,12 @@ class Group:
     @property
     def newest(self) -> dict[str, Told]:
         """What members read, by topic: where they differ, what was told last."""
-        told = sorted((one.consumption for one in self.connected()), key=attrgetter("version"))
-        return {topic: (s, one.version) for one in told for topic, s in one.subscriptions.items()}
+        found: dict[str, Told] = {}
+        for one in (member.consumption for member in self.connected()):
+            for topic, version in one.versions.items():
+                if topic not in found or found[topic][1] <= version:
+                    found[topic] = one.subscriptions[topic], version
+        return found
 
     def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
@@ -208,10 +212,11 @@ class Group:
         own = self.members.get(client_id)
         if own is not None:
             found = own.consumption.subscriptions.get(topic)
-            return None if found is None else (found, own.consumption.version)
+            return None if found is None else (found, own.consumption.versions[topic])
         reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
         reading = [one for one in reading if one.account.address.what == host] or reading
-        told = [(one.consumption.subscriptions[topic], one.consumption.version) for one in reading]
+        said = (one.consumption for one in reading)
+        told = [(one.subscriptions[topic], one.versions[topic]) for one in said]
         return (
             max(told, key=itemgetter(1)) if len({one.comparable for one, _ in told}) == 1 else None
         )

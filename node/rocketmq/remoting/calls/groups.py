@@ -134,15 +134,16 @@ class GroupCalls(Calls):
         self._asked.add((group, client_id))
         try:
             answered = await member.connection.ask(lambda: question, _ANSWER_S)
-            version, subscriptions = _subscriptions(_running(answered.body), "subscriptionSet")
+            versions, subscriptions = _subscriptions(_running(answered.body), "subscriptionSet")
         except (TimeoutError, ConnectionError, RefusedError) as error:
             _log.debug("a client does not say what it reads", client=client_id, reason=str(error))
             return
         finally:
             self._asked.remove((group, client_id))
         member = self.clients.consumer(group, client_id)  # A heartbeat may have come meanwhile.
-        if member is not None and version > member.consumption.version:
-            new = member.consumption._replace(version=version, subscriptions=subscriptions)
+        known = {} if member is None else member.consumption.versions
+        if member is not None and any(known.get(t, -1) < n for t, n in versions.items()):
+            new = member.consumption._replace(versions=versions, subscriptions=subscriptions)
             self.clients.put(member, (), {group: new})
 
     async def unregister(self, request: Request) -> Answer:
@@ -219,12 +220,17 @@ def _running(body: bytes) -> dict[str, Any]:
     return {"subscriptionSet": rows}
 
 
-def _subscriptions(row: dict[str, Any], name: str) -> tuple[int, dict[str, Subscription]]:
-    """Return the newest version and what is read, by topic. Raises RefusedError."""
-    rows = rows_of(row, name, TOPICS_OF_GROUP_MAX)
-    versions = (one.get("subVersion", 0) for one in rows)
-    newest = max((n for n in versions if type(n) is int and 0 <= n <= INT64_MAX), default=0)
-    return newest, {one.topic: one for one in map(_subscription, rows)}
+def _subscriptions(
+    row: dict[str, Any], name: str
+) -> tuple[dict[str, int], dict[str, Subscription]]:
+    """Return versions and what is read, by topic. Raises RefusedError."""
+    versions, found = dict[str, int](), dict[str, Subscription]()
+    for one in rows_of(row, name, TOPICS_OF_GROUP_MAX):
+        subscription, version = _subscription(one), one.get("subVersion", 0)
+        is_number = type(version) is int and 0 <= version <= INT64_MAX
+        versions[subscription.topic] = version if is_number else 0
+        found[subscription.topic] = subscription
+    return versions, found
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:

@@ -167,8 +167,8 @@ class Pulls(Calls):
                 return self._subscription(request)
             except RefusedError as error:
                 passed_s = time.monotonic() - started_s
-                is_final = error.code is not ResponseCode.SUBSCRIPTION_NOT_LATEST
-                if is_final or passed_s >= _NEWER_S:
+                is_behind = self._may_be_behind(request, error.code)
+                if not is_behind or passed_s >= _NEWER_S:
                     raise
             if passed_s < _HEARTBEAT_S or is_asked:
                 await asyncio.sleep(_LOOK_S)
@@ -176,6 +176,13 @@ class Pulls(Calls):
             is_asked = True
             group = text_of(request.command.ext, "consumerGroup")
             await self._groups.renew(group, request.connection.client_id)
+
+    def _may_be_behind(self, request: Request, code: int) -> bool:
+        """Whether a client may read what its last heartbeat does not say."""
+        if code != ResponseCode.SUBSCRIPTION_NOT_EXIST:
+            return code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        group = text_of(request.command.ext, "consumerGroup")
+        return self._shared.clients.consumer(group, request.connection.client_id) is not None
 
     def _subscription(self, request: Request) -> Subscription:
         """Return what the client reads of a topic. Raises RefusedError."""

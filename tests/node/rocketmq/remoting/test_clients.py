@@ -45,7 +45,8 @@ def end(known: Clients, *gone: Member) -> None:
 
 def reads(*topics: str, expression: str = "*", version: int = 1) -> Consumption:
     told = {topic: Subscription(topic, expression, False) for topic in topics}
-    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", version, told)
+    versions = dict.fromkeys(told, version)
+    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", versions, told)
 
 
 @pytest.mark.parametrize("limit", [Limit("members", 24), Limit("members", size_bytes_max=16_000)])
@@ -154,4 +155,4 @@ def test_members_that_read_the_same_share_what_they_told() -> None:
         known.put(member(accounts.open(HERE), str(version)), [], {"c": reads("t", version=version)})
     rows = known.consumers["c"].members.values()
     assert len({id(one.consumption.subscriptions) for one in rows}) == 1
-    assert [one.consumption.version for one in rows] == [*range(99)]
+    assert [one.consumption.versions["t"] for one in rows] == [*range(99)]

@@ -265,7 +265,7 @@ def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
         members = [(f"o{number}", other) for number in range(other_count)]
         for client_id, connection in [*members, ("mine", one)]:
             member = Member(client_id, connection, ACCOUNT, "JAVA", 1, 0.0, 0)
-            clients.put(member, ["makers"], {"readers": Consumption("", "", "", 0, {})})
+            clients.put(member, ["makers"], {"readers": Consumption("", "", "", {}, {})})
         assert lines_of(partial(clients.producer, "mine")) < 10
         one.connection = SimpleNamespace(is_ended=True)
         counts.append(lines_of(partial(list, clients.on_closed(one))))

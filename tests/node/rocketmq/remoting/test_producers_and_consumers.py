@@ -252,3 +252,11 @@ async def test_a_client_is_asked_for_a_newer_subscription(tmp_path: Path) -> Non
         for pull in pulls:
             assert decode_message((await pull).body).body == b"two"
         assert client.told.empty(), "once for all pulls"
+
+        bills = {"sysFlag": "0", "subVersion": "8", "topic": "bills"}
+        await client.pull(0, 0, ext=fields)  # Of this topic nothing is newer.
+        other = asyncio.create_task(client.pull(0, 0, ext=bills))
+        new = read.replace(b"orders", b"bills").replace(b"7", b"8")
+        asked = await question(client)
+        client.answer(asked, body=b'{"subscriptionSet":[' + read + b"," + new + b"]}")
+        assert (await other).code == 17, "the topic is not there"
