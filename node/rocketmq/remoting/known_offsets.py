@@ -21,6 +21,8 @@ class Target(NamedTuple):
 
     offset: int
     move: int
+    is_asked: bool
+    """Whether the client asked for it; else a pull was told, and what it stores may be older."""
 
 
 class Known(NamedTuple):
