@@ -5,13 +5,14 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from node.broker.groups.member import MemberKind
-from node.errors.common import NodeError
+from node.errors.common import BusyError, NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets, Target
@@ -170,13 +171,17 @@ class OffsetCalls(Calls):
             target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]), is_asked=False)
             # Else this node's state lags.
             is_new = MOVED in answer.ext or (is_behind and target.offset != known.offset)
-            self._note(request, Known(known.offset, known.move, target if is_new else None))
-            return answer if is_new else None
+            if is_new:  # Without room it is refused: else it would be told for ever.
+                told = known._replace(target=target, is_behind=False)
+                self.known.note(request.connection, self._key(request), told)
+                return answer
+            self._note(request, Known(known.offset, known.move))
+            return None
         return answer
 
     def _keeps_own_offsets(self, request: Request) -> bool:
         """Whether a client is a broadcasting consumer; one without a heartbeat over its connection
-        is taken for what all others of its group here are."""
+        counts as what all others of its group here are."""
         group, clients = text_of(request.command.ext, "consumerGroup"), self._shared.clients
         own = clients.consumer(group, request.connection.client_id)
         members = [own] if own is not None else [*clients.members((True, group)).values()]
@@ -193,7 +198,7 @@ class OffsetCalls(Calls):
             reason = answer.remark or ""
         except (NodeError, RefusedError) as error:
             reason = str(error)
-        if reason:  # The pull is right all the same; the next connection is told once more.
+        if reason:  # The pull is right all the same; the next connection hears it once more.
             _log.debug("that a move is followed is not noted", reason=reason)
 
     def _known(self, request: Request) -> Known:
@@ -203,7 +208,9 @@ class OffsetCalls(Calls):
         return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
 
     def _note(self, request: Request, known: Known) -> None:
-        self.known.note(request.connection, self._key(request), known)
+        """Remember what a client knows; without room it is forgotten, and cannot go back."""
+        with suppress(BusyError):
+            self.known.note(request.connection, self._key(request), known)
 
     async def _store(self, request: Request) -> Answer:
         """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that

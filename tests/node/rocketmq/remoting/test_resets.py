@@ -9,6 +9,7 @@ import pytest
 
 from node.errors.common import LimitReachedError
 from node.errors.transactions import OffsetConflictError
+from node.runtime.accounts import Kind, Limit
 from node.state.state import State
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
@@ -139,6 +140,17 @@ async def test_a_pull_goes_on_where_following_cannot_be_noted(
         again = await leader.client()
         assert [(await again.pull(0, at)).code for at in (7, 2)] == [MOVED, 0]
         assert (await (await leader.client()).pull(0, 7)).code == 0
+
+
+async def test_one_that_there_is_no_room_to_know_of_is_refused(tmp_path: Path) -> None:
+    async with pair_at(tmp_path, {Kind.ROWS: Limit("rows in memory", 1)}) as (leader, follower):
+        await leader.node.append(0, 40)
+        await by_tool(leader, 2)
+        follower.node.machine.state.apply_command(commit("readers", ("orders", 0, 2)), 1)
+        await stored(follower)  # Takes the room.
+        told = await (await follower.client()).pull(0, 7)
+        assert (told.code, told.ext) == (14, {})
+        assert "rows in memory" in str(told.remark)
 
 
 @pytest.mark.parametrize("node", [0, 1])
