@@ -7,7 +7,6 @@ asks for it, or pulls where it was told that others had moved it. Must not know 
 
 from typing import Final, NamedTuple
 
-from node.errors.common import BusyError
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.runtime.accounts import Kind, row_size_bytes
 
@@ -21,6 +20,8 @@ class Target(NamedTuple):
 
     offset: int
     move: int
+    is_asked: bool
+    """Whether the client asked for it; else a pull was told, and what it stores may be older."""
 
 
 class Known(NamedTuple):
@@ -47,16 +48,12 @@ class KnownOffsets:
         return self._of_connection.get(connection, {}).get(key, Known())
 
     def note(self, connection: RemotingConnection, key: Key, known: Known) -> None:
-        """Remember what a client knows. Its account pays for it; without room it is forgotten, and
-        the client cannot go back."""
+        """Remember what a client knows. Its account pays for it. Raises BusyError."""
         if connection.connection.is_ended:
             return
         rows = self._of_connection.setdefault(connection, {})
         if key not in rows:
-            try:
-                connection.connection.account.take(Kind.ROWS, row_size_bytes(*key[:2]))
-            except BusyError:
-                return
+            connection.connection.account.take(Kind.ROWS, row_size_bytes(*key[:2]))
         rows[key] = known
 
     def on_closed(self, connection: RemotingConnection) -> None:

@@ -5,16 +5,21 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
+from node.broker.groups.member import MemberKind
+from node.errors.common import BusyError, NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets, Target
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import KNOWN, MOVE, MOVED
+from node.rocketmq.remoting.protocol.marks import KNOWN, MOVE, MOVED, TOLD
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.moved_offsets import Move, MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
@@ -22,6 +27,7 @@ from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest,
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
 
 _UPPER: Final = "UPPER"
+_log: Final = structlog.get_logger(component="remoting")
 
 
 class OffsetCalls(Calls):
@@ -94,10 +100,10 @@ class OffsetCalls(Calls):
         answer = await self._ask(request, known, self._fetch)
         if answer.code != ResponseCode.SUCCESS:
             return answer
-        target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]))
+        offset, move = int(answer.ext["offset"]), int(answer.ext[MOVE])
         # A member may ask for it without going there.
-        is_moved = MOVED in answer.ext
-        self._note(request, known._replace(target=target) if is_moved else Known(*target))
+        moved = known._replace(target=Target(offset, move, is_asked=True))
+        self._note(request, moved if MOVED in answer.ext else Known(offset, move))
         return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
@@ -140,6 +146,8 @@ class OffsetCalls(Calls):
         ext = request.command.ext | {KNOWN: str(known.offset)}
         if known.move is not None:
             ext |= {MOVE: str(known.move)}
+        if known.target is not None and known.target.is_asked:
+            ext |= {TOLD: str(known.target.move)}
         request = request._replace(command=replace(request.command, ext=ext))
         return await self._shared.ask_leader(request, answer)
 
@@ -148,22 +156,50 @@ class OffsetCalls(Calls):
         this node's state or the leader's answer to a commit says; None: it may read where it is."""
         known = self._known(request)
         at = int_of(request.command.ext, "queueOffset")
-        if known.target is not None and known.target.offset == at:
-            self._note(request, Known(*known.target))
-            return None
         move = self._context.state.table(MovedOffsetsTable).of(*self._key(request))
         is_behind = known.is_behind or known.target is not None
         if not is_behind and (move is None or not move.is_news(known.move)):
             return None
+        if self._keeps_own_offsets(request):
+            return None
+        if known.target is not None and known.target.offset == at:
+            await self._follow(request, Known(at, known.target.move))
+            return None
         asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
         answer = await self._ask(request._replace(command=asked), known, self._fetch)
         if answer.code == ResponseCode.SUCCESS:
-            target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]))
+            target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]), is_asked=False)
             # Else this node's state lags.
             is_new = MOVED in answer.ext or (is_behind and target.offset != known.offset)
-            self._note(request, Known(known.offset, known.move, target if is_new else None))
-            return answer if is_new else None
+            if is_new:  # Without room it is refused: else it would be told for ever.
+                told = known._replace(target=target, is_behind=False)
+                self.known.note(request.connection, self._key(request), told)
+                return answer
+            self._note(request, Known(known.offset, known.move))
+            return None
         return answer
+
+    def _keeps_own_offsets(self, request: Request) -> bool:
+        """Whether a client is a broadcasting consumer; one without a heartbeat over its connection
+        counts as what all others of its group here are."""
+        group, clients = text_of(request.command.ext, "consumerGroup"), self._shared.clients
+        own = clients.consumer(group, request.connection.client_id)
+        members = [own] if own is not None else [*clients.members((True, group)).values()]
+        return bool(members) and all(one.kind is MemberKind.BROADCASTING for one in members)
+
+    async def _follow(self, request: Request, known: Known) -> None:
+        """Have the leader note that a client went where its group was moved: one that never commits
+        would be told again over each connection."""
+        self._note(request, known)
+        ext = request.command.ext | {"commitOffset": str(known.offset)}
+        command = replace(request.command, code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
+        try:
+            answer = await self._ask(request._replace(command=command), known, self._store)
+            reason = answer.remark or ""
+        except (NodeError, RefusedError) as error:
+            reason = str(error)
+        if reason:  # The pull is right all the same; the next connection hears it once more.
+            _log.debug("that a move is followed is not noted", reason=reason)
 
     def _known(self, request: Request) -> Known:
         return self.known.of(request.connection, self._key(request))
@@ -172,7 +208,9 @@ class OffsetCalls(Calls):
         return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
 
     def _note(self, request: Request, known: Known) -> None:
-        self.known.note(request.connection, self._key(request), known)
+        """Remember what a client knows; without room it is forgotten, and cannot go back."""
+        with suppress(BusyError):
+            self.known.note(request.connection, self._key(request), known)
 
     async def _store(self, request: Request) -> Answer:
         """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that
@@ -189,17 +227,21 @@ class OffsetCalls(Calls):
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)
         is_news = move is not None and move.is_news(followed)
-        if stored == offset:
+        is_told = move is not None and ext.get(TOLD) == str(move.number)
+        if stored is not None and is_told and self._has_no_members(group):
+            row.newest_known, row.move, is_news = stored, int(ext[TOLD]), False
+        if stored == offset and (is_news or move is None or move.is_followed):
             return Answer(ext={} if is_news else {MOVE: _number(move)})
         if is_news:
             why = "where it was moved; go on there, or have a tool reset the group"
-        elif stored is not None and offset < stored:  # Rarely: all members may be looked at.
-            members, now_ms = self._broker.group_members, self._context.clock_ms()
-            reader = members.reader_of(group, now_ms).get((topic, queue_id))
+        elif stored is not None and offset < stored and offset != row.newest_known:
+            # Rarely: all members may be looked at. What a client repeats does not go back.
+            now_ms = self._context.clock_ms()
+            reader = self._broker.group_members.reader_of(group, now_ms).get((topic, queue_id))
             if reader is not None:  # Of another protocol.
                 row.newest_known = 0
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
-            elif not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms):
+            elif self._has_no_members(group):
                 row.newest_known = stored  # Without members it may be a tool's.
         asked = CommitOffsetsRequest(group=group, offsets=[row])
         response = await self._broker.groups.commit_offsets(asked)
@@ -212,6 +254,10 @@ class OffsetCalls(Calls):
             ext = _moved(is_news or moved.offset < row.newest_known)
             return Answer(ResponseCode.SYSTEM_ERROR, ext, remark=text)
         return Answer(ext={MOVE: _number(move)})
+
+    def _has_no_members(self, group: str) -> bool:
+        members, now_ms = self._broker.group_members, self._context.clock_ms()
+        return not members.clients_of(group, now_ms) and not members.unsettled_ms(now_ms)
 
 
 def _followed(request: Request) -> int | None:

@@ -18,9 +18,12 @@ KNOWN: Final = "__QL_KNOWN"
 MOVE: Final = "__QL_MOVE"
 """Ext field of a commit and of answers about a group's offset: number of the last move that the
 client has followed, or that the leader knows."""
+TOLD: Final = "__QL_TOLD"
+"""Ext field of a commit: number of the move that its client was told of when it asked for the
+group's offset."""
 MOVED: Final = "__QL_MOVED"
 """Ext field of an answer to a commit: its client has to go where others moved the group."""
-ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, MOVE})
+ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, MOVE, TOLD})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""

@@ -192,7 +192,12 @@ class ClassicClient:
         return await self.ask(PULL, fields | (ext or {}))
 
     async def heartbeat(
-        self, client_id: str, group: str = "readers", *topics: str, tags: str = "*"
+        self,
+        client_id: str,
+        group: str = "readers",
+        *topics: str,
+        tags: str = "*",
+        model: str = "CLUSTERING",
     ) -> Heard:
         """Register as a consumer of topics, of orders without any."""
         subscriptions = [
@@ -210,7 +215,7 @@ class ClassicClient:
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
+            "messageModel": model,
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "unitMode": False,
             "subscriptionDataSet": subscriptions,

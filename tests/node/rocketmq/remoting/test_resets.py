@@ -1,18 +1,23 @@
 """A reset holds until a consumer follows it, whoever resets, where to, and wherever it reads."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
+from node.errors.common import LimitReachedError
 from node.errors.transactions import OffsetConflictError
+from node.runtime.accounts import Kind, Limit
 from node.state.state import State
 from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
-from tests.node.rocketmq.remoting.clients import COMMIT, GET_OFFSET, RESET, Gateway
+from tests.node.rocketmq.remoting.clients import COMMIT, GET_OFFSET, RESET, Gateway, gateway_at
 from tests.node.rocketmq.remoting.test_forwarding import QUEUE, pair_at
+from tests.patience import eventually
 
 MOVED = 21
 
@@ -29,6 +34,11 @@ async def store(
 async def by_tool(gateway: Gateway, offset: int) -> None:
     ext = QUEUE | {"group": "readers", "timestamp": "0", "offset": str(offset), "isForce": "true"}
     assert (await (await gateway.client()).ask(RESET, ext)).code == 0
+
+
+def is_empty(gateway: Gateway) -> bool:
+    broker = gateway.node.broker
+    return not broker.group_members.clients_of("readers", broker.context.clock_ms())
 
 
 async def stored(gateway: Gateway) -> str:
@@ -82,6 +92,84 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
             assert await stored(leader) == str(moved_to + 1)
             assert (await client.pull(0, moved_to + 1)).code != MOVED
             assert (await (await leader.client()).pull(0, 10)).code != MOVED, "one that comes later"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+async def test_one_that_never_commits_is_told_once(tmp_path: Path, node: int) -> None:
+    """And one that keeps its own offsets never, whatever it reads and over which connection."""
+    async with pair_at(tmp_path) as pair:
+        await pair[0].node.append(0, 40)
+        await store(pair[0], 5, known=-1)
+        await by_tool(pair[0], 2)
+        pair[1].node.machine.state.apply_command(commit("readers", ("orders", 0, 2)), 1)
+        for _ in range(2):
+            own = await pair[node].client()
+            await own.heartbeat("b@1", model="BROADCASTING")
+            assert [(await own.pull(0, at)).code for at in (7, 2, 7)] == [0, 0, 0]
+            assert (await (await pair[node].client()).pull(0, 7)).code == 0, "no heartbeat yet"
+        await own.close()
+        reader, late = await pair[node].client(), await pair[0].client()
+        await reader.heartbeat("a@1")
+        assert (await late.ask(COMMIT, QUEUE | {"commitOffset": "7"})).code == 1, "not followed"
+        for client in (reader, late):
+            assert (await client.pull(0, 7)).ext["nextBeginOffset"] == "2"
+        assert (await late.ask(COMMIT, QUEUE | {"commitOffset": "7"})).code == 1, "only told"
+        assert (await reader.pull(0, 2)).code == 0
+        again = await pair[node].client()
+        assert (await again.pull(0, 7)).code == 0
+        await reader.close()
+        await eventually(partial(is_empty, pair[0]))
+        assert (await again.ask(COMMIT, QUEUE | {"commitOffset": "8"})).code == 0
+        assert (await late.pull(0, 2)).code == 0
+        assert await stored(pair[0]) == "8", "one that goes there late takes nobody back"
+
+
+async def test_a_pull_goes_on_where_following_cannot_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair_at(tmp_path) as (leader, _):
+        await leader.node.append(0, 40)
+        await by_tool(leader, 2)
+        with monkeypatch.context() as patched:
+            full = AsyncMock(side_effect=LimitReachedError("offsets", 2, 1))
+            patched.setattr(leader.node.broker.groups, "commit_offsets", full)
+            client = await leader.client()
+            assert [(await client.pull(0, at)).code for at in (7, 2, 7)] == [MOVED, 0, 0]
+            full.assert_awaited_once()
+        again = await leader.client()
+        assert [(await again.pull(0, at)).code for at in (7, 2)] == [MOVED, 0]
+        assert (await (await leader.client()).pull(0, 7)).code == 0
+
+
+async def test_one_that_there_is_no_room_to_know_of_is_refused(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, held={Kind.ROWS: Limit("rows in memory", 1)}) as leader:
+        await leader.node.append(0, 40)
+        await by_tool(leader, 2)
+        await stored(leader)  # Takes the room.
+        told = await (await leader.client()).pull(0, 7)
+        assert (told.code, "rows in memory" in str(told.remark)) == (14, True)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("offset", [2, 7])
+async def test_without_members_who_asks_may_store(tmp_path: Path, node: int, offset: int) -> None:
+    async with pair_at(tmp_path) as pair:
+        await pair[0].node.append(0, 40)
+        await store(pair[0], 5, known=-1)
+        await by_tool(pair[0], 2)
+        tool, member = await pair[node].client(), await pair[0].client()
+        there, beyond = QUEUE | {"commitOffset": str(offset)}, QUEUE | {"commitOffset": "8"}
+        for _ in range(2):  # A consumer that a pull told stores what it read before.
+            assert (await tool.ask(COMMIT, beyond)).code == 1, "it did not ask"
+            assert (await tool.pull(0, 7)).code == MOVED
+        assert (await tool.ask(GET_OFFSET, QUEUE)).ext == {"offset": "2"}
+        await member.heartbeat("a@1")
+        assert (await tool.ask(COMMIT, beyond)).code == 1, "members go there first"
+        await member.close()
+        await eventually(partial(is_empty, pair[0]))
+        assert (await tool.ask(COMMIT, there)).code == 0
+        assert (await tool.ask(COMMIT, beyond)).code == 0
+        assert await stored(pair[0]) == "8"
 
 
 async def test_a_connection_whose_offset_others_moved_is_told(tmp_path: Path) -> None:
