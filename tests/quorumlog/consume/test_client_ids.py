@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
-from tests.patience import PATIENCE_S
+from quorumlog.consume import pop
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.consume.test_pop import FakeBroker, consumer_of
 from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
 
 CODE = "node.client_id_in_use"
 REFUSALS = pytest.mark.parametrize(
-    ("left_ms", "is_let_in"), [([9], True), ([9, 9], False), ([60_000], False)]
+    ("left_ms", "is_let_in"), [([9_000] * 3, True), ([9] * 99, False), ([60_000], False)]
 )
 
 
@@ -64,3 +65,35 @@ async def test_a_consumer_that_pops_does_the_same(left_ms: list[int], is_let_in:
     await first_message(lambda: consumer.receive(1), is_let_in=is_let_in)
     await consumer.close()
     assert len(instances - {0}) == 1
+
+
+async def test_a_consumer_that_pops_says_whether_a_leader_let_it_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was refused and asks no more holds its client id by no heartbeats."""
+    monkeypatch.setattr(pop, "_HEARTBEAT_S", 0.001)
+    told: list[tuple[int, bool]] = []
+
+    class Broker(FakeBroker):
+        async def Heartbeat(self, request: Any) -> Any:  # noqa: N802
+            told.append((request.instance, request.is_new))
+            return await super().Heartbeat(request)
+
+        async def Receive(self, request: Any) -> Any:  # noqa: N802
+            told.append((request.instance, request.is_new))
+            if request.instance != told[0][0]:
+                raise errors.ClientIdInUseError("in use", retry_after_ms=60_000)
+            return await super().Receive(request)
+
+    broker = Broker(orders="xy")
+    live, second = consumer_of(broker), consumer_of(broker)
+    await live.receive(1)
+    await first_message(lambda: second.receive(1), is_let_in=False)
+    count = len(told)
+    await eventually(lambda: len(told) > count + 3, "heartbeats")
+    await live.receive(1)
+    assert {*told[count:]} == {(told[0][0], False)}
+    assert all(is_new for instance, is_new in told if instance != told[0][0])
+    assert told[0][1]
+    await live.close()
+    await second.close()
