@@ -11,6 +11,8 @@ from quorumlog.consume import pop
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.consume.test_pop import FakeBroker, consumer_of
 from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
+from tests.quorumlog.fake_groups import connect as connect_all
+from tests.quorumlog.fake_groups import fake_groups
 
 CODE = "node.client_id_in_use"
 REFUSALS = pytest.mark.parametrize(
@@ -97,3 +99,27 @@ async def test_a_consumer_that_pops_says_whether_a_leader_let_it_in(
     assert told[0][1]
     await live.close()
     await second.close()
+
+
+async def test_a_member_without_a_share_was_let_in_by_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is new where its topic comes later, and tries again while its client id is in use."""
+    monkeypatch.setattr("quorumlog.consume.membership.ABSENT_MS", 20)
+    told, left, answer = dict[str, list[bool]](), [9_000], Node.Heartbeat
+
+    async def hear(self: Node, request: Any, context: Any) -> Any:
+        name = self.cluster.group
+        told.setdefault(name, []).append(request.is_new)
+        if left and name == "g1":
+            await abort(context, error(CODE, retry_after_ms=left.pop()))
+        return await answer(self, request, context)
+
+    monkeypatch.setattr(Node, "Heartbeat", hear)
+    async with fake_groups("g0", "g1") as groups, connect_all(groups) as client:
+        del groups["g1"].topics["orders"]
+        async with client.group_consumer("g", "orders", client_id="c"):
+            assert told.keys() == {"g0"}
+            groups["g1"].topics["orders"] = 4
+            await eventually(lambda: len(told.get("g1", ())) > 1, "the topic")
+    assert told["g1"][:2] == [True, True]
