@@ -1,16 +1,17 @@
 """QuorumLog: a message log that acknowledges a message once a quorum holds it.
 
-Users import this package: the client. It imports no server code (store, raft, node). Names are
-loaded when they are first used, so that `import quorumlog` does not wait for gRPC.
+Users import this package: the client. It imports no server code (store, raft, node). Names but
+errors are loaded when they are first used, so that `import quorumlog` does not wait for gRPC.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from quorumlog import errors
 from quorumlog.version import __version__
 
 if TYPE_CHECKING:
-    from quorumlog import errors, sync, testing
+    from quorumlog import sync, testing
     from quorumlog.admin.admin import Admin
     from quorumlog.client import Client, connect
     from quorumlog.cluster.routes import Route, TopicRoute
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from quorumlog.consume.group import GroupConsumer
     from quorumlog.consume.pop import PopConsumer, PopMessage
     from quorumlog.consume.reads import QueueOffsets
-    from quorumlog.errors import Outcome, QuorumlogError
+    from quorumlog.errors import *  # noqa: F403 - as `_ERRORS`.
     from quorumlog.produce.delivery import Delivery
     from quorumlog.produce.producer import Producer, ProducerStats
     from quorumlog.records.message import Message, MessageBatch, OutgoingMessage
@@ -37,8 +38,6 @@ _MODULE_OF = {
     "PullConsumer": "consume.consumer",
     "Delivery": "produce.delivery",
     "Receipt": "records.receipt",
-    "Outcome": "errors",
-    "QuorumlogError": "errors",
     "GroupConsumer": "consume.group",
     "Message": "records.message",
     "MessageBatch": "records.message",
@@ -61,7 +60,14 @@ _MODULE_OF = {
     "Transaction": "transactions.producer",
     "TransactionalProducer": "transactions.producer",
 }
-_MODULES = ("errors", "sync", "testing")
+_MODULES = ("sync", "testing")
+_ERRORS = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and found.__module__ == errors.__name__
+}
+"""Every class of `errors`, which loads no gRPC."""
+globals().update(_ERRORS)
 
 __all__ = [
     "Admin",
@@ -76,7 +82,6 @@ __all__ = [
     "GroupConsumer",
     "Message",
     "MessageBatch",
-    "Outcome",
     "OutgoingMessage",
     "PopConsumer",
     "PopMessage",
@@ -86,7 +91,6 @@ __all__ = [
     "PullConsumer",
     "Queue",
     "QueueOffsets",
-    "QuorumlogError",
     "Receipt",
     "Route",
     "TopicRoute",
@@ -98,6 +102,7 @@ __all__ = [
     "sync",
     "testing",
 ]
+__all__ += list(_ERRORS)
 
 
 def __getattr__(name: str) -> Any:

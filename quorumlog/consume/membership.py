@@ -6,7 +6,6 @@ reach a group gets no queues there, and keeps those it has elsewhere. So groups 
 be seen by some members and not by others, and still every queue has a reader.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -45,16 +44,22 @@ def warn_once(warned: set[str], texts: Iterable[str]) -> None:
 
 
 async def let_in(call: Callable[[], Awaitable[Any]], deadline: Deadline) -> Any:
-    """Make the call of a member. Where its client id is in use it is made again after the session
-    of that consumer: one that crashed is followed by this one. Raises ClientIdInUseError."""
-    try:
-        return await call()
-    except ClientIdInUseError as error:
-        pause_s = (error.retry_after_ms + HEARTBEAT_MS_MIN) / 1000
-        if pause_s > deadline.remaining_s:
-            raise
-        await asyncio.sleep(pause_s)
-    return await call()
+    """Make the call of a member. Where its client id is in use it is made again until the session
+    of that consumer is over: one that closes or crashed is followed by this one. Raises
+    ClientIdInUseError."""
+    backoff: Backoff | None = None
+    while True:
+        try:
+            return await call()
+        except ClientIdInUseError as error:
+            if backoff is None:
+                rest_ms = error.retry_after_ms + HEARTBEAT_MS_MIN
+                if rest_ms > deadline.remaining_ms:
+                    raise
+                backoff = Backoff(Deadline(rest_ms))
+            if backoff.deadline.has_passed:
+                raise
+        await backoff.pause()
 
 
 def new_instance() -> int:
@@ -96,6 +101,8 @@ class Membership:
         self.is_joined = False
         self.is_known = False
         """Whether the broker group may count this client as a member."""
+        self._is_let_in = False
+        """Whether a leader let it in: it has joined also where no topic is there to share."""
         self.moved: Sequence[consumer_pb2.GroupOffset] = ()
         """Queues of the last heartbeat in which the group was moved, with the last move."""
         self._readers: dict[str, list[str]] = {}
@@ -189,7 +196,7 @@ class Membership:
             strategy=strategy_name(own.strategy),
             tags=own.tags,
             sql=own.sql,
-            is_new=not self.is_joined,
+            is_new=not self._is_let_in,
             instance=own.instance,
         )
         self.is_known = True
@@ -197,7 +204,8 @@ class Membership:
         async def beat() -> Any:
             return await self.call("Heartbeat", request, deadline)
 
-        response = await (beat() if self.is_joined else let_in(beat, deadline))
+        response = await (beat() if self._is_let_in else let_in(beat, deadline))
+        self._is_let_in = True
         self.members = tuple(response.client_ids)
         self._readers = {
             row.topic: [self.members[i] for i in row.members] for row in response.readers

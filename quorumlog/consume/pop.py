@@ -22,6 +22,7 @@ from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.membership import AWAY_MS, let_in, new_instance, warn_once
 from quorumlog.errors import (
+    ClientIdInUseError,
     ClosedError,
     InvalidRequestError,
     QuorumlogError,
@@ -129,6 +130,8 @@ class PopConsumer:
         self._unanswered: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         """Names of calls that brought no message, by topic and broker group: the next calls use
         them, and get the messages that may have been taken under them."""
+        self._let_in = set[str]()
+        """Broker groups whose leader let it in, and did not refuse it since."""
         self._turn = 0
         self._warned: set[str] = set()
         self._ready: list[PopMessage] = []
@@ -254,12 +257,17 @@ class PopConsumer:
         response = pop_pb2.ReceiveResponse()
 
         async def ask() -> Any:
+            request.is_new = group.name not in self._let_in
             return await group.calls.leader(
                 "pop", "Receive", request, deadline, is_repeatable=True, wait_ms=wait_ms
             )
 
         try:
             response = await let_in(ask, deadline)
+            self._let_in.add(group.name)
+        except ClientIdInUseError:
+            self._let_in.discard(group.name)
+            raise
         finally:
             if not response.deliveries:
                 unanswered.append(attempt_id)
@@ -274,32 +282,45 @@ class PopConsumer:
         """Stay a member while the program works on messages, however long."""
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            request = consumer_pb2.HeartbeatRequest(
-                group=self.group,
-                client_id=self.client_id,
-                topics=self.topics,
-                cluster_id=self._groups.cluster_id,
-                tags=self._options.tags,
-                sql=self._options.sql,
-                is_popping=True,
-                instance=self._instance,
-            )
-            await asyncio.gather(*(self._tell(name, "Heartbeat", request) for name in self._asked))
+            # One that was refused, and does not ask again, holds no client id.
+            asked = self._asked if self._polls else self._let_in.intersection(self._asked)
+            await asyncio.gather(*map(self._beat, asked))
+
+    async def _beat(self, name: str) -> None:
+        request = consumer_pb2.HeartbeatRequest(
+            group=self.group,
+            client_id=self.client_id,
+            topics=self.topics,
+            cluster_id=self._groups.cluster_id,
+            tags=self._options.tags,
+            sql=self._options.sql,
+            is_new=name not in self._let_in,
+            is_popping=True,
+            instance=self._instance,
+        )
+        if await self._tell(name, "Heartbeat", request):
+            self._let_in.add(name)
 
     @property
     def _asked(self) -> list[str]:
         """The broker groups that this consumer is a member at."""
         return sorted({name for _, name in self._unanswered})
 
-    async def _tell(self, name: str, method: str, request: Any) -> None:
+    async def _tell(self, name: str, method: str, request: Any) -> bool:
+        """Tell a broker group; return whether its leader took it."""
         try:
             group = self._groups.get(name)
-            if not group.is_away:  # Its session ends there.
-                await group.calls.leader(
-                    "consumer", method, request, Deadline(AWAY_MS), is_repeatable=True
-                )
+            if group.is_away:  # Its session ends there.
+                return False
+            await group.calls.leader(
+                "consumer", method, request, Deadline(AWAY_MS), is_repeatable=True
+            )
+            return True
+        except ClientIdInUseError:
+            self._let_in.discard(name)
         except QuorumlogError:
             pass  # The next receive raises what matters; a session ends without heartbeats.
+        return False
 
     def __aiter__(self) -> Self:
         return self

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16quorumlog/v1/pop.proto\x12\x0cquorumlog.v1\"\xe7\x02\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x11\n\tmax_count\x18\x04 \x01(\r\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x0f\n\x07is_fifo\x18\x08 \x01(\x08\x12\x12\n\nattempt_id\x18\t \x01(\t\x12\x31\n\x05start\x18\n \x01(\x0e\x32\".quorumlog.v1.ReceiveRequest.Start\x12\x12\n\ncluster_id\x18\x0b \x01(\t\x12\x0b\n\x03sql\x18\x0c \x01(\t\x12\x16\n\x0eis_one_of_each\x18\r \x01(\x08\x12\x11\n\tclient_id\x18\x0e \x01(\t\x12\x10\n\x08instance\x18\x14 \x01(\x06\"\'\n\x05Start\x12\x0f\n\x0bSTART_FIRST\x10\x00\x12\r\n\tSTART_END\x10\x01\"\xa8\x01\n\x0fReceiveResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12*\n\ndeliveries\x18\x02 \x03(\x0b\x32\x16.quorumlog.v1.Delivery\x12\x17\n\x0fvisible_unix_ms\x18\x03 \x01(\x04\x12\x13\n\x0bnow_unix_ms\x18\x04 \x01(\x04\x12\x18\n\x10\x66ull_queue_count\x18\x05 \x01(\r\x12\x10\n\x08warnings\x18\x06 \x03(\t\"2\n\x08\x44\x65livery\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65livery_count\x18\x02 \x01(\r\"O\n\nAckRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0f\n\x07handles\x18\x03 \x03(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"$\n\x0b\x41\x63kResponse\x12\x15\n\rstale_handles\x18\x01 \x03(\t\"p\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x04 \x01(\r\x12\x12\n\ncluster_id\x18\x05 \x01(\t\"B\n\x17\x43hangeInvisibleResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x17\n\x0fvisible_unix_ms\x18\x02 \x01(\x04\"Q\n\rGiveUpRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"\x10\n\x0eGiveUpResponse\"#\n\x12\x44\x65scribePopRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\xe1\x01\n\x08PopQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x17\n\x0fin_flight_count\x18\x05 \x01(\r\x12\x15\n\rwaiting_count\x18\x06 \x01(\r\x12\x1a\n\x12\x64\x65livery_count_max\x18\x07 \x01(\r\x12\x1d\n\x15\x66irst_visible_unix_ms\x18\x08 \x01(\x04\x12\x0f\n\x07is_full\x18\t \x01(\x08\x12\x13\n\x0bheld_reason\x18\n \x01(\t\"h\n\x13\x44\x65scribePopResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.quorumlog.v1.PopQueue\x12\x13\n\x0bnow_unix_ms\x18\x02 \x01(\x04\x12\x14\n\x0cparked_count\x18\x03 \x01(\r\"\xf3\x02\n\x07PopTake\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x06\x12\x17\n\x0fvisible_unix_ms\x18\x04 \x01(\x06\x12\x12\n\nattempt_id\x18\x05 \x01(\t\x12+\n\x06queues\x18\x06 \x03(\x0b\x32\x1b.quorumlog.v1.PopTake.Queue\x1a\xdb\x01\n\x05Queue\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x17\n\x0f\x65xpected_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x16\n\x0emessage_groups\x18\x05 \x03(\x07\x12\x17\n\x0fwaiting_offsets\x18\x06 \x03(\x03\x12\x1e\n\x16waiting_message_groups\x18\x07 \x03(\x07\x12\x15\n\ragain_offsets\x18\x08 \x03(\x03\x12\x19\n\x11\x61gain_generations\x18\t \x03(\x06\"b\n\tPopSettle\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x13\n\x0bgenerations\x18\x05 \x03(\x06\"y\n\x07PopHide\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x13\n\x0bgenerations\x18\x05 \x03(\x06\x12\x17\n\x0fvisible_unix_ms\x18\x06 \x01(\x06\x32\x89\x03\n\nPopService\x12\x46\n\x07Receive\x12\x1c.quorumlog.v1.ReceiveRequest\x1a\x1d.quorumlog.v1.ReceiveResponse\x12:\n\x03\x41\x63k\x12\x18.quorumlog.v1.AckRequest\x1a\x19.quorumlog.v1.AckResponse\x12^\n\x0f\x43hangeInvisible\x12$.quorumlog.v1.ChangeInvisibleRequest\x1a%.quorumlog.v1.ChangeInvisibleResponse\x12\x43\n\x06GiveUp\x12\x1b.quorumlog.v1.GiveUpRequest\x1a\x1c.quorumlog.v1.GiveUpResponse\x12R\n\x0b\x44\x65scribePop\x12 .quorumlog.v1.DescribePopRequest\x1a!.quorumlog.v1.DescribePopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16quorumlog/v1/pop.proto\x12\x0cquorumlog.v1\"\xf7\x02\n\x0eReceiveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x11\n\tmax_count\x18\x04 \x01(\r\x12\x14\n\x0cinvisible_ms\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x0f\n\x07is_fifo\x18\x08 \x01(\x08\x12\x12\n\nattempt_id\x18\t \x01(\t\x12\x31\n\x05start\x18\n \x01(\x0e\x32\".quorumlog.v1.ReceiveRequest.Start\x12\x12\n\ncluster_id\x18\x0b \x01(\t\x12\x0b\n\x03sql\x18\x0c \x01(\t\x12\x16\n\x0eis_one_of_each\x18\r \x01(\x08\x12\x11\n\tclient_id\x18\x0e \x01(\t\x12\x10\n\x08instance\x18\x14 \x01(\x06\x12\x0e\n\x06is_new\x18\x15 \x01(\x08\"\'\n\x05Start\x12\x0f\n\x0bSTART_FIRST\x10\x00\x12\r\n\tSTART_END\x10\x01\"\xa8\x01\n\x0fReceiveResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12*\n\ndeliveries\x18\x02 \x03(\x0b\x32\x16.quorumlog.v1.Delivery\x12\x17\n\x0fvisible_unix_ms\x18\x03 \x01(\x04\x12\x13\n\x0bnow_unix_ms\x18\x04 \x01(\x04\x12\x18\n\x10\x66ull_queue_count\x18\x05 \x01(\r\x12\x10\n\x08warnings\x18\x06 \x03(\t\"2\n\x08\x44\x65livery\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65livery_count\x18\x02 \x01(\r\"O\n\nAckRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0f\n\x07handles\x18\x03 \x03(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"$\n\x0b\x41\x63kResponse\x12\x15\n\rstale_handles\x18\x01 \x03(\t\"p\n\x16\x43hangeInvisibleRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\t\x12\x14\n\x0cinvisible_ms\x18\x04 \x01(\r\x12\x12\n\ncluster_id\x18\x05 \x01(\t\"B\n\x17\x43hangeInvisibleResponse\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x17\n\x0fvisible_unix_ms\x18\x02 \x01(\x04\"Q\n\rGiveUpRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\t\x12\x12\n\ncluster_id\x18\x04 \x01(\t\"\x10\n\x0eGiveUpResponse\"#\n\x12\x44\x65scribePopRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\xe1\x01\n\x08PopQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x17\n\x0fin_flight_count\x18\x05 \x01(\r\x12\x15\n\rwaiting_count\x18\x06 \x01(\r\x12\x1a\n\x12\x64\x65livery_count_max\x18\x07 \x01(\r\x12\x1d\n\x15\x66irst_visible_unix_ms\x18\x08 \x01(\x04\x12\x0f\n\x07is_full\x18\t \x01(\x08\x12\x13\n\x0bheld_reason\x18\n \x01(\t\"h\n\x13\x44\x65scribePopResponse\x12&\n\x06queues\x18\x01 \x03(\x0b\x32\x16.quorumlog.v1.PopQueue\x12\x13\n\x0bnow_unix_ms\x18\x02 \x01(\x04\x12\x14\n\x0cparked_count\x18\x03 \x01(\r\"\xf3\x02\n\x07PopTake\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x06\x12\x17\n\x0fvisible_unix_ms\x18\x04 \x01(\x06\x12\x12\n\nattempt_id\x18\x05 \x01(\t\x12+\n\x06queues\x18\x06 \x03(\x0b\x32\x1b.quorumlog.v1.PopTake.Queue\x1a\xdb\x01\n\x05Queue\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x17\n\x0f\x65xpected_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x16\n\x0emessage_groups\x18\x05 \x03(\x07\x12\x17\n\x0fwaiting_offsets\x18\x06 \x03(\x03\x12\x1e\n\x16waiting_message_groups\x18\x07 \x03(\x07\x12\x15\n\ragain_offsets\x18\x08 \x03(\x03\x12\x19\n\x11\x61gain_generations\x18\t \x03(\x06\"b\n\tPopSettle\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x13\n\x0bgenerations\x18\x05 \x03(\x06\"y\n\x07PopHide\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tqueue_ids\x18\x03 \x03(\x05\x12\x0f\n\x07offsets\x18\x04 \x03(\x03\x12\x13\n\x0bgenerations\x18\x05 \x03(\x06\x12\x17\n\x0fvisible_unix_ms\x18\x06 \x01(\x06\x32\x89\x03\n\nPopService\x12\x46\n\x07Receive\x12\x1c.quorumlog.v1.ReceiveRequest\x1a\x1d.quorumlog.v1.ReceiveResponse\x12:\n\x03\x41\x63k\x12\x18.quorumlog.v1.AckRequest\x1a\x19.quorumlog.v1.AckResponse\x12^\n\x0f\x43hangeInvisible\x12$.quorumlog.v1.ChangeInvisibleRequest\x1a%.quorumlog.v1.ChangeInvisibleResponse\x12\x43\n\x06GiveUp\x12\x1b.quorumlog.v1.GiveUpRequest\x1a\x1c.quorumlog.v1.GiveUpResponse\x12R\n\x0b\x44\x65scribePop\x12 .quorumlog.v1.DescribePopRequest\x1a!.quorumlog.v1.DescribePopResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,39 +32,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.pop_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECEIVEREQUEST']._serialized_start=41
-  _globals['_RECEIVEREQUEST']._serialized_end=400
-  _globals['_RECEIVEREQUEST_START']._serialized_start=361
-  _globals['_RECEIVEREQUEST_START']._serialized_end=400
-  _globals['_RECEIVERESPONSE']._serialized_start=403
-  _globals['_RECEIVERESPONSE']._serialized_end=571
-  _globals['_DELIVERY']._serialized_start=573
-  _globals['_DELIVERY']._serialized_end=623
-  _globals['_ACKREQUEST']._serialized_start=625
-  _globals['_ACKREQUEST']._serialized_end=704
-  _globals['_ACKRESPONSE']._serialized_start=706
-  _globals['_ACKRESPONSE']._serialized_end=742
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=744
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=856
-  _globals['_CHANGEINVISIBLERESPONSE']._serialized_start=858
-  _globals['_CHANGEINVISIBLERESPONSE']._serialized_end=924
-  _globals['_GIVEUPREQUEST']._serialized_start=926
-  _globals['_GIVEUPREQUEST']._serialized_end=1007
-  _globals['_GIVEUPRESPONSE']._serialized_start=1009
-  _globals['_GIVEUPRESPONSE']._serialized_end=1025
-  _globals['_DESCRIBEPOPREQUEST']._serialized_start=1027
-  _globals['_DESCRIBEPOPREQUEST']._serialized_end=1062
-  _globals['_POPQUEUE']._serialized_start=1065
-  _globals['_POPQUEUE']._serialized_end=1290
-  _globals['_DESCRIBEPOPRESPONSE']._serialized_start=1292
-  _globals['_DESCRIBEPOPRESPONSE']._serialized_end=1396
-  _globals['_POPTAKE']._serialized_start=1399
-  _globals['_POPTAKE']._serialized_end=1770
-  _globals['_POPTAKE_QUEUE']._serialized_start=1551
-  _globals['_POPTAKE_QUEUE']._serialized_end=1770
-  _globals['_POPSETTLE']._serialized_start=1772
-  _globals['_POPSETTLE']._serialized_end=1870
-  _globals['_POPHIDE']._serialized_start=1872
-  _globals['_POPHIDE']._serialized_end=1993
-  _globals['_POPSERVICE']._serialized_start=1996
-  _globals['_POPSERVICE']._serialized_end=2389
+  _globals['_RECEIVEREQUEST']._serialized_end=416
+  _globals['_RECEIVEREQUEST_START']._serialized_start=377
+  _globals['_RECEIVEREQUEST_START']._serialized_end=416
+  _globals['_RECEIVERESPONSE']._serialized_start=419
+  _globals['_RECEIVERESPONSE']._serialized_end=587
+  _globals['_DELIVERY']._serialized_start=589
+  _globals['_DELIVERY']._serialized_end=639
+  _globals['_ACKREQUEST']._serialized_start=641
+  _globals['_ACKREQUEST']._serialized_end=720
+  _globals['_ACKRESPONSE']._serialized_start=722
+  _globals['_ACKRESPONSE']._serialized_end=758
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=760
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=872
+  _globals['_CHANGEINVISIBLERESPONSE']._serialized_start=874
+  _globals['_CHANGEINVISIBLERESPONSE']._serialized_end=940
+  _globals['_GIVEUPREQUEST']._serialized_start=942
+  _globals['_GIVEUPREQUEST']._serialized_end=1023
+  _globals['_GIVEUPRESPONSE']._serialized_start=1025
+  _globals['_GIVEUPRESPONSE']._serialized_end=1041
+  _globals['_DESCRIBEPOPREQUEST']._serialized_start=1043
+  _globals['_DESCRIBEPOPREQUEST']._serialized_end=1078
+  _globals['_POPQUEUE']._serialized_start=1081
+  _globals['_POPQUEUE']._serialized_end=1306
+  _globals['_DESCRIBEPOPRESPONSE']._serialized_start=1308
+  _globals['_DESCRIBEPOPRESPONSE']._serialized_end=1412
+  _globals['_POPTAKE']._serialized_start=1415
+  _globals['_POPTAKE']._serialized_end=1786
+  _globals['_POPTAKE_QUEUE']._serialized_start=1567
+  _globals['_POPTAKE_QUEUE']._serialized_end=1786
+  _globals['_POPSETTLE']._serialized_start=1788
+  _globals['_POPSETTLE']._serialized_end=1886
+  _globals['_POPHIDE']._serialized_start=1888
+  _globals['_POPHIDE']._serialized_end=2009
+  _globals['_POPSERVICE']._serialized_start=2012
+  _globals['_POPSERVICE']._serialized_end=2405
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue_id", "max_count", "invisible_ms", "wait_ms", "tags", "is_fifo", "attempt_id", "start", "cluster_id", "sql", "is_one_of_each", "client_id", "instance")
+    __slots__ = ("group", "topic", "queue_id", "max_count", "invisible_ms", "wait_ms", "tags", "is_fifo", "attempt_id", "start", "cluster_id", "sql", "is_one_of_each", "client_id", "instance", "is_new")
     class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         START_FIRST: _ClassVar[ReceiveRequest.Start]
@@ -30,6 +30,7 @@ class ReceiveRequest(_message.Message):
     IS_ONE_OF_EACH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     queue_id: int
@@ -45,7 +46,8 @@ class ReceiveRequest(_message.Message):
     is_one_of_each: bool
     client_id: str
     instance: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., max_count: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., is_fifo: _Optional[bool] = ..., attempt_id: _Optional[str] = ..., start: _Optional[_Union[ReceiveRequest.Start, str]] = ..., cluster_id: _Optional[str] = ..., sql: _Optional[str] = ..., is_one_of_each: _Optional[bool] = ..., client_id: _Optional[str] = ..., instance: _Optional[int] = ...) -> None: ...
+    is_new: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., max_count: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., is_fifo: _Optional[bool] = ..., attempt_id: _Optional[str] = ..., start: _Optional[_Union[ReceiveRequest.Start, str]] = ..., cluster_id: _Optional[str] = ..., sql: _Optional[str] = ..., is_one_of_each: _Optional[bool] = ..., client_id: _Optional[str] = ..., instance: _Optional[int] = ..., is_new: _Optional[bool] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
     __slots__ = ("records", "deliveries", "visible_unix_ms", "now_unix_ms", "full_queue_count", "warnings")

@@ -6,6 +6,7 @@ import pickle
 import grpc
 import pytest
 
+import quorumlog
 import raft.errors
 import store.errors
 from node.errors.reference import error_classes
@@ -40,6 +41,13 @@ def test_all_errors_pickle_with_everything_they_know(family: type[QuorumlogError
     assert (again.outcome, again.attempts, again.leader_id) == (Outcome.APPLIED, 4, 3)
     out_of_range = errors.OffsetOutOfRangeError("x", min_offset=3, max_offset=9)
     assert pickle.loads(pickle.dumps(out_of_range)).max_offset == 9
+
+
+def test_the_package_exports_all_errors() -> None:
+    assert all(getattr(quorumlog, family.__name__) is family for family in CLASSES)
+    names = {family.__name__ for family in CLASSES}
+    assert names <= {*quorumlog.__all__}
+    assert names <= {*dir(quorumlog)}
 
 
 def test_defaults_are_those_of_the_family() -> None:

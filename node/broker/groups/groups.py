@@ -115,8 +115,11 @@ class Groups:
                     topic,
                     reading,
                     now_ms,
+                    is_new=request.is_new,
                     instance=request.instance,
                 )
+            if request.is_new:
+                self._members.check_settled(request.group, now_ms)
             return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
         shares = self._members.heartbeat(
             request.group,

@@ -30,6 +30,8 @@ from node.runtime.accounts import Kind, caller
 _HOLDING_MS_MAX: Final = 60_000
 """Time for which a member that takes messages by pop counts as alive, after its last call, if their
 invisible time is that long."""
+_STOOD_S: Final = 1.0
+"""How late a timer has to be for this node not to have run."""
 _NOTHING: Final = Reported({}, {})
 
 
@@ -112,17 +114,19 @@ class Members:
         now_ms: int,
         wait_ms: int = 0,
         invisible_ms: int = 0,
+        *,
+        is_new: bool = False,
         instance: int = 0,
     ) -> None:
-        """Note that a client waits for messages by pop, or has got some. `reading` and `instance`
-        as of `heartbeat`.
+        """Note that a client waits for messages by pop, or has got some. `reading`, `is_new` and
+        `instance` as of `heartbeat`.
 
         Raises ClientIdInUseError, GroupKindError, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
         found = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
         found.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
-        member = self._of_instance(found, client_id, instance, now_ms, is_new=True)
+        member = self._of_instance(found, client_id, instance, now_ms, is_new=is_new)
         topics = (member.topics if member is not None else NO_TOPICS) | {topic}
         limit = self._context.limits.member_topic_count_max
         if len(topics) > limit:
@@ -136,6 +140,7 @@ class Members:
             member.resize(topics, filters, member.queues)
             member.topics, member.filters, member.kind = told
             self._changed(found)
+        member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
         member.instance, member.spoke_ms = instance, now_ms
         holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
         member.until_ms = max(member.until_ms, now_ms + wait_ms + holding_ms)
@@ -363,7 +368,12 @@ class Members:
     # --- Terms ---
 
     def begin_term(self, now_ms: int) -> None:
-        """Forget everything if the term has changed. Called when this node begins to lead."""
+        """Forget everything if the term has changed. Called when this node begins to lead. Time for
+        which this node did not run is no silence of members."""
+        if self._timer is not None:
+            late_s = asyncio.get_running_loop().time() - self._timer.when()
+            if late_s > _STOOD_S:
+                self._extend(round(late_s * 1000))
         term = self._context.driver.term
         if term != self._term:
             self.end()
@@ -371,12 +381,22 @@ class Members:
             self._term = term
             self._settled_ms = 0 if is_first else now_ms + self._context.limits.group_settle_ms
 
+    def _extend(self, late_ms: int) -> None:
+        """Extend all sessions by the time for which no member was heard."""
+        self._stop_timer()
+        self._sweep_later()
+        self._settled_ms += late_ms
+        for node in self._nodes.values():
+            node.seen_ms += late_ms
+        for group in self._groups.values():
+            for member in group.members.values():
+                member.until_ms += late_ms
+                member.spoke_ms += late_ms
+
     def end(self) -> None:
         """Forget everything: this node leads no longer."""
         self._term = -1
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         for group in list(self._groups.values()):
             self._remove(group, list(group.members))
         self._groups.clear()
@@ -441,11 +461,17 @@ class Members:
 
     def _sweep_later(self) -> None:
         if self._timer is None:
-            seconds = self._context.limits.session_ms / 1000
+            seconds = self._context.limits.heartbeat_ms / 1000  # It sees that this node stood.
             self._timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _sweep(self) -> None:
-        self._timer = None
+        self.begin_term(self._context.clock_ms())
+        self._stop_timer()
         self._context.turn.later("", self._forget_silent())
 
     def _forget_silent(self) -> Iterator[None]:

@@ -105,12 +105,15 @@ class Receives:
             unsettled_ms = self._members.unsettled_ms(self._context.clock_ms())
             if unsettled_ms:
                 left_s = deadline - loop.time()
-                if not wait_ms:  # An empty answer would mean the end.
-                    self._members.check_settled(receive.group, self._context.clock_ms())
                 if left_s <= 0:
+                    # An empty answer would mean the end, or that a leader let the caller in.
+                    if not wait_ms or request.is_new:
+                        self._members.check_settled(receive.group, self._context.clock_ms())
                     return self._answer(receive, [], self._shared.unix_ms(), [])
                 await asyncio.sleep(min(left_s, unsettled_ms / 1000))
                 self._context.check_leads()
+                if request.client_id:  # Another one may have come that the old leader let in.
+                    self._note_member(receive, request, 0)
                 continue
             queue_ids = self._queue_ids(receive, hint)
             repeated = self._attempt(receive, queue_ids) if receive.attempt_id else []
@@ -189,7 +192,8 @@ class Receives:
             self._context.clock_ms(),
             wait_ms,
             receive.invisible_ms,
-            request.instance,
+            is_new=request.is_new,
+            instance=request.instance,
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:

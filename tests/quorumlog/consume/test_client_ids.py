@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from quorumlog import errors
-from tests.patience import PATIENCE_S
+from quorumlog.consume import pop
+from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.consume.test_pop import FakeBroker, consumer_of
 from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
+from tests.quorumlog.fake_groups import connect as connect_all
+from tests.quorumlog.fake_groups import fake_groups
 
 CODE = "node.client_id_in_use"
 REFUSALS = pytest.mark.parametrize(
-    ("left_ms", "is_let_in"), [([9], True), ([9, 9], False), ([60_000], False)]
+    ("left_ms", "is_let_in"), [([9_000] * 3, True), ([9] * 99, False), ([60_000], False)]
 )
 
 
@@ -64,3 +67,59 @@ async def test_a_consumer_that_pops_does_the_same(left_ms: list[int], is_let_in:
     await first_message(lambda: consumer.receive(1), is_let_in=is_let_in)
     await consumer.close()
     assert len(instances - {0}) == 1
+
+
+async def test_a_consumer_that_pops_says_whether_a_leader_let_it_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that was refused and asks no more holds its client id by no heartbeats."""
+    monkeypatch.setattr(pop, "_HEARTBEAT_S", 0.001)
+    told: list[tuple[int, bool]] = []
+
+    class Broker(FakeBroker):
+        async def Heartbeat(self, request: Any) -> Any:  # noqa: N802
+            told.append((request.instance, request.is_new))
+            return await super().Heartbeat(request)
+
+        async def Receive(self, request: Any) -> Any:  # noqa: N802
+            told.append((request.instance, request.is_new))
+            if request.instance != told[0][0]:
+                raise errors.ClientIdInUseError("in use", retry_after_ms=60_000)
+            return await super().Receive(request)
+
+    broker = Broker(orders="xy")
+    live, second = consumer_of(broker), consumer_of(broker)
+    await live.receive(1)
+    await first_message(lambda: second.receive(1), is_let_in=False)
+    count = len(told)
+    await eventually(lambda: len(told) > count + 3, "heartbeats")
+    await live.receive(1)
+    assert {*told[count:]} == {(told[0][0], False)}
+    assert all(is_new for instance, is_new in told if instance != told[0][0])
+    assert told[0][1]
+    await live.close()
+    await second.close()
+
+
+async def test_a_member_without_a_share_was_let_in_by_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is new where its topic comes later, and tries again while its client id is in use."""
+    monkeypatch.setattr("quorumlog.consume.membership.ABSENT_MS", 20)
+    told, left, answer = dict[str, list[bool]](), [9_000], Node.Heartbeat
+
+    async def hear(self: Node, request: Any, context: Any) -> Any:
+        name = self.cluster.group
+        told.setdefault(name, []).append(request.is_new)
+        if left and name == "g1":
+            await abort(context, error(CODE, retry_after_ms=left.pop()))
+        return await answer(self, request, context)
+
+    monkeypatch.setattr(Node, "Heartbeat", hear)
+    async with fake_groups("g0", "g1") as groups, connect_all(groups) as client:
+        del groups["g1"].topics["orders"]
+        async with client.group_consumer("g", "orders", client_id="c"):
+            assert told.keys() == {"g0"}
+            groups["g1"].topics["orders"] = 4
+            await eventually(lambda: len(told.get("g1", ())) > 1, "the topic")
+    assert told["g1"][:2] == [True, True]

@@ -1,5 +1,6 @@
 """One client id, one consumer: a second one of any kind is refused while the first lives."""
 
+import asyncio
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,20 @@ from node.errors.groups import ClientIdInUseError, GroupKindError
 from quorumlog.pb.consumer_pb2 import HeartbeatRequest, LeaveGroupRequest
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from tests.node.broker_fakes import Fixture, node_at
+from tests.patience import eventually
 
 KINDS = ("sharing", "broadcasting", "popping", "working")
 SESSION_MS = Limits().session_ms
 
 
-async def speak(node: Fixture, kind: str, instance: int, *, is_new: bool = False) -> None:
+async def speak(
+    node: Fixture, kind: str, instance: int, *, is_new: bool = False, wait_ms: int = 0
+) -> None:
     told: dict[str, Any] = {"group": "g", "client_id": "c", "instance": instance}
     told["cluster_id"] = "cluster"
     if kind == "popping":
         asked = ReceiveRequest(topic="orders", queue_id=-1, invisible_ms=600_000, **told)
+        asked.is_new, asked.wait_ms = is_new, wait_ms
         await node.broker.pop.receive(asked)
         return
     beat = HeartbeatRequest(topics=["orders"], is_new=is_new, **told)
@@ -61,10 +66,27 @@ async def test_a_second_consumer_is_refused_while_the_first_lives(
             await leave(node, 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_consumer_is_not_silent_while_its_leader_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with node_at(tmp_path) as node:
+        await speak(node, kind, 1)
+        loop = asyncio.get_running_loop()
+        runs = loop.time
+        monkeypatch.setattr(loop, "time", lambda: runs() + 2 * SESSION_MS / 1000)
+        node.clock.now_ms += 2 * SESSION_MS
+        with pytest.raises(ClientIdInUseError):
+            await speak(node, kind, 2, is_new=True)
+        await speak(node, kind, 1)
+        node.clock.now_ms += SESSION_MS
+        await speak(node, kind, 2, is_new=True)
+
+
 @pytest.mark.parametrize("is_first", [False, True])
-@pytest.mark.parametrize("is_classic", [False, True])
+@pytest.mark.parametrize(("kind", "is_classic"), [*product(KINDS, [False]), ("sharing", True)])
 async def test_a_new_leader_keeps_the_consumer_that_the_old_one_let_in(
-    tmp_path: Path, is_first: bool, is_classic: bool
+    tmp_path: Path, kind: str, is_first: bool, is_classic: bool
 ) -> None:
     async with node_at(tmp_path, filled=1) as node:
         node.driver.term += 1
@@ -75,16 +97,31 @@ async def test_a_new_leader_keeps_the_consumer_that_the_old_one_let_in(
                 if is_classic and instance == 2:
                     members.report(7, {"g": other}, node.clock.now_ms, is_whole=True)
                 else:
-                    await speak(node, "sharing", instance, is_new=instance == 2)
+                    await speak(node, kind, instance, is_new=instance == 2)
             except (NotReadyError, ClientIdInUseError) as error:
                 return type(error)
             return None
 
         found = [await beat(instance) for instance in ((1, 2) if is_first else (2, 1))]
-        assert found[not is_first] is NotReadyError
+        assert found[not is_first] is (None if kind == "working" else NotReadyError)
         node.clock.now_ms += Limits().group_settle_ms
         assert await beat(1) is None
         assert await beat(2) is (None if is_classic else ClientIdInUseError)
         assert members.refused_at(7, "g", node.clock.now_ms) == ["c"] * is_classic
         (warning,) = members.warnings_of("g", node.clock.now_ms) or ["client ids"]
         assert "client ids" in warning
+
+
+async def test_a_consumer_that_waits_for_a_new_leader_yields_to_the_one_that_was_let_in(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(group_settle_ms=9)
+    async with node_at(tmp_path, filled=1, limits=limits) as node:
+        node.driver.term += 1
+        members = node.broker.group_members
+        waits = asyncio.create_task(speak(node, "popping", 2, is_new=True, wait_ms=60_000))
+        await eventually(lambda: members.total_count == 1, "the second consumer")
+        await speak(node, "working", 1)
+        node.clock.now_ms += limits.group_settle_ms
+        with pytest.raises(ClientIdInUseError):
+            await waits
