@@ -191,6 +191,8 @@ class Group:
 
     members: dict[str, Member] = field(default_factory=dict)
     """By client id."""
+    changed_s: float = 0.0
+    """When members or subscriptions changed last, as this node knows; monotonic."""
 
     def connected(self) -> Iterator[Member]:
         """Yield the members that are connected: no other is shown to anybody."""
@@ -352,6 +354,7 @@ class Clients:
             self.changed.add(name)
         if is_consumer and (old is None or not old.consumption.is_like(row.consumption)):
             self.changed.add(name)
+            group.changed_s = time.monotonic()
             self._on_changed(name)
 
     def _unbind(self, key: _Key, gone: Member) -> None:
@@ -389,6 +392,7 @@ class Clients:
             del self._groups(key)[name]
         if is_consumer:
             self.changed.add(name)
+            group.changed_s = time.monotonic()
             self._on_changed(name)
 
     def on_closed(self, connection: RemotingConnection) -> Iterator[None]:

@@ -186,6 +186,8 @@ class GroupCalls(Calls):
     def on_changed(self, group: str) -> None:
         """Notify the members of a group here, soon: the leader says that this node does."""
         known = self.clients.consumers.get(group)
+        if known is not None:
+            known.changed_s = time.monotonic()
         if known is not None and group not in self._to_tell:
             seconds = TOLD_AFTER_S + len(known.members) * TOLD_MEMBER_S
             later, steps = self._context.turn.later, self._tell(group)

@@ -5,6 +5,7 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -96,7 +97,12 @@ class OffsetCalls(Calls):
         """Return how far a group is in a queue, by the leader."""
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._fetch)
-        known = self._known(request)
+        key, client_id = self._key(request), request.connection.client_id
+        group = self._shared.clients.consumers.get(key[0])
+        is_member = group is not None and client_id in group.members
+        if group is not None and is_member:
+            await self.known.handed_over(client_id, key, group.members, group.changed_s)
+        known, now_s = self._known(request), time.monotonic()
         answer = await self._ask(request, known, self._fetch)
         if answer.code != ResponseCode.SUCCESS:
             return answer
@@ -104,6 +110,8 @@ class OffsetCalls(Calls):
         # A member may ask for it without going there.
         moved = known._replace(target=Target(offset, move, is_asked=True))
         self._note(request, moved if MOVED in answer.ext else Known(offset, move))
+        if is_member:
+            self.known.read(request.connection, key, now_s)
         return answer._replace(ext={"offset": answer.ext["offset"]})
 
     async def _fetch(self, request: Request) -> Answer:
@@ -133,7 +141,8 @@ class OffsetCalls(Calls):
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
         known = self._known(request)
-        answer = await self._ask(request, known, self._store)
+        with self.known.storing(request.connection, self._key(request)):
+            answer = await self._ask(request, known, self._store)
         if answer.code == ResponseCode.SUCCESS:
             move = int(answer.ext[MOVE]) if MOVE in answer.ext else known.move
             self._note(request, Known(int_of(request.command.ext, "commitOffset"), move))
