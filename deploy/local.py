@@ -37,6 +37,7 @@ from deploy.local_nodes import (
 )
 from deploy.local_process import NodeProcess, is_free, spawn
 from deploy.private_files import make_directory, make_missing, open_private, write_private
+from store.errors import StoreFullError
 
 STATE_FILE: Final = "local.json"
 SECRET_FILE: Final = "secret"
@@ -54,6 +55,8 @@ __all__ = ["LocalCluster", "LocalError", "NodeState", "default_directory", "know
 DEFAULTS: Final[Mapping[str, object]] = {"file_size_bytes": "64MiB"}
 """Settings that differ from a node's defaults: a trial must not take gigabytes at once."""
 _POLL_S: Final = 0.05
+_NO_ROOM: Final = StoreFullError.text.rpartition("; ")[2]
+"""How a node ends its word that its disk has no room."""
 
 DIRECTORY_VARIABLE: Final = "QUORUMLOG_LOCAL_DIR"
 
@@ -319,7 +322,8 @@ class LocalCluster:
 
         With several groups each group of these nodes needs a leader; the first group's is returned.
 
-        Raises LocalError: `local.died` as soon as one of them has ended, `local.not_ready`.
+        Raises LocalError: `local.died` as soon as one of them has ended, `local.no_room` as soon as
+        no node of a group has room on its disk, `local.not_ready` with what the nodes say.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
@@ -336,10 +340,14 @@ class LocalCluster:
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
                     self._raise_died(node_id)
+                if all(_NO_ROOM in s.detail for s in states.values() if s.group == state.group):
+                    what = f"node {node_id}: {state.detail.replace(f'; {_NO_ROOM}', '')}"
+                    raise LocalError("local.no_room", what, _NO_ROOM)
             if progress is not None:
                 progress(f"{ready_count} of {len(chosen)} nodes are ready")
             if time.monotonic() >= deadline:
                 what = f"after {timeout_ms} ms {ready_count} of {len(chosen)} nodes are ready"
+                what += "".join(f"; node {n}: {s.detail}" for n, s in states.items() if s.detail)
                 do = f"see 'qlog local status' and the logs, {self.directory}/node-*/log"
                 raise LocalError("local.not_ready", what, do)
             time.sleep(_POLL_S)

@@ -172,6 +172,7 @@ class LazyGroup(click.Group):
         stdout = sys.stdout
         try:
             check_polling()
+            _check_docstrings()
             result = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()  # Here, so that a broken pipe is met below and not at exit.
         except click.exceptions.NoArgsIsHelpError as error:
@@ -194,6 +195,15 @@ class LazyGroup(click.Group):
 
 
 make_strict()
+
+
+def _check_docstrings() -> None:
+    if sys.flags.optimize > 1:
+        raise CliError(
+            "Python leaves out docstrings (-OO, PYTHONOPTIMIZE=2)",
+            "they are the help of the commands, and name the keys of their output",
+            "run it without; PYTHONOPTIMIZE may be 1",
+        )
 
 
 def _hang_up_as_interrupt() -> None:

@@ -10,14 +10,16 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qlog.transport import transport
+from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.tls import ClientTls
 from quorumlog.command_errors import CliError
+from quorumlog.errors import QuorumlogError
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
@@ -30,7 +32,6 @@ KEY_VARIABLE = "QUORUMLOG_CLIENT_TLS_KEY_FILE"
 """Differs from the names of a node's settings: an exported variable must not change a node."""
 _CALL_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 3_000
-_DESCRIPTORS_MIN = 24  # With 15 gRPC aborts the process at the first node.
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -105,21 +106,13 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     import uvloop
 
     try:
-        _check_descriptors()
-    except OSError:
+        check_descriptors()
+    except QuorumlogError:
         work.close()
         raise
     # A call's objects are freed without the collector, which else runs after every few calls.
     gc.set_threshold(*_GC_THRESHOLDS)
     return uvloop.run(work)
-
-
-def _check_descriptors() -> None:
-    """Raise OSError if too few are left: uvloop and gRPC would break, or abort the process."""
-    with ExitStack() as held:
-        for _ in range(_DESCRIPTORS_MIN // 2):
-            for one in os.pipe():
-                held.callback(os.close, one)
 
 
 def ask(server: str | None, call: "Callable[[Client], Coroutine[Any, Any, _Result]]") -> _Result:

@@ -19,6 +19,7 @@ from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
 from quorumlog.cluster.close_once import CloseOnce, Kept, failures_beside
 from quorumlog.cluster.forks import forks
+from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
@@ -123,13 +124,15 @@ class Client:
     async def start(self) -> None:
         """Find the cluster; `async with` does it. A cluster that is electing a leader is found too.
 
-        Raises UnavailableError when no node answers within `connect_timeout_ms`, or
-        WrongClusterError.
+        Raises UnavailableError when no node answers within `connect_timeout_ms` or too few file
+        descriptors are free, WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY.
         """
         async with self._starting:
             if self._parts is not None:
                 return
             self._check_not_closed()
+            check_polling()
+            check_descriptors()
             groups = BrokerGroups(
                 self._bootstrap, self._cluster_id, self._credentials, self._transport
             )

@@ -6,6 +6,7 @@ leader; gRPC's own default would wait up to two minutes.
 """
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
@@ -113,10 +114,12 @@ class NodeChannel:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, of_channel, options=_OPTIONS)
-        if transport != "grpc" and (context is None) is (credentials is None):
-            is_required = transport == "framed"
-            self.framed = FramedPort(address, context, self._ask_route, is_required=is_required)
         self.log = stub(self.channel, log_pb2.DESCRIPTOR)
+        if transport != "grpc" and (context is None) is (credentials is None):
+            # Without this object, which would be freed by the collector only: until then gRPC keeps
+            # a thread for its channel.
+            ask = partial(_ask_route, address, self.log.Route)
+            self.framed = FramedPort(address, context, ask, is_required=transport == "framed")
         self.admin = stub(self.channel, admin_pb2.DESCRIPTOR)
         self.consumer = stub(self.channel, consumer_pb2.DESCRIPTOR)
         self.delay = stub(self.channel, delay_pb2.DESCRIPTOR)
@@ -124,14 +127,6 @@ class NodeChannel:
         self.retry = stub(self.channel, retry_pb2.DESCRIPTOR)
         self.lookup = stub(self.channel, lookup_pb2.DESCRIPTOR)
         self.transaction = stub(self.channel, transaction_pb2.DESCRIPTOR)
-
-    async def _ask_route(self) -> log_pb2.RouteResponse:
-        """Ask the node for its identity and its framed port."""
-        request = log_pb2.RouteRequest()
-        answer: log_pb2.RouteResponse = await answer_of(
-            self.address, self.log.Route, request, ROUTE_TIMEOUT_S
-        )
-        return answer
 
     async def close(self) -> None:
         """Close all connections; calls under way fail as unavailable."""
@@ -182,6 +177,14 @@ async def answer_of(address: str, method: Any, request: Any, timeout_s: float) -
             raise
         failure = UnavailableError(closed, outcome=Outcome.UNKNOWN)
     raise failure  # Out here, where gRPC's error does not become its context.
+
+
+async def _ask_route(address: str, method: Any) -> log_pb2.RouteResponse:
+    """Ask a node for its identity and its framed port."""
+    answer: log_pb2.RouteResponse = await answer_of(
+        address, method, log_pb2.RouteRequest(), ROUTE_TIMEOUT_S
+    )
+    return answer
 
 
 class Channels:

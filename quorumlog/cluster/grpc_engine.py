@@ -1,4 +1,4 @@
-"""The choice between gRPC's two network engines for our processes.
+"""The choice between gRPC's two network engines for our processes, and what gRPC does not survive.
 
 Owns two variables of the environment, and that one is set before grpc is imported. gRPC's newer
 engine polls sockets on threads of its own; the older one polls on the thread that waits for the
@@ -8,28 +8,53 @@ experiment and belongs to one version of grpcio, so other versions are left alon
 """
 
 import os
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from quorumlog.command_errors import CliError
+from quorumlog.errors import InvalidRequestError, UnavailableError
 
 VARIABLE: Final = "GRPC_EXPERIMENTS"
 OLDER_ENGINE: Final = "-event_engine_client,-event_engine_listener"
 KNOWN_VERSIONS: Final = '"""1.85.'
 POLLING_VARIABLE: Final = "GRPC_POLL_STRATEGY"
-POLLING: Final = frozenset({"all", "epoll1", "poll", "none"})
+KNOWN_POLLING: Final = frozenset({"all", "epoll1", "poll", "none"})
+"""Of several gRPC takes the first that it knows."""
+BLIND: Final = frozenset({"none", ""})
+DESCRIPTORS_MIN: Final = 24  # With 15 gRPC aborts a command at the first node.
 
 
 def check_polling() -> None:
-    """Raise CliError for a way of polling that gRPC does not have: it would abort the process."""
+    """Raise InvalidRequestError (`client.bad_polling`) if gRPC would take no way of polling that
+    can wait for an answer: it would abort the process."""
     given = os.environ.get(POLLING_VARIABLE)
-    if given is not None and POLLING.isdisjoint(given.split(",")):
-        raise CliError(
-            f"{POLLING_VARIABLE} is {given!r}, and gRPC knows {', '.join(sorted(POLLING))}",
-            "gRPC reads this variable, and would abort the process",
-            "unset it, or name one of these",
+    if (
+        given is not None
+        and next(filter(KNOWN_POLLING.__contains__, given.split(",")), "") in BLIND
+    ):
+        raise InvalidRequestError(
+            f"{POLLING_VARIABLE} is {given!r}, with which gRPC would abort the process; unset it, "
+            f"or name one of {', '.join(sorted(KNOWN_POLLING - BLIND))} first",
+            code="client.bad_polling",
         )
+
+
+def check_descriptors() -> None:
+    """Raise UnavailableError (`client.no_descriptors`) if too few are free: gRPC
+    would abort the process, and a loop would break."""
+    try:
+        with ExitStack() as held:
+            for _ in range(DESCRIPTORS_MIN // 2):
+                for one in os.pipe():
+                    held.callback(os.close, one)
+    except OSError as error:
+        raise UnavailableError(
+            f"fewer than {DESCRIPTORS_MIN} descriptors are free ({error.strerror}), with which "
+            f"gRPC would abort the process; close some, or raise the limit of open files "
+            f"('ulimit -n')",
+            code="client.no_descriptors",
+        ) from error
 
 
 def choose_engine() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from quorumlog.cluster.forks import forks
+from quorumlog.cluster.grpc_engine import check_descriptors
 from quorumlog.cluster.program_end import at_end
 from quorumlog.errors import ClosedError, InvalidRequestError, Outcome
 
@@ -42,11 +43,14 @@ class LoopThread:
         return self._loop is not None and not self._is_over and not sys.is_finalizing()
 
     def acquire(self, close: _Close) -> None:
-        """Start the thread if it does not run. `close` is for the end of the program."""
+        """Start the thread if it does not run. `close` is for the end of the program.
+
+        Raises UnavailableError if too few file descriptors are free."""
         forks.check()  # Before the lock, which another thread of the parent may have held.
         with self._lock:
             self._check_not_over()
             if self._loop is None:
+                check_descriptors()
                 self._loop = asyncio.new_event_loop()
                 self._stopped = self._loop.create_future()
                 self._thread = threading.Thread(

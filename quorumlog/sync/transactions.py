@@ -6,7 +6,10 @@ block. Must not know what any call does.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Self, Unpack
 
@@ -23,6 +26,8 @@ from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
 from quorumlog.transactions.producer import Check
 from quorumlog.transactions.types import CheckedTransaction
+
+_log = logging.getLogger("quorumlog.producer")
 
 
 class Transaction(Wrapper[async_transactions.Transaction]):
@@ -140,13 +145,33 @@ class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
 
 
 def on_thread(check: Check) -> Check:
-    """Return a check that runs on a thread of its own, since a program's may block."""
+    """Return a check that runs on a thread of its own, since a program's may block.
+
+    The program does not wait for the thread, so a check that never returns keeps nothing from
+    ending. A producer has one a broker group: it reads the next question after the answer."""
 
     async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
+        answer: Future[Decision | str | Awaitable[Decision | str]] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                answer.set_result(check(checked))
+            except Exception as error:  # noqa: BLE001 - a program may raise any error.
+                answer.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - it would end only this thread.
+                ended = RuntimeError("the check tried to end the program")
+                ended.__cause__ = error
+                answer.set_exception(ended)
+
+        threading.Thread(target=run, name="quorumlog-check", daemon=True).start()
         try:
-            said = await asyncio.to_thread(check, checked)
-            return await said if inspect.isawaitable(said) else said
-        except SystemExit as error:  # SystemExit would end only this thread.
-            raise RuntimeError("the check tried to end the program") from error
+            said = await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            if not answer.done():
+                text = "the check of transaction %d is abandoned; its producer closes without it"
+                _log.warning(text, checked.transaction_id)
+            raise
+        return await said if inspect.isawaitable(said) else said
 
     return check_on_thread

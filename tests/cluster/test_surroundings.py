@@ -55,6 +55,18 @@ with sync.connect(os.environ["QUORUMLOG_SERVER"]) as client, client.producer() a
     assert not os.waitpid(child, 0)[1]
     producer.send("t", "parent")
 """
+SDK: Final = """
+import asyncio, os, quorumlog
+from quorumlog import sync
+server = os.environ["QUORUMLOG_SERVER"]
+for start in (sync.connect(server).start, lambda: asyncio.run(quorumlog.connect(server).start())):
+    try:
+        start()
+    except quorumlog.QuorumlogError as error:
+        print(error.code)
+"""
+BAD_POLLING: Final = "client.bad_polling\n"
+NO_DESCRIPTORS: Final = "client.no_descriptors\n"
 SERVE: Final = "config check --node-id 1 --directory d"
 ROWS: Final[tuple[tuple[str, dict[str, str], str, int, str], ...]] = (
     # name, variables, words of a shell, exit code, what it says
@@ -66,6 +78,11 @@ ROWS: Final[tuple[tuple[str, dict[str, str], str, int, str], ...]] = (
     ("ascii in", ASCII, "echo grün | qlog produce t", 0, ""),
     ("ascii out", ASCII, "qlog consume t --until end | grep -qx grün", 0, ""),
     ("old polling", {"GRPC_POLL_STRATEGY": "epollex"}, "qlog topic list", 3, "GRPC_POLL_STRATEGY"),
+    ("no polling", {"GRPC_POLL_STRATEGY": "none"}, "qlog topic list", 3, "GRPC_POLL_STRATEGY"),
+    ("for the SDK", {"GRPC_POLL_STRATEGY": "x,none,poll"}, 'python -c "$SDK"', 0, 2 * BAD_POLLING),
+    ("the first that it has", {"GRPC_POLL_STRATEGY": "poll,none"}, "qlog topic list", 0, ""),
+    ("no docstrings", {"PYTHONOPTIMIZE": "2"}, "qlog topic list", 3, "PYTHONOPTIMIZE"),
+    ("no assertions", {"PYTHONOPTIMIZE": "1"}, "qlog topic list", 0, ""),
     ("gRPC is chatty", {"GRPC_VERBOSITY": "debug", "GRPC_TRACE": "http"}, "qlog topic list", 0, ""),
     ("no home", {"HOME": ""}, 'env -u HOME python -c "$NO_HOME" local start', 3, "set HOME"),
     ("a home that takes nothing", {"HOME": "/proc"}, "qlog local start", 3, "/proc/.quorumlog"),
@@ -73,6 +90,8 @@ ROWS: Final[tuple[tuple[str, dict[str, str], str, int, str], ...]] = (
     ("few descriptors", {}, "ulimit -n 40; qlog topic list", 0, ""),
     ("fewer", {}, "ulimit -n 24; qlog topic list", 3, "ulimit -n"),
     ("no descriptors", {}, "ulimit -n 12; echo x | qlog produce t", 3, "ulimit -n"),
+    ("few for the SDK", {}, 'ulimit -n 24; python -c "$SDK"', 0, 2 * NO_DESCRIPTORS),
+    ("fewer for the SDK", {}, 'ulimit -n 12; python -c "$SDK"', 0, 2 * NO_DESCRIPTORS),
     ("no stdin", {}, "qlog topic list <&-", 0, ""),
     ("no stdin, which is read", {}, "qlog produce t <&-", 3, "stdin or stdout is closed"),
     ("stdin is a directory", {}, "qlog produce t </", 1, "is a directory"),
@@ -89,7 +108,7 @@ def shell(
 ) -> subprocess.CompletedProcess[str]:
     paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT), "NO_HOME": NO_HOME, "FORK": FORK}
-    found |= {"QUORUMLOG_SERVER": server, **variables}
+    found |= {"SDK": SDK, "QUORUMLOG_SERVER": server, **variables}
     return subprocess.run(
         ["bash", "-c", words], cwd=directory, env=found, check=False, timeout=PATIENCE_S,
         capture_output=True, text=True, encoding="utf-8", errors="replace",

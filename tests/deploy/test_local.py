@@ -2,6 +2,7 @@
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 from deploy.local import LocalCluster, LocalError
 from qlog import main
 from quorumlog.pb.log_pb2 import RouteRequest
+from store.errors import StoreFullError
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient
 from tests.node.processes import connected, typed_error
 from tests.patience import wait_for
@@ -109,6 +111,22 @@ def test_a_node_that_cannot_start_is_said_at_once_with_its_last_words(tmp_path: 
     assert caught.value.code == "local.died"
     assert "exit code 78" in caught.value.what
     assert "docs/configuration.md" in caught.value.what
+
+
+def test_a_group_without_room_is_said_at_once_and_what_nodes_say_after_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster.create(tmp_path, 2)
+    full = f"cannot lead: {StoreFullError('/data', needed_bytes=2, free_bytes=1)}"
+    states = [replace(one, state="running", detail=full) for one in cluster.status()]
+    monkeypatch.setattr(cluster, "status", lambda: states)
+    with pytest.raises(LocalError, match="/data needs 2 bytes, 1 are free") as caught:
+        cluster.wait_ready(node_ids=(1, 2))
+    assert caught.value.code == "local.no_room"
+    states[0] = replace(states[0], detail="may lead")
+    with pytest.raises(LocalError, match=r"node 1: may lead; node 2: .* needs 2 bytes") as caught:
+        cluster.wait_ready(0, node_ids=(1, 2))
+    assert caught.value.code == "local.not_ready"
 
 
 @pytest.mark.long
