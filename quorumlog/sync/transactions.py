@@ -7,6 +7,7 @@ block. Must not know what any call does.
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Self, Unpack
 
@@ -21,7 +22,7 @@ from quorumlog.sync.loop_thread import loop_thread
 from quorumlog.sync.wrappers import Wrapper, blocking, closing, into, plain
 from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
-from quorumlog.transactions.producer import Check
+from quorumlog.transactions.producer import CHECKS_MAX, Check
 from quorumlog.transactions.types import CheckedTransaction
 
 
@@ -141,10 +142,12 @@ class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
 
 def on_thread(check: Check) -> Check:
     """Return a check that runs on a thread of its own, since a program's may block."""
+    # Not the threads of the loop, which names of hosts are looked up on, too.
+    threads = ThreadPoolExecutor(CHECKS_MAX, "quorumlog-check")
 
     async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
         try:
-            said = await asyncio.to_thread(check, checked)
+            said = await asyncio.get_running_loop().run_in_executor(threads, check, checked)
             return await said if inspect.isawaitable(said) else said
         except SystemExit as error:  # SystemExit would end only this thread.
             raise RuntimeError("the check tried to end the program") from error
