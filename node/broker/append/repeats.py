@@ -1,4 +1,4 @@
-"""The digest by which a repeated batch is told from another one under the same number.
+"""The digest that tells a repeated batch from another one under the same number.
 
 Owns what counts as the same message; must not know producers. A writer that runs again may place
 its messages on other queues and make them at another time, and the node sets places and due times:

@@ -3,8 +3,8 @@
 Owns when, and how often; must not know how a transaction ends. The time of the next question and
 the count of earlier ones are replicated. A new leader rebuilds the soft state here (a heap of
 times) from them, and resumes where the old one was. The leader counts a question when a producer
-takes it, before that one gets it: a question that none takes does not count, and another producer
-is asked. If the leader falls in between, the producers get one question less; they never get more
+takes it, before that one gets it: a question that none takes does not count, and goes to another
+producer. If the leader falls in between, the producers get one question less; they never get more
 than the limit. Transactions whose producers are gone stay; the leader asks about them when one
 connects.
 """
