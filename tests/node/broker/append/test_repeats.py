@@ -54,7 +54,12 @@ async def test_other_messages_under_a_used_number_are_refused_and_the_same_are_k
             {"count": 3},
         ]
         others = [node.broker.append_nowait(batch(feature, **change)) for change in changes]
-        repeats = [{}, {"born_unix_ms": 9}, {"born_host": ("10.0.0.9", 1)}, {"queue_id": 1}]
+        repeats: list[dict[str, Any]] = [
+            {},
+            {"born_unix_ms": 9},
+            {"born_host": ("10.0.0.9", 1)},
+            {"queue_id": 1},
+        ]
         same = [node.broker.append_nowait(batch(feature, **repeat)) for repeat in repeats]
         if is_under_way:
             node.driver.release()
