@@ -119,7 +119,12 @@ class RowEncoder:
             topic = self._options.topic  # A named topic moves the rows there.
         if topic is None or body is None:
             raise InvalidRequestError(f"{'topic' if topic is None else 'body'} is null")
-        key, tag = row.get("key") or " ".join(row.get("keys") or ()) or None, row.get("tag")
+        key, tag = row.get("key"), row.get("tag")
+        if keys := row.get("keys"):
+            for one in keys:
+                if not one or " " in one:
+                    raise InvalidRequestError(f"keys has {one!r}: use text without a blank")
+            key = " ".join(keys)
         properties = {
             name: value
             for name, value in row.get("properties") or ()

@@ -297,7 +297,9 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         OutOfSequenceError: "out_of_sequence",
         UnknownProducerError: "unknown_producer",
         ProducerFencedError: "producer_fenced",
-        InvalidRequestError: "bad_request bad_topic record_format bad_filter delay_too_long",
+        InvalidRequestError: (
+            "bad_request bad_topic record_format bad_filter delay_too_long sequence_reused"
+        ),
         TooLargeError: "limit_exceeded",
         LimitReachedError: "limit_reached delayed_full",
         DelayedGoneError: "delayed_gone",

@@ -291,6 +291,23 @@ class DuplicateExpiredError(NodeError):
     first_kept: int
 
 
+class SequenceReusedError(NodeError):
+    """Another batch is in the log under this number of the producer. Nothing of this one is stored.
+
+    Send it under a number, or a producer id, that was not used.
+    """
+
+    code, status = "node.sequence_reused", "ALREADY_EXISTS"
+    text = (
+        "sequence {sequence} of producer {producer_id:016x} has other records in the log "
+        "({stored_count}, here {record_count}); send these under an id or a sequence of their own"
+    )
+    producer_id: int
+    sequence: int
+    stored_count: int
+    record_count: int
+
+
 # --- Topics, queues, groups, messages ---
 
 

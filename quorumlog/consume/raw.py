@@ -115,8 +115,9 @@ class Raw:
         The caller owns the id: the same batch sent again under the same numbers, even after a
         restart, adds nothing. Sequences begin at 0 and have no gap. With `consumed` instead of an
         id the batch is stored where these offsets are those expected, and stores the next ones.
-        Raises OutOfSequenceError, UnknownProducerError, ConflictError (also where an attempt before
-        stored the batch), and the errors of any append.
+        Raises OutOfSequenceError, UnknownProducerError, InvalidRequestError for other messages
+        under used numbers, ConflictError (also where an attempt before stored the batch), and the
+        errors of any append.
         """
         request = log_pb2.AppendRequest(
             records=records,

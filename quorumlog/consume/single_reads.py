@@ -5,11 +5,12 @@ Owns the arguments; must not know how a node is chosen (`reads`).
 
 from collections.abc import Sequence
 
-from quorumlog.arguments import checked
+from quorumlog.arguments import checked, shown
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route
 from quorumlog.consume.reads import QueueOffsets, ReadCalls, ReadFreshness
+from quorumlog.errors import InvalidRequestError
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
@@ -80,8 +81,13 @@ class SingleReads:
         """Return the newest messages that were sent with this key, oldest first.
 
         Stored within [lo, hi) (0: no limit). There are no others unless `max_count` came back; as
-        0 it asks each group for one answer of its size.
+        0 it asks each group for one answer of its size. Raises InvalidRequestError for a key with a
+        blank, which parts the keys of a message.
         """
+        if not key or " " in key:
+            raise InvalidRequestError(
+                f"key is {shown(key)}, which no message has: a blank parts keys; use one of them"
+            )
         return await self._reads.by_key(
             topic,
             key,

@@ -135,10 +135,11 @@ def encode_properties(
 def _checked(name: str, value: str) -> str:
     if not isinstance(value, str):
         raise WrongTypeError(f"property {name!r} is {value!r:.100}, which is no text; use text")
-    if not value or "\x02" in value or "\0" in value:
+    is_empty = not value or (name == KEYS and not value.strip(" "))  # Blanks part keys.
+    if is_empty or "\x02" in value or "\0" in value:
         raise InvalidRequestError(
             f"property {name!r} is {value!r:.100}; use text that is not empty, without 0x00 and "
-            f"0x02"
+            f"0x02, and keys that are not only blanks"
         )
     return value
 

@@ -46,10 +46,13 @@ _OUTCOMES: Final = {
     Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
     Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
 }
+CHECKS_MAX: Final = 16
+"""Checks under way of a producer. It takes no more questions then, and others are asked."""
 _log = logging.getLogger("quorumlog.transactions")
 
 Check = Callable[[CheckedTransaction], Decision | str | Awaitable[Decision | str]]
-"""Returns the outcome of the local work of a transaction; may be a coroutine function."""
+"""Returns the outcome of the local work of a transaction; may be a coroutine function, of which
+up to 16 calls run at once, one for a transaction."""
 
 
 def decision_of(result: Decision | str) -> Decision:
@@ -128,6 +131,9 @@ class TransactionalProducer:
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}
+        self._answering: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """By name of the broker group and transaction."""
+        self._room = asyncio.Semaphore(CHECKS_MAX)
         self.close_once: Final = CloseOnce()
         self.checks_count = 0
         """Count of answered questions."""
@@ -138,7 +144,7 @@ class TransactionalProducer:
         """Let the cluster ask from now on; the first `begin` does it too."""
         if self.is_closed:
             raise ClosedError("the transactional producer is closed; make another one")
-        raise_ended(*self._listening.values())
+        raise_ended(*self._listening.values(), *self._answering.values())
         if not self._listening:
             self._groups.on_change.append(self._follow)
             self._follow()
@@ -163,7 +169,7 @@ class TransactionalProducer:
     async def _close(self) -> None:
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
-        tasks = list(self._listening.values())
+        tasks = [*self._listening.values(), *self._answering.values()]
         self._listening.clear()
         for task in tasks:
             task.cancel()
@@ -290,7 +296,7 @@ class TransactionalProducer:
                 async for question in node.transaction.CheckTransactions(request):
                     backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
                     if question.transaction_id:
-                        await self._answer(group, question)
+                        await self._begin_answer(group, question)
                 error: QuorumlogError = UnavailableError(f"{node.address} ended the stream")
             except grpc.aio.AioRpcError as failed:
                 error = from_rpc(failed, node.address)
@@ -310,6 +316,21 @@ class TransactionalProducer:
             if backoff.deadline.has_passed:
                 backoff = Backoff(Deadline(TIMEOUT_MS_MAX))
             await backoff.pause(error.retry_after_ms)
+
+    async def _begin_answer(self, group: BrokerGroup, question: Any) -> None:
+        """Answer beside the others, once there is room; a check that still runs will answer."""
+        key = group.name, question.transaction_id
+        if key in self._answering:
+            return
+        await self._room.acquire()
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._room.release()
+            if task.cancelled() or task.exception() is None:  # Else `start` raises the defect.
+                del self._answering[key]
+
+        self._answering[key] = task = asyncio.create_task(self._answer(group, question))
+        task.add_done_callback(end)
 
     async def _answer(self, group: BrokerGroup, question: Any) -> None:
         """Ask the program, and tell the cluster. After a failure the cluster asks again."""

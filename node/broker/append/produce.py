@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, QueueKey
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
+from node.broker.append.repeats import messages_digest
 from node.broker.append.sequences import InFlightBatches, Sequences
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context, noted
@@ -87,6 +88,7 @@ class _Append:
     __slots__ = (
         "alone",
         "attached_commands",
+        "digest",
         "divided",
         "future",
         "host",
@@ -97,7 +99,7 @@ class _Append:
         "queues",
         "record_count",
         "records",
-        "repeat_callers",
+        "repeats",
         "sequence",
         "size_bytes",
         "timeout_ms",
@@ -124,8 +126,10 @@ class _Append:
         self.sequence = request.sequence
         self.timeout_ms = timeout_ms if 0 < timeout_ms < limit_ms else limit_ms
         self.future = future
-        self.repeat_callers: list[asyncio.Future[AppendResponse]] | None = None
-        """Callers that sent the same batch again while it was under way."""
+        self.repeats: list[_Append] | None = None
+        """Those that came under the same number while this one was under way."""
+        self.digest = b""
+        """Of the messages, once the number is known to be used."""
         self.queues: QueueRanges = {}
         self.host = ""
         """Whose share it takes while it is parked."""
@@ -277,16 +281,20 @@ class Produce:
             self._park(append)
         append.timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
-    def known(self, producer_id: int, sequence: int) -> "asyncio.Future[AppendResponse] | None":
+    def known(
+        self, producer_id: int, sequence: int, record_count: int
+    ) -> "asyncio.Future[AppendResponse] | None":
         """Return the first answer to a batch that is known already; None for a new one.
 
         For a feature that looks at the state before it makes the batch: what the state refuses now
-        may be the effect of that very batch. Raises Refused.
+        may be the effect of that very batch. Raises Refused, also for another count of records.
         """
         if not producer_id or self.parked:
             return None  # Parked appends are deduplicated when they are resumed.
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
-        request = AppendRequest(producer_id=producer_id, sequence=sequence)
+        request = AppendRequest(
+            producer_id=producer_id, sequence=sequence, record_count=record_count
+        )
         append = _Append(self, request, b"", future, NOTHING_ATTACHED)
         return future if self._is_known(append) else None
 
@@ -298,26 +306,33 @@ class Produce:
         return first is not None
 
     def _answer_known(self, append: _Append, first: _Append | int) -> None:
-        """Answer a batch whose first copy is under way, or in the log at a position."""
+        """Answer a batch whose number is under way, or in the log at a position.
+
+        Raises SequenceReusedError if it is not the batch that is there.
+        """
+        if append.records:  # No longer needed: a batch under way may be decided much later.
+            append.digest, append.records = messages_digest(append.records), b""
         if isinstance(first, int):
-            response = self._receipts.of_duplicate(append.producer_id, append.sequence, first)
+            response = self._receipts.of_duplicate(
+                append.producer_id, append.sequence, first, append.record_count, append.digest
+            )
             self.duplicates_total += 1
             _resolve(append.future, response)
         else:
-            self._add_repeat_caller(append, first)
+            self._add_repeat(append, first)
 
-    def _add_repeat_caller(self, append: _Append, first: _Append) -> None:
-        """Attach a caller to the same batch that is under way, at most for its own time."""
-        repeat_callers = first.repeat_callers = first.repeat_callers or []
+    def _add_repeat(self, append: _Append, first: _Append) -> None:
+        """Have a batch wait for the one under way with its number, at most for its own time."""
+        repeats = first.repeats = first.repeats or []
         limit = self.context.limits.producer_window_count
-        if len(repeat_callers) >= limit:
-            raise BusyError("callers of one batch", len(repeat_callers), limit)
-        repeat_callers.append(append.future)
+        if len(repeats) >= limit:
+            raise BusyError("callers of one batch", len(repeats), limit)
+        repeats.append(append)
         timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
-        def leave(future: "asyncio.Future[AppendResponse]") -> None:
+        def leave(_future: "asyncio.Future[AppendResponse]") -> None:
             timer.cancel()
-            repeat_callers.remove(future)
+            repeats.remove(append)
 
         append.future.add_done_callback(leave)
 
@@ -490,8 +505,8 @@ class Produce:
             if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
             self._fail(append.future, error)
-            for future in append.repeat_callers or ():
-                self._fail(future, error)
+            for repeat in append.repeats or ():
+                self._fail(repeat.future, error)
         if self.parked:
             self._resume()
 
@@ -500,20 +515,16 @@ class Produce:
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
         self.sizes.note(append.queues, append.record_count, append.size_bytes)
-        is_done = append.future.done()
-        if is_done and not append.repeat_callers:
-            return
-        response = self._receipts.of_commit(committed, append.queues, append.record_count)
-        if append.attached_commands is not NOTHING_ATTACHED:
-            append.attached_commands.describe(response, committed)
-        if not is_done:
+        if not append.future.done():
+            response = self._receipts.of_commit(committed, append.queues, append.record_count)
+            if append.attached_commands is not NOTHING_ATTACHED:
+                append.attached_commands.describe(response, committed)
             append.future.set_result(response)
-        for future in append.repeat_callers or ():
-            self.duplicates_total += 1
-            again = AppendResponse()
-            again.CopyFrom(response)
-            again.is_duplicate = True
-            _resolve(future, again)
+        for repeat in append.repeats or ():
+            try:  # The command record comes last.
+                self._answer_known(repeat, committed.result.record_positions[-1])
+            except Refused as refusal:
+                self._fail(repeat.future, refusal)
 
     def on_timeout(self, append: _Append) -> None:
         """Fail a caller whose time is over. A batch under way stays under way."""

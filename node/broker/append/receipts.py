@@ -5,9 +5,10 @@ Owns the fields of AppendResponse; must not know the callers.
 
 from collections.abc import Mapping
 
+from node.broker.append.repeats import messages_digest
 from node.broker.core.context import Context
 from node.broker.records.delayed import held
-from node.errors.common import DuplicateExpiredError
+from node.errors.common import DuplicateExpiredError, SequenceReusedError
 from node.state.appends import Committed
 from node.state.held import NUMBERS
 from node.state.state import COMMAND_TOPIC
@@ -50,12 +51,15 @@ class AppendReceipts:
         _add_queues(response, queues)
         return response
 
-    def of_duplicate(self, producer_id: int, sequence: int, position: int) -> AppendResponse:
+    def of_duplicate(
+        self, producer_id: int, sequence: int, position: int, repeated_count: int, digest: bytes
+    ) -> AppendResponse:
         """Return the receipt of a batch whose command record is at a log position.
 
+        `repeated_count` and `digest` (empty: unknown) are those of the messages that came again.
         The nodes that synced it and the time that took are not known any more. Raises
-        DuplicateExpiredError when retention has deleted the entry, CorruptionError,
-        FileSystemError.
+        DuplicateExpiredError when retention has deleted the entry, SequenceReusedError when the
+        messages are others, CorruptionError, FileSystemError.
         """
         try:
             batch = self._context.receipts.batch_of(position)
@@ -80,6 +84,9 @@ class AppendReceipts:
                 due_unix_ms.append(held(record).due_unix_ms if key in NUMBERS else 0)
             at += layout.size_bytes
         assert first is not None, f"batch {batch.index} has no records"
+        is_same = record_count == repeated_count
+        if not is_same or (digest and digest != messages_digest(batch.records)):
+            raise SequenceReusedError(producer_id, sequence, record_count, repeated_count)
         host_at = first.store_timestamp_at + fmt.TIMESTAMP.size
         response = AppendResponse(
             term=batch.term,

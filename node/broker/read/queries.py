@@ -44,6 +44,12 @@ class Queries:
         return RecordsResponse(records=found.record, record_count=1)
 
     async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
+        """As `find_by_key`. Raises BadRequestError for a key with a blank: blanks part keys."""
+        if " " in request.key:
+            raise BadRequestError("key", "one key, without a blank", repr(request.key))
+        return await self.find_by_key(request)
+
+    async def find_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
         """Return the newest messages of a topic that carry a key, oldest first.
 
         Count and bytes limit what is found, and `_STEP_COUNT_MAX` the work; an answer that ends at

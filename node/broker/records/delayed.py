@@ -44,7 +44,7 @@ _DUE_MS: Final = fmt.PROPERTY_DUE_MS.encode()
 _DUE_START: Final = b"\x02" + _DUE_MS + b"\x01"
 _CRC_PREFIX: Final = fmt.PROPERTY_CRC_PREFIX
 _WISHES: Final = frozenset({_DELAY, _DELAY_SECONDS, _DELAY_MS, _DELIVER_MS})
-_HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
+HELD_ONLY: Final = _WISHES | {_REAL_TOPIC, _REAL_QUEUE_ID, _DUE_MS, _WAIT}
 """Properties that a delivered record does not carry any more."""
 _HELD_PROPERTIES_SIZE_BYTES_MAX: Final = fmt.PROPERTIES_SIZE_BYTES_MAX - 128
 """Leaves room for the reason why a message cannot be delivered."""
@@ -82,7 +82,7 @@ def scheduled(record: bytes, deliver_unix_ms: int, *, level: int = 0) -> bytes:
     layout = record_layout(memoryview(record), 0)
     topic = record[layout.topic_at : layout.topic_hi]
     real_queue_id = fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]
-    kept, _ = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    kept, _ = split(record[layout.properties_at :], HELD_ONLY - {_DELIVER_MS})
     kept.append(b"%b\x01%b" % (_REAL_TOPIC, topic))
     kept.append(b"%b\x01%d" % (_REAL_QUEUE_ID, real_queue_id))
     kept.append(b"%b\x01%d" % (_DUE_MS, deliver_unix_ms))
@@ -139,7 +139,7 @@ class Held(NamedTuple):
 def held(record: bytes) -> Held:
     """Return where and when a held record is to be delivered. Raises RecordFormatError."""
     layout = record_layout(memoryview(record), 0)
-    _, found = split(record[layout.properties_at :], _HELD_ONLY)
+    _, found = split(record[layout.properties_at :], HELD_ONLY)
     return _held(found, layout)
 
 
@@ -161,7 +161,7 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
     Raises RecordFormatError when the record is not a held one.
     """
     layout = record_layout(memoryview(record), 0)
-    kept, found = split(record[layout.properties_at :], _HELD_ONLY - {_DELIVER_MS})
+    kept, found = split(record[layout.properties_at :], HELD_ONLY - {_DELIVER_MS})
     own = _held(found, layout)
     topic, queue_id = found[_REAL_TOPIC], own.queue_id
     return own, moved(record, layout, topic=topic, queue_id=queue_id, properties=joined(kept))

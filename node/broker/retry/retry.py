@@ -72,6 +72,7 @@ class Retry:
         """Move messages to the retry topic or to the dead letters, and store offsets with them.
 
         A repeated call (same producer and sequence) gets the first answer. Raises
+        SequenceReusedError for such a call with another count of messages,
         GroupDisabledError, GroupOrderlyError, TopicForbiddenError, MessageExpiredError,
         GroupKindError for offsets of a group that is read by pop,
         BadRequestError, the errors of `Produce.append` and, for a group or offset that is new,
@@ -81,7 +82,7 @@ class Retry:
         context.check_cluster(request.cluster_id)
         context.check_name("group", group)
         context.check_leads()
-        before = self._produce.known(request.producer_id, request.sequence)
+        before = self._produce.known(request.producer_id, request.sequence, len(messages))
         if before is not None:
             return self._answer(await before)
         if request.offsets:

@@ -2,9 +2,11 @@
 
 Owns when, and how often; must not know how a transaction ends. The time of the next question and
 the count of earlier ones are replicated. A new leader rebuilds the soft state here (a heap of
-times) from them, and resumes where the old one was. The leader counts a question before it sends
-it. If the leader falls in between, the producers get one question less; they never get more than
-the limit. Transactions whose producers are gone stay; the leader asks about them when one connects.
+times) from them, and resumes where the old one was. The leader counts a question when a producer
+takes it, before that one gets it: a question that none takes does not count, and goes to another
+producer. If the leader falls in between, the producers get one question less; they never get more
+than the limit. Transactions whose producers are gone stay; the leader asks about them when one
+connects.
 """
 
 import asyncio
@@ -50,11 +52,13 @@ class Checks:
         self._own_appends = own_appends
         self._ends = ends
         self._unix_ms = unix_ms
-        self.producers: Final = Producers(context, self._on_producer)
+        self.producers: Final = Producers(context, self._on_producer, self._on_take)
         self._due: list[tuple[int, int]] = []
         """Heap of (when to ask, position). The state decides whether an item still counts."""
         self._queued: set[int] = set()
         """Positions in the heap, each there once, however often producers come and go."""
+        self._asked: dict[int, TransactionCheck] = {}
+        """By position: questions that no producer has taken yet; each is in the heap, too."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.checks_total = 0
@@ -75,6 +79,7 @@ class Checks:
             self._task = None
         self._due.clear()
         self._queued.clear()
+        self._asked.clear()
         self._ends.forget()
         self.producers.end()
 
@@ -137,6 +142,7 @@ class Checks:
         given_up = self._aged(now_ms)
         postponed: list[tuple[int, int]] = []
         for known in self._take_due(now_ms):
+            untaken = self._asked.pop(known.position, None)
             if known.check_count >= limit:
                 given_up.append(known)
             elif not self.producers.is_there(known.producer_group):
@@ -147,6 +153,8 @@ class Checks:
                 questions.append((known, waiting))
             else:  # All producers have enough questions.
                 postponed.append((now_ms + PAUSE_MS_MAX, known.position))
+                if untaken is not None:
+                    self._asked[known.position] = untaken
         try:
             if questions:
                 await self._ask(questions, now_ms)
@@ -174,6 +182,7 @@ class Checks:
             self._queued.remove(position)
             known = opened.get(position)
             if known is None:
+                self._asked.pop(position, None)
                 continue
             if known.next_check_unix_ms <= now_ms:
                 found[position] = known
@@ -203,10 +212,6 @@ class Checks:
         self, questions: Sequence[tuple[OpenTransaction, WaitingProducer]], now_ms: int
     ) -> None:
         next_ms = now_ms + self._context.limits.transaction_check_interval_ms
-        check = Command.CheckTransactions(
-            positions=[known.position for known, _ in questions], next_unix_ms=next_ms
-        )
-        await self._own_appends.write(b"", [Command(check_transactions=check)])
         for known, _ in questions:
             self._push(next_ms, known.position)
         size_bytes = 0
@@ -229,8 +234,22 @@ class Checks:
                 records=made.records,
                 record_count=made.record_count,
             )
+            self._asked[known.position] = question
             self.producers.ask(waiting, Question(question, known.size_bytes))
-            self.checks_total += 1
+
+    async def _on_take(self, question: TransactionCheck) -> bool:
+        """Count a question that a producer is about to get; return whether it still stands."""
+        position = question.transaction_id
+        if self._asked.get(position) is not question:
+            return False
+        del self._asked[position]
+        if position not in self._ends.table.open:
+            return False
+        next_ms = self._unix_ms() + self._context.limits.transaction_check_interval_ms
+        check = Command.CheckTransactions(positions=[position], next_unix_ms=next_ms)
+        await self._own_appends.submit(Command(check_transactions=check))
+        self.checks_total += 1
+        return True
 
     async def _give_up(self, known: OpenTransaction) -> None:
         try:

@@ -6,7 +6,7 @@ transactions. Known to the leader only: producers find the next leader and conne
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
@@ -50,10 +50,17 @@ class Planned:
 class Producers:
     """The connected producers and their questions. One per broker."""
 
-    def __init__(self, context: Context, on_come: Callable[[str], None]) -> None:
-        """`on_come` is called with the group of a producer that has connected."""
+    def __init__(
+        self,
+        context: Context,
+        on_come: Callable[[str], None],
+        on_take: Callable[[TransactionCheck], Awaitable[bool]],
+    ) -> None:
+        """`on_come` is called with the group of a producer that has connected, `on_take` with the
+        next question of one; it returns whether to ask it."""
         self._context: Final = context
         self._on_come = on_come
+        self._on_take = on_take
         self._by_group: dict[str, list[WaitingProducer]] = {}
         self._room = Room("waiting producers", context.limits.transaction_producer_count_max)
         self.size_bytes = 0
@@ -105,7 +112,8 @@ class Producers:
     async def questions(self, request: CheckTransactionsRequest) -> AsyncIterator[TransactionCheck]:
         """Yield the questions to a producer, until it goes or this node leads no longer.
 
-        The first answer is empty and says that the stream stands. Raises NotLeaderError, BusyError.
+        The first answer is empty and says that the stream stands. Raises NotLeaderError, BusyError,
+        and the errors of a question that cannot be counted.
         """
         context = self._context
         context.check_cluster(request.cluster_id)
@@ -119,7 +127,8 @@ class Producers:
             self._on_come(waiting.group)
             while (question := await waiting.questions.get()) is not None:
                 try:
-                    yield question.check
+                    if await self._on_take(question.check):
+                        yield question.check
                 finally:  # Counts until the producer requests the next one.
                     self._hold(waiting, -question.size_bytes)
             raise context.why_not()

@@ -35,8 +35,8 @@ CODES: Final[dict[str, Code]] = {
         Code.NOT_IMPLEMENTED: "node.unimplemented node.rocketmq_off node.not_served",
         Code.PRECONDITION_FAILED: (
             "node.wrong_cluster node.wrong_mode node.unknown_producer node.producer_fenced "
-            "node.duplicate_expired node.conflict node.topic_exists node.group_not_empty "
-            "node.group_kind node.client_id_in_use "
+            "node.duplicate_expired node.sequence_reused node.conflict node.topic_exists "
+            "node.group_not_empty node.group_kind node.client_id_in_use "
             "node.already_resent ha.promotion_refused raft.change_invalid raft.transfer_invalid "
             "raft.recovery_refused"
         ),

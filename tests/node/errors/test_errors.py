@@ -41,6 +41,7 @@ EXAMPLES: list[NodeError] = [
     errors.OutOfSequenceError(0xABC, 4, 6),
     errors.UnknownProducerError(0xABC, 4),
     errors.DuplicateExpiredError(0xABC, 1, 40),
+    errors.SequenceReusedError(0xABC, 1, 2, 3),
     errors.UnknownTopicError("orders"),
     errors.TopicExistsError("orders", 4),
     errors.ReservedTopicError("rmq_sys_x"),

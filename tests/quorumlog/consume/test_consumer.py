@@ -237,6 +237,21 @@ async def test_messages_are_found_by_id_and_by_key_without_what_only_collides() 
         assert sum(q.max_offset for q in offsets) == 6
 
 
+@pytest.mark.parametrize("key", ["", " ", "   "])
+async def test_a_key_that_nothing_can_have_is_refused_where_it_is_sent_and_where_it_is_sought(
+    key: str,
+) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        with pytest.raises(errors.InvalidRequestError, match="KEYS"):
+            await client.producer().send("orders", b"0", key=key)
+        with pytest.raises(errors.InvalidRequestError, match="KEYS"):
+            await client.producer().send("orders", b"0", properties={"KEYS": key})
+        with pytest.raises(errors.InvalidRequestError, match="which no message has"):
+            await client.query_by_key("orders", key)
+        with pytest.raises(errors.InvalidRequestError, match="blank"):
+            await client.query_by_key("orders", f"order{key or ' '}17")
+
+
 async def test_prefetched_batches_are_bounded() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         await fill(client, 200, queue_count=1)

@@ -58,7 +58,7 @@ class MessageCalls(Calls):
             charge = request.account.charge(Kind.DOCUMENTS)
             held.callback(charge.release)
             for _ in range(_CALL_COUNT_MAX):
-                response = await self._broker.queries.query_by_key(asked)
+                response = await self._broker.queries.find_by_key(asked)
                 for record in reversed(self._own(response.records, number)):
                     left_size_bytes -= len(record)
                     if found and (left_size_bytes < 0 or len(found) >= count_max):

@@ -13,6 +13,7 @@ from node.errors.common import (
     BusyError,
     LimitReachedError,
     ReservedTopicError,
+    SequenceReusedError,
     TopicNotReadableError,
     TopicNotWritableError,
     UnknownGroupError,
@@ -144,6 +145,8 @@ async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
         assert again.is_duplicate
         again.is_duplicate = False
         assert again == first
+        with pytest.raises(SequenceReusedError):
+            await node.broker.retry.retry_later(given_back(0, 1, **how, is_dead=True))
         assert len(queue(node, DEAD)) == 1
         assert node.broker.retry.dead_total == 1
 

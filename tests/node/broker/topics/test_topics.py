@@ -272,8 +272,9 @@ async def test_messages_are_found_by_key(tmp_path: Path) -> None:
         assert [m.queue_offset for m in messages(found.records)] == [2, 3], "the newest"
         asked.hi_unix_ms = 1
         assert (await node.broker.queries.query_by_key(asked)).record_count == 0
-        with pytest.raises(errors.BadRequestError):
-            await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders"))
+        for key in ("", "key0001 key0002"):
+            with pytest.raises(errors.BadRequestError):
+                await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
         with pytest.raises(errors.UnknownTopicError):
             await node.broker.queries.query_by_key(QueryByKeyRequest(topic="nobody", key="k"))
 

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from node.errors.common import AppendTimeoutError, NodeError, OutcomeUnknownError
+from node.errors.common import (
+    AppendTimeoutError,
+    NodeError,
+    OutcomeUnknownError,
+    SequenceReusedError,
+)
 from node.errors.ha import NotMasterError, PromotionRefusedError, PromotionTimeoutError
 from node.lifecycle import exit_code_of
 from node.replication.ha.core.types import AckMode, HaRole, HaStanding
@@ -211,6 +216,8 @@ async def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) 
         for field in ("index", "term", "position", "store_unix_ms", "record_count"):
             assert getattr(again, field) == getattr(first, field), field
         assert list(again.queues) == list(first.queues)
+        with pytest.raises(SequenceReusedError):
+            await two.append(7, 10, producer_id=5, sequence=0)
         more = await two.append(5, 6, producer_id=5, sequence=2)
         assert not more.is_duplicate
         assert await two.seen() == list(range(6))

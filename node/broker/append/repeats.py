@@ -1,0 +1,37 @@
+"""The digest that tells a repeated batch from another one under the same number.
+
+Owns what counts as the same message; must not know producers. A writer that runs again may place
+its messages on other queues and make them at another time, and the node sets places and due times:
+all of these are left out.
+"""
+
+from hashlib import blake2b
+from typing import Final
+
+from node.broker.records.delayed import HELD_ONLY, joined, split
+from node.state.state import COMMAND_TOPIC
+from store import format as fmt
+from store.record.edit import layouts, properties_of, start_of
+
+_COMMAND_TOPIC: Final = COMMAND_TOPIC.encode()
+_REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
+
+
+def messages_digest(records: bytes) -> bytes:
+    """Return a digest of topics, bodies, flags and properties; commands do not count.
+
+    Raises RecordFormatError.
+    """
+    digest = blake2b(digest_size=16)
+    for layout in layouts(records):
+        topic = records[layout.topic_at : layout.topic_hi]
+        if topic == _COMMAND_TOPIC:
+            continue
+        kept, held = split(properties_of(records, layout), HELD_ONLY)
+        at = start_of(layout) + fmt.QUEUE_ID_AT + fmt.INT32.size
+        flag = fmt.INT32.unpack_from(records, at)[0]
+        sys_flag = layout.sys_flag & ~fmt.SYS_FLAG_ANY_V6
+        body = records[layout.body_at : layout.body_hi]
+        message = (held.get(_REAL_TOPIC, topic), body, flag, sys_flag, joined(kept))
+        digest.update(repr(message).encode())
+    return digest.digest()
