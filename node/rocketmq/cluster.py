@@ -15,6 +15,8 @@ from node.state.tables.topic_types import MIXED
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
+from store.errors import TopicNameError
+from store.record.message import check_topic
 
 
 class GatewayQueue(NamedTuple):
@@ -150,6 +152,10 @@ class GatewayCluster:
             ]
         if not found:
             text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
+            try:
+                check_topic(topic.encode("utf-8", "backslashreplace"))
+            except TopicNameError as error:
+                text = str(error)
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
 

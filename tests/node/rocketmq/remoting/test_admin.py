@@ -256,9 +256,9 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
         assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
-        order |= {"timestamp": "-2", "isForce": "true"}  # Before all, not the end as -1.
+        order |= {"timestamp": "-2", "isForce": "true"}  # The end, as -1.
         assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
 
         topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
         await topics.delete_topic(DeleteTopicRequest(topic="orders"))
