@@ -270,6 +270,7 @@ class GroupAdmin(Calls):
         group would hide that its name is mistyped."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
+        queues = [*self._shared.queues_of(topic, number)]
         self._check_group(group)
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
@@ -285,7 +286,7 @@ class GroupAdmin(Calls):
         stored = self._context.state.groups.get(group, {}).get(topic, {})
         entries, rows = [], []
         turn = self._context.turn
-        async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
+        async for shown, queue in turn.over(queues):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 if to_offset < 0 and only_back:
