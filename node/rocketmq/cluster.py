@@ -17,6 +17,7 @@ from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
 from store.errors import TopicNameError
 from store.record.message import check_topic
+from store.record.topic_names import is_reserved
 
 
 class GatewayQueue(NamedTuple):
@@ -156,6 +157,8 @@ class GatewayCluster:
                 check_topic(topic.encode("utf-8", "backslashreplace"))
             except TopicNameError as error:
                 text = str(error)
+            if is_reserved(topic):
+                text = f"topic {topic!r} belongs to the system, and has no route"
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
 
