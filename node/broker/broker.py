@@ -120,7 +120,7 @@ class Broker:
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)
         self.queries: Final = Queries(context, self.freshness)
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)
-        self.topics: Final = Topics(context, self.own_appends)
+        self.topics: Final = Topics(context, self.own_appends, self.produce.sizes)
         self.groups: Final = Groups(
             context,
             self.own_appends,

@@ -30,8 +30,13 @@ SKIPPED_LENGTH_MAX: Final = 16 << 20
 """Of a frame of RocketMQ's that is too large: its call is refused, and its connection goes on. The
 brokers of RocketMQ close the connection of a longer one."""
 
+HEAD_SIZE_BYTES: Final = 512
+TAIL_SIZE_BYTES: Final = 512
+"""Both ends of a header that is too large, between which its bytes are skipped."""
+
 Frame = tuple[int, bytes, bytes | None]
-"""Kind of header, header, body; None: the body is over the limit, and is skipped."""
+"""Kind of header, header, body; None: the frame is over a limit. Its body is skipped then, and of a
+header over the limit all but its ends."""
 
 
 class FrameFault(Exception):  # noqa: N818 - the sender's, and never an error that a caller gets.
@@ -77,7 +82,16 @@ class FramedParser:
     Invariant: the frames found are the same however the stream was cut into reads.
     """
 
-    __slots__ = ("_at", "_header_max", "_kinds", "_length_max", "_scratch", "_skip_count", "rest")
+    __slots__ = (
+        "_at",
+        "_header_max",
+        "_is_cut",
+        "_kinds",
+        "_length_max",
+        "_scratch",
+        "_skip_count",
+        "rest",
+    )
 
     def __init__(self, scratch: memoryview, kinds: Collection[int], limits: FramedLimits) -> None:
         """`scratch` is where the bytes are when `take` is called. Others write into it as well,
@@ -91,7 +105,10 @@ class FramedParser:
         self._at = 0
         """Bytes of `rest` before this one belong to frames that were handed out."""
         self._skip_count = 0
-        """Bytes of a skipped body that are still to come; `rest` has its prefix until then."""
+        """Bytes to be skipped that are still to come; `rest` has what is before them until then."""
+        self._is_cut = False
+        """Whether `rest` begins with a frame whose header was too large: its middle is left out,
+        and the prefix has the sizes of what is left."""
 
     def widen(self, size_bytes: int) -> None:
         """Take frames and headers that are larger than the limits by so much."""
@@ -111,7 +128,7 @@ class FramedParser:
         skipped = min(self._skip_count, count)
         if skipped:
             self._skip_count -= skipped
-            if not self._skip_count:
+            if not (self._skip_count or self._is_cut):
                 self.rest.clear()
         self.rest += self._scratch[skipped:count]
 
@@ -150,7 +167,7 @@ class FramedParser:
             return None
         length, word = _PREFIX.unpack_from(rest, at)
         header_size_bytes = word & 0xFFFFFF
-        if self._is_skipped(length, word):
+        if self._is_cut or self._is_skipped(length, word):
             return self._skip(length, header_size_bytes, word >> 24)
         if (
             not LENGTH_SIZE_BYTES <= length <= self._length_max
@@ -172,9 +189,10 @@ class FramedParser:
         return frame
 
     def _is_skipped(self, length: int, word: int) -> bool:
+        header_size_bytes = word & 0xFFFFFF
         return (
-            self._length_max < length <= SKIPPED_LENGTH_MAX
-            and (word & 0xFFFFFF) <= self._header_max
+            (length > self._length_max or header_size_bytes > self._header_max)
+            and header_size_bytes + LENGTH_SIZE_BYTES <= length <= SKIPPED_LENGTH_MAX
             and word >> 24 in self._kinds
             and word >> 24 in (JSON_KIND, ROCKETMQ_KIND)
         )
@@ -182,13 +200,27 @@ class FramedParser:
     def _skip(self, length: int, header_size_bytes: int, kind: int) -> Frame | None:
         """Return a frame without its body, once its header is there; what follows is skipped."""
         self._trim()
+        if header_size_bytes > max(self._header_max, HEAD_SIZE_BYTES + TAIL_SIZE_BYTES):
+            return self._cut(length, header_size_bytes, kind)
         rest, body_at = self.rest, PREFIX_SIZE_BYTES + header_size_bytes
         if len(rest) < body_at:
             return None
         header, hi = bytes(rest[PREFIX_SIZE_BYTES:body_at]), LENGTH_SIZE_BYTES + length
-        self._skip_count = max(0, hi - len(rest))
+        self._skip_count, self._is_cut = max(0, hi - len(rest)), False
         self.rest = rest[:PREFIX_SIZE_BYTES] if self._skip_count else rest[hi:]
         return kind, header, None
+
+    def _cut(self, length: int, header_size_bytes: int, kind: int) -> Frame | None:
+        """Take the middle out of a header that is too large, and go on with the shorter frame."""
+        rest, at = self.rest, PREFIX_SIZE_BYTES + HEAD_SIZE_BYTES
+        if len(rest) < at:
+            return None
+        left = HEAD_SIZE_BYTES + TAIL_SIZE_BYTES
+        count = header_size_bytes - left
+        self._skip_count, self._is_cut = max(0, at + count - len(rest)), True
+        prefix = _PREFIX.pack(length - count, kind << 24 | left)
+        self.rest = bytearray(prefix) + rest[PREFIX_SIZE_BYTES:at] + rest[at + count :]
+        return None if self._skip_count else self.next_frame()
 
     def _trim(self) -> None:
         """Give back the memory of frames that were handed out."""

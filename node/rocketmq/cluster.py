@@ -15,6 +15,9 @@ from node.state.tables.topic_types import MIXED
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.rocketmq_pb2 import Code
 from raft.messages import NO_NODE, NodeId
+from store.errors import TopicNameError
+from store.record.message import check_topic
+from store.record.topic_names import is_reserved
 
 
 class GatewayQueue(NamedTuple):
@@ -150,6 +153,12 @@ class GatewayCluster:
             ]
         if not found:
             text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
+            try:
+                check_topic(topic.encode("utf-8", "backslashreplace"))
+            except TopicNameError as error:
+                text = str(error)
+            if is_reserved(topic):
+                text = f"topic {topic!r} belongs to the system, and has no route"
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(found)
 

@@ -18,6 +18,7 @@ from qlog.times import duration_text, parse_duration, parse_time
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
     from quorumlog.client import Client
+    from quorumlog.records.queues import Queue
 
 
 def _durations(
@@ -155,7 +156,8 @@ def reset(
     force: bool,
     server: str | None,
 ) -> Printout:
-    """Have a group continue from another place of a topic. Refused while the group has members.
+    """Have a group continue from another place of a topic. Refused while the group has members,
+    and for a group that does not exist.
 
     A TIME is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m.
 
@@ -179,9 +181,11 @@ def reset(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--to-time") from error
 
-    offsets = ask(
-        server, lambda client: client.admin.reset_offsets(name, topic, position, force=force)
-    )
+    async def move(client: "Client") -> dict["Queue", int]:
+        await client.admin.describe_group(name)  # Else a mistyped name would become a group.
+        return await client.admin.reset_offsets(name, topic, position, force=force)
+
+    offsets = ask(server, move)
     rows = [
         {"group": q.group, "topic": q.topic, "queue_id": q.queue_id, "offset": offset}
         for q, offset in sorted(offsets.items())

@@ -40,6 +40,7 @@ from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
 from store.format import DEAD_LETTER_TOPIC_PREFIX
 from store.reads import Reads
+from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
@@ -196,9 +197,10 @@ class Context:
     # --- Topics and names ---
 
     def topic(self, name: str) -> TopicSettings:
-        """Return a topic. Raises UnknownTopicError."""
+        """Return a topic. Raises UnknownTopicError, TopicNameError for a name of no topic."""
         topic = self.state.topic(name)
         if topic is None:
+            check_topic(name.encode("utf-8", "backslashreplace"))
             raise UnknownTopicError(name)
         return topic
 

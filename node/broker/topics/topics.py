@@ -8,6 +8,7 @@ name is an error, and not a second topic.
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
+from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.errors.common import (
     BadRequestError,
@@ -37,7 +38,9 @@ from store.record.topic_names import is_reserved
 class Topics:
     """The calls about topics. One per broker."""
 
-    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends, sizes: Sizes) -> None:
+        """`sizes` counts messages by topic, by those of the leader."""
+        self._sizes = sizes
         self._context: Final = context
         self._own_appends = own_appends
 
@@ -89,6 +92,7 @@ class Topics:
             raise UnknownTopicError(request.topic)
         delete = Command.DeleteTopic(topic=request.topic)
         await self._own_appends.submit(Command(delete_topic=delete))
+        self._sizes.forget(request.topic)
         return DeleteTopicResponse()
 
     async def list_topics(self, request: ListTopicsRequest) -> ListTopicsResponse:

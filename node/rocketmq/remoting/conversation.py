@@ -23,6 +23,7 @@ from node.rocketmq.remoting.protocol.command import (
     RESPONSE,
     Command,
     decode,
+    decode_ends,
     encode_head,
     opaque_of,
 )
@@ -192,15 +193,15 @@ class RemotingConnection:
 
     def on_frame(self, kind: int, header: bytes, body: bytes | None) -> None:
         """Begin a call, or complete one of the node's own. Raises FrameFault."""
+        if body is None:
+            self._refuse_large(decode_ends(kind, header))
+            return
         command = (
-            self._decode_forwarded(kind, header, body or b"")
+            self._decode_forwarded(kind, header, body)
             if self.is_node
-            else decode(kind, header, body or b"")
+            else decode(kind, header, body)
         )
         if command is None:
-            return
-        if body is None:
-            self._refuse_large(command)
             return
         if command.code == WITHDRAWAL and self.is_node:
             text = command.ext.get(WITHDRAWN, "")
@@ -260,9 +261,13 @@ class RemotingConnection:
         self._forwarded.pop(opaque, None)
 
     def _refuse_large(self, command: Command) -> None:
-        """Refuse a command whose frame is over the limit."""
-        limit = self._calls.limits.frame_size_bytes_max
-        text = f"the request has more than {limit} bytes, the limit; send less at once"
+        """Refuse a command whose frame or header is over its limit."""
+        limits = self._calls.limits
+        text = (
+            f"the request has more than {limits.frame_size_bytes_max} bytes, the limit, or its "
+            f"header, with the properties of a message, more than {limits.header_size_bytes_max}; "
+            f"send less at once"
+        )
         if command.is_response:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():

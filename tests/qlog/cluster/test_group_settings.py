@@ -49,6 +49,8 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     assert one["offset"] == 1
     assert qlog("consume", topic, "--group", "moved", "--max-count", 2).stdout == "b\nc\n"
     qlog("group", "reset", "moved", "--topic", topic, code=2)
+    unknown = qlog("group", "reset", "mistyped", "--topic", topic, "--to", "end", code=3)
+    assert "does not exist" in unknown.stderr
     qlog("group", "reset", "moved", "--topic", topic, "--to-time", "soon", code=2)
 
     with (

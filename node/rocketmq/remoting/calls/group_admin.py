@@ -37,7 +37,6 @@ from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 
-_END: Final = -1
 _STATS: Final = b'{"consumeTps":0.0,"offsetTable":{'
 """How the progress of a group in a topic begins, in that of all groups."""
 RETRY_COUNT_MAX: Final = 1_000_000
@@ -79,10 +78,19 @@ class GroupAdmin(Calls):
     async def describe(self, request: Request) -> Answer:
         """Return the settings of a group."""
         group = text_of(request.command.ext, "group")
-        if group not in self._context.state.groups and group not in self._shared.clients.consumers:
-            text = f"there is no group {group[:200]!r}"
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        self._check_group(group)
         return Answer(body=json_body(self._row(group)))
+
+    def _check_group(self, group: str) -> None:
+        """Raise RefusedError for a group that has neither offsets nor settings nor members."""
+        members, now_ms = self._broker.group_members, self._context.clock_ms()
+        known = self._context.state.groups, self._shared.clients.consumers
+        if not any(group in table for table in known) and not members.clients_of(group, now_ms):
+            text = (
+                f"there is no group {group[:200]!r}; check the name, or make it with "
+                f"updateSubGroup or 'qlog group set'"
+            )
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all groups."""
@@ -246,8 +254,8 @@ class GroupAdmin(Calls):
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
-        _, hi = self._context.store.queue_range(topic, queue)
-        offset = stored.get(topic, {}).get(queue, 0)
+        lo, hi = self._context.store.queue_range(topic, queue)
+        offset = stored.get(topic, {}).get(queue, lo)
         return {
             "brokerOffset": hi,
             "consumerOffset": offset,
@@ -258,9 +266,12 @@ class GroupAdmin(Calls):
     # --- Offsets that are moved ---
 
     async def reset(self, request: Request) -> Answer:
-        """Move a group in the queues of one broker name, to a time or to an offset."""
+        """Move a group in the queues of one broker name, to a time or to an offset. Making the
+        group would hide that its name is mistyped."""
         ext, number = request.command.ext, self._shared.number_of(request)
         topic, group = text_of(ext, "topic"), text_of(ext, "group")
+        queues = [*self._shared.queues_of(topic, number)]
+        self._check_group(group)
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
         speaking = self._broker.group_members.speaking(group, self._context.clock_ms())
@@ -275,7 +286,7 @@ class GroupAdmin(Calls):
         stored = self._context.state.groups.get(group, {}).get(topic, {})
         entries, rows = [], []
         turn = self._context.turn
-        async for shown, queue in turn.over(self._shared.queues_of(topic, number)):
+        async for shown, queue in turn.over(queues):
             if only in (-1, shown):
                 offset = to_offset if to_offset >= 0 else await self._at(topic, queue, unix_ms)
                 if to_offset < 0 and only_back:
@@ -313,15 +324,14 @@ class GroupAdmin(Calls):
         return Answer()
 
     async def _at(self, topic: str, queue: int, unix_ms: int) -> int:
-        """Return the first offset at a time or later; -1 as time: the end, and below it the
-        first message, as of any time before all."""
+        """Return the first offset at a time or later; the end for a negative time."""
         lo, hi = self._context.store.queue_range(topic, queue)
-        if unix_ms == _END or lo == hi:
+        if unix_ms < 0 or lo == hi:
             return hi
         asked = OffsetByTimeRequest(
             topic=topic,
             queue_id=queue,
-            unix_ms=max(0, unix_ms),
+            unix_ms=unix_ms,
             consistency=CONSISTENCY_LEADER,
         )
         return (await self._broker.queries.offset_by_time(asked)).offset

@@ -24,12 +24,19 @@ ROW_COUNT_MAX: Final = 4_096
 """Rows of a list: four of the widest topics; tools send some hundred topics or groups."""
 
 
+class OverLimitError(RefusedError):
+    """A body is over a limit, which the remark names."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.INVALID_PARAMETER, remark)
+
+
 def document_of(body: bytes, size_bytes_max: int = DOCUMENT_SIZE_BYTES_MAX) -> dict[str, Any]:
     """Read the JSON object of a body. Raises RefusedError."""
     try:
         document = read_bounded_json(body, size_bytes_max)
     except JsonLimitError as error:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"a body: {error}") from None
+        raise OverLimitError(f"a body: {error}") from None
     except ValueError as error:
         text = f"a body that is no JSON: {error}"
         raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from None
@@ -59,8 +66,7 @@ def text_in(row: dict[str, Any], name: str, length_max: int = TEXT_LENGTH_MAX) -
     if type(value) is not str:
         return ""
     if len(value) > length_max:
-        text = f"{name} has {len(value)} characters, the limit is {length_max}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        raise OverLimitError(f"{name} has {len(value)} characters, the limit is {length_max}")
     return value
 
 
@@ -74,6 +80,5 @@ def rows_of(
     if type(rows) is not list or not all(type(row) is dict for row in rows):
         raise RefusedError(ResponseCode.INVALID_PARAMETER, f"{name} is no list of objects")
     if len(rows) > count_max:
-        text = f"{len(rows)} rows of {name}, the limit is {count_max}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        raise OverLimitError(f"{len(rows)} rows of {name}, the limit is {count_max}")
     return rows

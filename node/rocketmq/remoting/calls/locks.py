@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from node.errors.common import BusyError
 from node.rocketmq.protocol.names import TOPIC_LENGTH_MAX
-from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import (
+    OverLimitError,
+    json_body,
+    list_of,
+    rows_of,
+    text_in,
+)
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
@@ -72,7 +78,7 @@ class LockCalls(Calls):
         try:
             document = list_of(request.command.body)
             asked = rows_of(document, "mqSet")
-        except RefusedError as error:
+        except OverLimitError as error:
             return Answer(body=json_body({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
         size_bytes = row_size_bytes(group, client_id)

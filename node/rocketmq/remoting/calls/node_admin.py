@@ -51,6 +51,9 @@ _NOT_COUNTED: Final = (
 )
 """Values that a node here does not have."""
 _HIDDEN: Final = ("secret", "key", "password")
+_Subject = tuple[str, str, int]
+"""What is counted: kind, topic or topic@group, and the topic's origin. A topic that is made again
+has none of the counts of the deleted one."""
 AskStatus = Callable[[NodeStatusRequest], Awaitable[NodeStatusResponse]]
 """Returns the status of the node, as `qlog cluster status` shows it."""
 
@@ -62,9 +65,9 @@ class NodeAdmin(Calls):
         super().__init__(shared)
         self._settings, self._status = settings, status
         self._began_s = self._sampled_s = unix_ms() / 1000
-        self._got: dict[str, int] = {}
-        """Messages that consumers got, by topic@group."""
-        self._meters: dict[tuple[str, str], Meter] = {}
+        self._got: dict[str, tuple[int, int]] = {}
+        """Origin of the topic and messages that consumers got, by topic@group."""
+        self._meters: dict[_Subject, Meter] = {}
         """Of the node, and of its busiest topics and topics by group."""
         self._is_full = False
         """Whether there are more counters than meters: a counter without one may be old."""
@@ -93,17 +96,20 @@ class NodeAdmin(Calls):
             else:
                 self._got.pop(key, None)
         now_s, self._is_full = unix_ms() / 1000, is_full
-        kept = {(kind, key) for _, kind, key in busiest} | {(kind, "") for kind in _KINDS}
-        kept |= {("put bytes", key) for _, kind, key in busiest if kind == "put"}
+        names = [(kind, key) for _, kind, key in busiest] + [(kind, "") for kind in _KINDS]
+        names += [("put bytes", key) for _, kind, key in busiest if kind == "put"]
+        kept = {self._subject(kind, key) for kind, key in names}
         for one in self._meters.keys() - kept:
             del self._meters[one]
         if len(self._got) >= GOT_COUNT_MAX:
-            self._got = {key: n for key, n in self._got.items() if ("get", key) in kept}
-        async for kind, key in self._context.turn.over([*kept - self._meters.keys()]):
+            found = self._got.items()
+            self._got = {key: row for key, row in found if self._subject("get", key) in kept}
+        async for kind, key, origin in self._context.turn.over([*kept - self._meters.keys()]):
             # Without room before, it may have counted for long: nothing says since when.
             began_s = now_s if was_full else self._sampled_s
             first = self._count(kind, key) if was_full else 0
-            self._meters[kind, key] = Meter(partial(self._count, kind, key), began_s, first)
+            meter = Meter(partial(self._count, kind, key), began_s, first)
+            self._meters[kind, key, origin] = meter
         for morning in self._mornings.values():
             morning.at(now_s)
         async for meter in self._context.turn.over([*self._meters.values()]):
@@ -118,7 +124,11 @@ class NodeAdmin(Calls):
         if key not in self._got and len(self._got) >= GOT_COUNT_MAX:
             self._is_full = True
             return
-        self._got[key] = self._got.get(key, 0) + count
+        self._got[key] = self._context.origin(topic), self._count("get", key) + count
+
+    def _subject(self, kind: str, key: str) -> _Subject:
+        topic = key.rpartition("@")[0] if kind == "get" else key
+        return kind, key, self._context.origin(topic)
 
     def _is_counted(self, kind: str, key: str) -> bool:
         """Whether the topic of a counter exists, and its group."""
@@ -130,7 +140,8 @@ class NodeAdmin(Calls):
     def _meter(self, kind: str, key: str) -> Meter:
         """Return the samples of a counter. One without any was 0 when samples were last taken.
         Raises RefusedError where others are busier."""
-        found = self._meters.get((kind, key))
+        subject = self._subject(kind, key)
+        found = self._meters.get(subject)
         if found is None:
             if key and self._is_full:
                 text = (
@@ -139,14 +150,15 @@ class NodeAdmin(Calls):
                 )
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
             found = Meter(partial(self._count, kind, key), self._sampled_s)
-            self._meters[kind, key] = found
+            self._meters[subject] = found
         return found
 
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
         if kind == "get":
             if key:
-                return self._got.get(key, 0)
+                origin, count = self._got.get(key, (0, 0))
+                return count if origin == self._subject(kind, key)[2] else 0
             return self._broker.pulls.records_total + self._broker.pop.receives.delivered_total
         if not key:
             return self._broker.produce.records_total
@@ -179,7 +191,7 @@ class NodeAdmin(Calls):
     def put_per_s(self, request: Request, topic: str) -> float:
         """Return the messages of a topic that this node took in a second of the last minute; 0
         where it has no samples of it, and for the names of others."""
-        meter = self._meters.get(("put", topic))
+        meter = self._meters.get(self._subject("put", topic))
         return meter.last(_MINUTE_S).per_s if meter is not None and self._is_own(request) else 0.0
 
     def _is_own(self, request: Request) -> bool:

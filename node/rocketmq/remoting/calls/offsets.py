@@ -72,7 +72,7 @@ class OffsetCalls(Calls):
         unix_ms = int_of(request.command.ext, "timestamp", lo=-INT64_MAX)
         is_upper = request.command.ext.get("boundaryType", "").upper() == _UPPER
         if lo == hi:
-            return Answer(ext={"offset": "0"})
+            return Answer(ext={"offset": str(lo)})
         asked = OffsetByTimeRequest(
             topic=topic,
             queue_id=queue_id,
@@ -81,7 +81,7 @@ class OffsetCalls(Calls):
         )
         offset = (await self._broker.queries.offset_by_time(asked)).offset
         if is_upper:
-            offset = offset - 1 if offset > lo else 0
+            offset = max(lo, offset - 1)
         return Answer(ext={"offset": str(offset)})
 
     async def earliest_time(self, request: Request) -> Answer:
@@ -117,9 +117,10 @@ class OffsetCalls(Calls):
     async def _fetch(self, request: Request) -> Answer:
         """Return how far a group is in a queue; where it has no offset, where it begins.
 
-        A group without an offset begins at 0 where nothing of the queue was deleted yet: a consumer
-        that starts after its producer gets what was sent before. A queue that came after the group
-        has begun with the topic is read from its first message. Else the client decides.
+        A group without an offset begins with the first message where nothing of the topic was
+        deleted yet: a consumer that starts after its producer gets what was sent before. A queue
+        that came after the group has begun with the topic is read from its first message. Else the
+        client decides.
         """
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
@@ -129,7 +130,11 @@ class OffsetCalls(Calls):
             is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
             offset = (await self._range(topic, queue_id))[0]
             has_begun = self._context.state.groups.get(group, {}).get(topic)
-            if is_told or (offset and not has_begun):
+            # Queues of a topic that was made again begin behind those of the deleted one.
+            is_whole = not offset or self._context.store.log.min_position <= self._context.origin(
+                topic
+            )
+            if is_told or not (is_whole or has_begun):
                 text = f"group {group[:200]!r} has no offset of this queue"
                 raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
         move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from node.broker.core.context import within
 from node.broker.groups.settings import settings_of
-from node.broker.records.retry import PROPERTY_ORIGIN_ID
+from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
 from node.rocketmq.remoting.calls.sent_messages import (
@@ -178,6 +178,12 @@ class Sends(Calls):
         if limit < 0:
             limit = settings_of(self._context, group).retry_count_max
         properties = properties_of(command.ext.get(names["properties"], ""))
+        if PROPERTY_RETRY_TOPIC not in properties:
+            text = (
+                f"topic {topic[:200]!r} takes what consumers of its group give back, with property "
+                f"{PROPERTY_RETRY_TOPIC}; send to a topic that the group reads"
+            )
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         level = properties.pop(fmt.PROPERTY_DELAY_LEVEL, "0")
         properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN
         record = encode_message(

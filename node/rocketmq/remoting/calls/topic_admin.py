@@ -22,6 +22,7 @@ from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
 from node.state.tables.topic_types import ATTRIBUTE, MIXED, TopicSettings
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from store.format import CONSUME_QUEUE_UNIT
+from store.record.topic_names import is_of_group, is_reserved
 
 _QUEUE_COUNT_MAX: Final = 65_536
 _PERMISSION_MAX: Final = 7
@@ -96,6 +97,9 @@ class TopicAdmin(Calls):
     async def delete(self, request: Request) -> Answer:
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
+        if (is_reserved(topic) and not is_of_group(topic)) or topic in SYSTEM_TOPICS:
+            text = f"topic {topic[:200]!r} belongs to the system, and is not deleted"
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         if topic in self._context.state.topics:
             await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
         return Answer()

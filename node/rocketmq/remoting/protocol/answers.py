@@ -45,10 +45,11 @@ CODES: Final[dict[str, ResponseCode]] = {
             "node.group_disabled node.topic_forbidden node.group_orderly node.not_served"
         ),
         ResponseCode.MESSAGE_ILLEGAL: (
-            "store.limit_exceeded store.record_format node.delay_too_long store.bad_topic"
+            "store.limit_exceeded store.record_format node.delay_too_long"
         ),
         ResponseCode.INVALID_PARAMETER: (
-            "node.bad_request node.unknown_queue node.limit_exceeded store.out_of_range"
+            "node.bad_request node.unknown_queue node.limit_exceeded store.out_of_range "
+            "store.bad_topic"
         ),
         ResponseCode.SUBSCRIPTION_PARSE_FAILED: "node.bad_filter",
         ResponseCode.SYSTEM_BUSY: "node.responses_wait",

@@ -10,6 +10,7 @@ sends is a FrameFault, which closes the connection: a wrong type, an integer out
 field that is no text, more ext fields than the limit.
 """
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ _KEY_SIZE: Final = struct.Struct(">h")
 _USUAL_SIZE_BYTES: Final = 4_096
 """Headers up to this size are read without a look at their form."""
 _KEY_SIZE_BYTES_MAX: Final = (1 << 15) - 1
+_NUMBERS: Final = re.compile(rb'(?<!\\)"(code|opaque|flag)"\s*:\s*(-?\d{1,10})(?!\d)')
+"""Numbers of a JSON header: within a text a quote is never without a backslash."""
 _CUT_CODES: Final = {code & 0xFFFF: code for code in (200_050, 200_051, 200_053, 200_151)}
 """A binary header cuts the codes of pop to 16 bits."""
 
@@ -149,6 +152,27 @@ def opaque_of(kind: int, header: bytes) -> int | None:
     except (ValueError, RecursionError, struct.error):
         return None
     return opaque
+
+
+def decode_ends(kind: int, header: bytes) -> Command:
+    """Read code, opaque and flag of a command that is too large, from both ends of its header: JSON
+    of some clients has them before the ext fields, and of others behind. Raises FrameFault."""
+    try:
+        if kind == ROCKETMQ_KIND:
+            code, _, _, opaque, flag = _FIXED.unpack_from(header)
+            return Command(_CUT_CODES.get(code & 0xFFFF, code), opaque, flag)
+        front, _, back = header.partition(b'"extFields"')
+        found = {
+            name.decode(): int(text)
+            for part in (back, front)
+            for name, text in _NUMBERS.findall(part)
+        }
+        if "opaque" not in found:
+            raise ValueError("it has no opaque at either end")
+        code, opaque, flag = (_int32(found, name) for name in ("code", "opaque", "flag"))
+        return Command(code, opaque, flag)
+    except (ValueError, struct.error) as error:
+        raise FrameFault(Reason.HEADER, f"a header that cannot be read: {error}") from None
 
 
 def _from_binary(header: bytes, body: bytes, count_max: int, *, is_from_node: bool) -> Command:

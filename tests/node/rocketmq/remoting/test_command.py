@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.framed.frames import FrameFault
-from node.rocketmq.remoting.protocol.command import EXT_COUNT_MAX, Command, decode, encode_head
+from node.rocketmq.remoting.protocol.command import (
+    EXT_COUNT_MAX,
+    Command,
+    decode,
+    decode_ends,
+    encode_head,
+)
 
 _TEXT = Path(__file__).with_name("frames.txt").read_text().splitlines()[1:]
 FRAMES = {name: bytes.fromhex(hexed) for name, hexed in zip(_TEXT[::2], _TEXT[1::2], strict=True)}
@@ -33,6 +40,8 @@ def test_a_frame_of_rocketmq_is_read_and_written_again(name: str) -> None:
         assert command.opaque == document["opaque"]
         assert command.ext == (document.get("extFields") or {})
         assert command.body == body
+    ends = decode_ends(kind, header)
+    assert (ends.code, ends.opaque, ends.flag) == (command.code, command.opaque, command.flag)
     written = encode_head(command) + command.body
     assert decode(*parts_of(written)) == command
 
@@ -75,12 +84,12 @@ def test_a_header_may_lack_all_but_its_code() -> None:
     assert mixed.ext == {"a": "1", "b": "true", "d": "x"}
 
 
-@given(st.binary(max_size=64))
-def test_any_bytes_as_a_binary_header_are_a_command_or_a_fault(header: bytes) -> None:
-    try:
-        decode(1, header, b"")
-    except FrameFault:
-        return
+@given(st.sampled_from([0, 1]), st.binary(max_size=64))
+def test_any_bytes_as_a_header_are_a_command_or_a_fault(kind: int, header: bytes) -> None:
+    with suppress(FrameFault):
+        decode(kind, header, b"")
+    with suppress(FrameFault):
+        decode_ends(kind, header)
 
 
 def test_a_code_of_pop_survives_a_binary_header() -> None:

@@ -30,9 +30,18 @@ from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
 from node.runtime.json_text import VALUE_COUNT_MAX
 from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
-from tests.node.rocketmq.remoting.clients import LOCK, PULL, UNLOCK, gateway_at
+from tests.node.rocketmq.remoting.clients import (
+    LOCK,
+    PULL,
+    SEND,
+    UNLOCK,
+    binary_frame,
+    gateway_at,
+    json_frame,
+    send_fields,
+)
 from tests.node.rocketmq.remoting.test_admin import document
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 INVALID = 29
 ACCOUNT = Accounts().open("10.0.0.1")
@@ -98,6 +107,33 @@ async def test_a_frame_over_the_limit_is_refused_and_its_connection_goes_on(tmp_
             assert (await client.send(queue=1)).code == 0
         assert (await client.send()).code == 0
         assert (await parked).code == 0
+
+
+@pytest.mark.parametrize("order", ["java", "go", "binary"])
+@pytest.mark.parametrize("size_bytes", [1_100_000, 3_000_000, 5_000_000, 16_000_000])
+async def test_a_header_over_the_limit_is_refused_and_its_connection_goes_on(
+    tmp_path: Path, size_bytes: int, order: str
+) -> None:
+    """Clients write the number of a command before its fields, or behind them."""
+    async with gateway_at(tmp_path) as gateway:
+        client = await gateway.client()
+        parked = asyncio.create_task(client.pull(0, 0, wait_ms=60_000))
+        text = 'own\x01"opaque":7,' + "v" * (size_bytes - 40) + '"opaque":8,'
+        ext, rest = send_fields("orders", 0, "g0-n1") | {"i": text}, {"flag": 0, "opaque": 9}
+        if order == "binary":
+            data = binary_frame(SEND, 9, 0, ext, b"body")
+        elif order == "go":
+            data = json_frame({"code": SEND} | rest | {"extFields": ext}, b"body")
+        else:
+            data = json_frame({"code": SEND, "extFields": ext} | rest, b"body")
+        answer = client._answers[9] = asyncio.get_running_loop().create_future()
+        client.write(data)
+        async with asyncio.timeout(PATIENCE_S):
+            assert ((await answer).code, "1048576" in answer.result().remark) == (13, True)
+        assert (await client.send()).code == 0
+        assert (await parked).code == 0
+        client.write(json_frame({"code": SEND, "extFields": {"i": "v" * size_bytes}}, b"body"))
+        await client.has_ended  # Nobody knows what to answer.
 
 
 def test_texts_that_java_writes_are_read() -> None:

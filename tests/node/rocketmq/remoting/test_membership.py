@@ -27,6 +27,7 @@ from quorumlog.pb.consumer_pb2 import (
 from quorumlog.pb.pop_pb2 import ReceiveRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffsets
+from tests.node.broker_fakes import configure
 from tests.node.rocketmq.remoting.clients import (
     COMMIT,
     GET_OFFSET,
@@ -140,6 +141,8 @@ async def test_a_reset_by_a_tool_is_refused_where_it_would_be_undone(tmp_path: P
         assert refused.code == 1
         assert "qlog group reset" in (refused.remark or "").replace("\n", " ")
         gateway.node.clock.now_ms += SETTLED_MS
+        assert (await tool.ask(RESET, asked)).code == 26, "it had no offset"
+        await configure(gateway.node, GROUP)
         assert (await tool.ask(RESET, asked)).code == 0
 
 
