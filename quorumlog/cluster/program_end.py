@@ -38,8 +38,7 @@ def watch() -> None:
             continue
         _watched.add((name, os.getpid()))
         last = library.Finalize(None, _end_after_threads if waits else _end, exitpriority=-1_000)
-        is_main = threading.current_thread() is threading.main_thread()
-        if library.is_exiting() and not is_main:
+        if library.is_exiting() and threading.current_thread() is not threading.main_thread():
             last()  # The finalizers were run before this thread, which has made its first client.
 
 

@@ -129,6 +129,7 @@ async def test_a_pull_goes_on_where_following_cannot_be_noted(
 ) -> None:
     async with pair_at(tmp_path) as (leader, _):
         await leader.node.append(0, 40)
+        await store(leader, 5, known=-1)
         await by_tool(leader, 2)
         with monkeypatch.context() as patched:
             full = AsyncMock(side_effect=LimitReachedError("offsets", 2, 1))
@@ -144,6 +145,7 @@ async def test_a_pull_goes_on_where_following_cannot_be_noted(
 async def test_one_that_there_is_no_room_to_know_of_is_refused(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, held={Kind.ROWS: Limit("rows in memory", 1)}) as leader:
         await leader.node.append(0, 40)
+        await store(leader, 5, known=-1)
         await by_tool(leader, 2)
         await stored(leader)  # Takes the room.
         told = await (await leader.client()).pull(0, 7)
