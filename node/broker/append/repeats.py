@@ -6,6 +6,7 @@ all of these are left out.
 """
 
 from hashlib import blake2b
+from struct import Struct
 from typing import Final
 
 from node.broker.records.delayed import HELD_ONLY, joined, split
@@ -13,6 +14,7 @@ from node.state.state import COMMAND_TOPIC
 from store import format as fmt
 from store.record.edit import layouts, properties_of, start_of
 
+_HEAD: Final = Struct(">iiIII")
 _COMMAND_TOPIC: Final = COMMAND_TOPIC.encode()
 _REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
 
@@ -31,7 +33,8 @@ def messages_digest(records: bytes) -> bytes:
         at = start_of(layout) + fmt.QUEUE_ID_AT + fmt.INT32.size
         flag = fmt.INT32.unpack_from(records, at)[0]
         sys_flag = layout.sys_flag & ~fmt.SYS_FLAG_ANY_V6
-        body = records[layout.body_at : layout.body_hi]
-        message = (held.get(_REAL_TOPIC, topic), body, flag, sys_flag, joined(kept))
-        digest.update(repr(message).encode())
+        parts = held.get(_REAL_TOPIC, topic), records[layout.body_at : layout.body_hi], joined(kept)
+        digest.update(_HEAD.pack(flag, sys_flag, *map(len, parts)))
+        for part in parts:
+            digest.update(part)
     return digest.digest()
