@@ -103,7 +103,7 @@ class StoredProperties:
             and data[hi:] == behind
             and data[lo:hi].isalnum()
         ):
-            return data + _ADDED_DATA
+            return _with_added(data)
         if data[-1:] != b"\x02":
             data += b"\x02"
         found = _usual_key_of(data)
@@ -112,7 +112,7 @@ class StoredProperties:
             lo, hi = found.span(1)
             self._before, self._behind = data[:lo], data[hi:]
             self._key_lo, self._size_bytes = lo, len(data)
-            return data + _ADDED_DATA
+            return _with_added(data)
         self.is_usual = False
         properties = decode_properties(data)
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
@@ -126,7 +126,14 @@ class StoredProperties:
         for name in properties.keys() & REFUSED.keys():
             text = f"property {name}: {REFUSED[name]}; send without it"
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
-        return encode_properties(properties | ADDED)
+        data = encode_properties(properties | ADDED)
+        return data if len(data) <= fmt.PROPERTIES_SIZE_BYTES_MAX else encode_properties(properties)
+
+
+def _with_added(data: bytes) -> bytes:
+    """Return properties with those that a broker adds, if a record can hold these, too."""
+    added = data + _ADDED_DATA
+    return added if len(added) <= fmt.PROPERTIES_SIZE_BYTES_MAX else data
 
 
 def entries_of(body: bytes) -> Iterator[Entry]:
@@ -174,7 +181,8 @@ def uniform_entries(body: bytes) -> UniformEntries | None:
     bodies, before, keys, behind = zip(*row.iter_unpack(body), strict=True)
     if len({*before}) > 1 or len({*behind}) > 1 or not b"".join(keys).isalnum():
         return None
-    return UniformEntries(first.flag, bodies, before[0], keys, behind[0] + end + _ADDED_DATA)
+    added = _with_added(properties + end)[len(properties) :]
+    return UniformEntries(first.flag, bodies, before[0], keys, behind[0] + added)
 
 
 @lru_cache(maxsize=256)

@@ -126,3 +126,16 @@ def test_uniform_messages_are_those_of_the_loop(
 def test_sizes_that_do_not_fit_are_refused(batch: bytes) -> None:
     with pytest.raises(RefusedError, match="its sizes do not fit"):
         list(entries_of(batch))
+
+
+@pytest.mark.parametrize("more", [b"", b"REPLY_TO_CLIENT\x01c\x02"])
+def test_properties_that_a_record_can_hold_are_stored_without_those_of_a_broker(
+    more: bytes,
+) -> None:
+    stored = StoredProperties("cluster")
+    properties = b"UNIQ_KEY\x01AB\x02" + more
+    properties += b"a\x01" + b"b" * (32_740 - len(properties)) + b"\x02"
+    for _ in range(2):  # The second one is like the first.
+        found = decode_properties(stored.of(properties))
+        assert found.keys() & ADDED.keys() == set()
+        assert found["a"] == decode_properties(properties)["a"]
