@@ -37,9 +37,10 @@ def watch() -> None:
         if library is None or (name, os.getpid()) in _watched:
             continue
         _watched.add((name, os.getpid()))
-        last = library.Finalize(None, _end_after_threads if waits else _end, exitpriority=-1_000)
-        if library.is_exiting() and threading.current_thread() is not threading.main_thread():
-            last()  # The finalizers were run before this thread, which has made its first client.
+        if not library.is_exiting() or threading.current_thread() is threading.main_thread():
+            library.Finalize(None, _end_after_threads if waits else _end, exitpriority=-1_000)
+        elif waits:  # The finalizers were run before this thread, which makes its first client.
+            _End(name="quorumlog-end").start()
 
 
 def _end_after_threads() -> None:

@@ -148,7 +148,7 @@ def on_thread(check: Check) -> Check:
     """Return a check that runs on a thread of its own, since a program's may block.
 
     The program does not wait for the thread, so a check that never returns keeps nothing from
-    ending. A producer runs `CHECKS_MAX` in each broker group at a time."""
+    ending. A producer runs `CHECKS_MAX` at a time."""
 
     async def check_on_thread(checked: CheckedTransaction) -> Decision | str:
         answer: Future[Decision | str | Awaitable[Decision | str]] = Future()

@@ -129,6 +129,7 @@ class ConsumeTransaction:
                 raise InvalidRequestError("nothing was consumed; say so, or use a producer")
             return
         deadline = Deadline(self._timeout_ms)
+        self._check_in_hand()
         try:
             consumed = await self._offsets(deadline)
             if self._entries:
@@ -189,12 +190,15 @@ class ConsumeTransaction:
 
     # Stored offsets.
 
-    async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
-        """Return the offsets to store, each with the one that is expected to be stored now."""
+    def _check_in_hand(self) -> None:
+        """Raise ConflictError for messages from before a move that their consumer has followed."""
         offsets_behind = {queue: hi for queue, (_, hi) in self._consumed.items()}
         for consumer in self._consumers:
             if held := consumer.moves.held(offsets_behind):
                 raise moved_conflict(held)
+
+    async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
+        """Return the offsets to store, each with the one that is expected to be stored now."""
         known = self._stored
         unsure = [q for q, (lo, _) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
         if unsure:

@@ -169,13 +169,6 @@ def client_arguments(client: Official, cluster: LocalCluster, count: int) -> tup
     return endpoints, prefix, str(count)
 
 
-def traced_count(cluster: LocalCluster) -> int:
-    """Return the messages in the topic of traces."""
-    with connect(cluster.bootstrap) as client:
-        queues = client.admin.describe_topic(TRACE_TOPIC).queues
-    return sum(queue.max_offset for queue in queues)
-
-
 def run_requests(client: Official, cluster: LocalCluster, home: Path, count: int) -> Program:
     """Ask questions and kill the leader half-way; return the program when all were answered."""
     arguments, leader = client_arguments(client, cluster, count), cluster.leader_id()

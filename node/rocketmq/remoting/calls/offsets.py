@@ -124,6 +124,7 @@ class OffsetCalls(Calls):
         """
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
+        self._context.check_name("consumerGroup", group)
         asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
         offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
         if offset < 0:

@@ -48,6 +48,7 @@ async def test_other_messages_under_a_used_number_are_refused_and_the_same_are_k
             {"body": b"b"},
             {"flag": 2},
             {"topic": "bills"},
+            {"topic": "bills", "properties": SENT["properties"] | {"REAL_TOPIC": "orders"}},
             {"properties": {"KEYS": "l", "TAGS": "t"}},
             {"properties": {"KEYS": "k"}},
             {"count": 1},
