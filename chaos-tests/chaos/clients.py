@@ -317,7 +317,7 @@ class GroupMember:
     async def run(self) -> None:
         """Consume until cancelled: a member that cannot continue is replaced by another."""
         clients = self._clients
-        while not clients.is_stopping:
+        while True:  # Until all is read, also once the load has stopped.
             member = clients.client.group_consumer(self._group, clients.topic)
             try:
                 async with member:
