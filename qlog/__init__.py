@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
@@ -206,11 +207,17 @@ def _check_docstrings() -> None:
         )
 
 
+def _on_hang_up(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # Of a script's background jobs.
+        signal.default_int_handler(number, frame)
+    signal.raise_signal(signal.SIGINT)
+
+
 def _hang_up_as_interrupt() -> None:
     """Let a terminal that closes end any command as Ctrl-C does, unless hang-ups are ignored."""
     is_main = threading.current_thread() is threading.main_thread()  # Others may not set it.
     if is_main and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGHUP, _on_hang_up)
 
 
 @click.group(

@@ -5,6 +5,8 @@ errors are loaded when they are first used, so that `import quorumlog` does not 
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from quorumlog import errors
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from quorumlog.transactions.consume import ConsumeTransaction
     from quorumlog.transactions.producer import Transaction, TransactionalProducer
     from quorumlog.transactions.types import CheckedTransaction
+
+if "grpc" not in sys.modules:  # It reads the variable as it is imported; see `cluster.forks`.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _MODULE_OF = {
     "Admin": "admin.admin",

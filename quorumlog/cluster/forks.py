@@ -3,13 +3,18 @@
 Owns what is known of such a fork. gRPC does not survive a fork, the threads and loops of clients
 are those of the parent, and its connections are shared: a call in the child would wait for ever, or
 write between the frames of the parent. So each client asks here before it waits for anything.
+gRPC's own handlers of forks start its threads in the child, where they crash one in ten or wait for
+ever, even if the child leaves gRPC alone; `quorumlog` turns them off unless grpc was there first.
 """
 
+import logging
 import os
 
 from quorumlog.errors import ClosedError
 
 CODE = "client.forked"
+HANDLERS_VARIABLE = "GRPC_ENABLE_FORK_SUPPORT"
+_log = logging.getLogger("quorumlog")
 
 
 class Forks:
@@ -18,8 +23,8 @@ class Forks:
 
     def __init__(self) -> None:
         self.parent = 0
-        self._is_used = False
-        os.register_at_fork(after_in_child=self._on_forked)
+        self._is_used = self._has_warned = False
+        os.register_at_fork(before=self._on_fork, after_in_child=self._on_forked)
 
     def use(self) -> None:
         """Note that this process has a client from now on. Raises ClosedError as `check`."""
@@ -35,6 +40,16 @@ class Forks:
                 f"first client is made, or start the process without a fork (multiprocessing: "
                 f"the start method 'spawn')",
                 code=CODE,
+            )
+
+    def _on_fork(self) -> None:
+        is_safe = os.environ.get(HANDLERS_VARIABLE) == "0"
+        if self._is_used and not is_safe and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "this process forks while gRPC's handlers of forks are on, with which a fork may "
+                "crash or hang; import quorumlog before grpc, or set %s=0",
+                HANDLERS_VARIABLE,
             )
 
     def _on_forked(self) -> None:

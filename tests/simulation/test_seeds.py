@@ -65,8 +65,11 @@ def a_case(*kinds: str) -> Case:
     return Case(options, tuple(faults))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
+IN_GATE = "kill"
+OF_EACH_KIND = [pytest.param(kind, marks=[pytest.mark.long] * (kind != IN_GATE)) for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
 def test_fault_of_each_kind_is_done_and_survived(kind: str, tmp_path: Path) -> None:
     path, case = tmp_path / "case.json", a_case(kind)
     path.write_text(json.dumps(case.to_json()))

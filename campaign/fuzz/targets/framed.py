@@ -1,10 +1,11 @@
 """Targets of the framed port: the node's half with its calls, and the client's half.
 
-The calls of the node run on a broker that answers at once, so that every frame of a request has an
-answer within the turn.
+The calls of the node run on a broker that answers at once, so every frame of a request has an
+answer before the next one arrives.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, Final, cast
@@ -28,6 +29,7 @@ from quorumlog.errors import from_pb
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, pop_pb2
 
 _LIMITS: Final = FramedLimits()
+_PATIENCE_S: Final = 60
 _REQUESTS: Final[dict[int, type[Message]]] = {
     Method.PULL: log_pb2.PullRequest,
     Method.COMMIT_OFFSETS: consumer_pb2.CommitOffsetsRequest,
@@ -104,8 +106,11 @@ async def _tail(_request: log_pb2.TailRequest) -> Any:
 _LOOP: Final = asyncio.new_event_loop()
 
 
-async def _turns() -> None:
-    for _ in range(6):
+async def _ended(conversation: CallConversation) -> None:
+    """Wait for all calls. The node rests by the clock, so turns of the loop do not bound it."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while conversation.call_count:
+        claim(time.monotonic() < deadline_s, f"{conversation.call_count} calls never ended")
         await asyncio.sleep(0)
 
 
@@ -132,7 +137,7 @@ async def _converse(frames: list[Frame]) -> None:
             _, flags, _, opaque, _ = HEADER.unpack_from(header)
             if not flags:
                 expected.append(opaque)
-            await _turns()
+            await _ended(conversation)
         answers = client_frames.FrameReader().frames(connection.sent)
         for _, flags, _, error, _ in answers:
             if flags & client_frames.ERROR:
@@ -142,9 +147,8 @@ async def _converse(frames: list[Frame]) -> None:
         claim(sorted(ends) == sorted(expected), f"calls {expected}, answers {ends}")
     finally:
         conversation.on_closed()
-        await _turns()
+        await _ended(conversation)
     claim(not fatal, f"fatal: {fatal}")
-    claim(conversation.call_count == 0, f"{conversation.call_count} calls never ended")
 
 
 def _request_frame(random: Random, opaque: int) -> bytes:

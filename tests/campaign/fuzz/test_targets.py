@@ -11,12 +11,6 @@ from campaign.fuzz.target import FuzzTarget
 from campaign.fuzz.targets import TARGETS
 
 ALL = [pytest.param(target, id=target.name) for target in TARGETS.values()]
-SOMETIMES_LATE = {"framed-node"}
-"""Targets whose answers may come later than their run waits, on a machine with other work."""
-WAITING = [
-    pytest.param(target, id=target.name, marks=[pytest.mark.long] * (target.name in SOMETIMES_LATE))
-    for target in TARGETS.values()
-]
 NOTHING_ACCEPTED = {"rmq-access"}
 """Targets that accept no input at all."""
 
@@ -31,7 +25,7 @@ def test_a_short_run_finds_nothing(target: FuzzTarget) -> None:
     assert bool(report.accepted_count) == (target.name not in NOTHING_ACCEPTED)
 
 
-@pytest.mark.parametrize("target", WAITING)
+@pytest.mark.parametrize("target", ALL)
 def test_some_examples_are_accepted(target: FuzzTarget) -> None:
     accepted = 0
     for data in target.examples(Random(3)):

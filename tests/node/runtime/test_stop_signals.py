@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,16 @@ from qlog import _hang_up_as_interrupt
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGHUP)
+    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGINT)}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
-def test_a_hang_up_stops_a_node_and_interrupts_a_command() -> None:
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_hang_up_stops_a_node_and_interrupts_a_command(interrupt: Any) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, interrupt)  # Ignored by background jobs of a script.
     _hang_up_as_interrupt()
     assert signal.SIGHUP in stop_signals()
     with pytest.raises(KeyboardInterrupt):
