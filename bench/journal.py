@@ -4,6 +4,7 @@ Owns the file, so that an interrupted run continues where it was. A session that
 is not in it, and is repeated. Must not know what the cells mean.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -29,14 +30,28 @@ class OtherRunError(Exception):
         )
 
 
+class RunUnderWayError(Exception):
+    """Another process adds sessions to the journal."""
+
+    code, retryable, outcome = "bench.run_under_way", True, None
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} is of a run under way; give another directory with -o, or wait"
+
+
 class SessionJournal:
     """Finished sessions, by their keys."""
 
     def __init__(self, directory: Path, plan: Mapping[str, Any]) -> None:
-        """Open the journal of a directory, or create it. Raises OtherRunError."""
+        """Open the journal of a directory, or create it. Raises OtherRunError, RunUnderWayError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / _NAME
-        self._path.touch()
+        self._file = self._path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise RunUnderWayError(str(directory)) from None
         data = self._path.read_bytes()
         # A line without its newline was being written when the run was interrupted.
         end = data.rfind(b"\n") + 1
@@ -58,7 +73,6 @@ class SessionJournal:
         self._append(session)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fdatasync(file.fileno())
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fdatasync(self._file.fileno())

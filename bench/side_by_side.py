@@ -26,7 +26,7 @@ import psutil
 
 from bench import comparison_plot, comparison_table
 from bench.comparison import compare
-from bench.journal import OtherRunError, SessionJournal
+from bench.journal import OtherRunError, RunUnderWayError, SessionJournal
 from bench.peers.own_python import python_words
 from bench.peers.registry import ENTRIES, OWN
 from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     }
     try:
         journal = SessionJournal(given.output, plan)
-    except OtherRunError as error:
+    except (OtherRunError, RunUnderWayError) as error:
         print(f"bench/run: {error}", file=sys.stderr)
         return 2
     run = _Run(journal, scale, places, missing)

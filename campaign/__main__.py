@@ -18,7 +18,7 @@ from campaign.ledger import FINDINGS, PAGE, RECORDED, page_of, record
 from campaign.progress import CampaignProgress
 from campaign.runner import CampaignRun, chosen_sources, commit_of
 from campaign.sources import FUZZ_INPUTS, SOURCES
-from campaign.state import DEFAULT, StateDamagedError, load_state
+from campaign.state import DEFAULT, StateDamagedError, StateTakenError, load_state, taken
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,8 +45,9 @@ def run(hours: float, only: str | None, state: Path) -> None:
     """
     try:
         sources = chosen_sources(SOURCES, only, lambda line: click.echo(line, err=True))
+        click.get_current_context().with_resource(taken(state))
         known = load_state(state)
-    except (ValueError, StateDamagedError) as error:
+    except (ValueError, StateDamagedError, StateTakenError) as error:
         raise click.UsageError(str(error)) from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: the unit is ended, too.
     with CampaignProgress(hours * 3_600) as progress:

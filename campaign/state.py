@@ -5,10 +5,13 @@ ended does not run again; totals are kept for each commit, since they are eviden
 The file is replaced as a whole after each unit.
 """
 
+import fcntl
 import json
 import os
 import secrets
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +32,13 @@ Totals = dict[str, dict[str, Counter[str]]]
 
 class StateDamagedError(Exception):
     """A state file that cannot be read. Remove it, or name another one with --state."""
+
+
+class StateTakenError(Exception):
+    """Another campaign counts in the state file."""
+
+    def __str__(self) -> str:
+        return f"a campaign runs with {self.args[0]}; end it, or name another file with --state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,18 @@ def _end_of(output: str) -> str:
     """Return the last lines of an output, the first of them cut where they are too much."""
     end = "\n".join(output.splitlines()[-_LAST_LINES:]).encode()[-FINDING_SIZE_BYTES_MAX:]
     return end.decode("utf-8", "ignore")
+
+
+@contextmanager
+def taken(path: Path) -> Iterator[None]:
+    """Keep a state file for one campaign. Raises StateTakenError if another one runs with it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as file:  # The state is replaced: it cannot be locked.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateTakenError(path) from None
+        yield
 
 
 def load_state(path: Path) -> CampaignState:

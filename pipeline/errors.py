@@ -34,6 +34,12 @@ class OffsetsError(PipelineError):
     code = "pipeline.offsets_out_of_range"
 
 
+class TableTakenError(PipelineError):
+    """Another job writes the table."""
+
+    code = "pipeline.table_taken"
+
+
 class DataLossError(PipelineError):
     """Records that were to be read are gone."""
 

@@ -4,15 +4,18 @@ Owns how a batch becomes visible and how small files become large ones. Must not
 come from. A batch is written aside, then moved in file by file under names that carry its number; a
 job that writes it again, because an earlier one died, first removes the files with the number. Only
 the last batch can be unfinished, so readers see no row twice, and miss some only until the job runs
-again. A merge is recorded before files change places, and finished by the next job.
+again. A merge is recorded before files change places, and finished by the next job. A job that
+comes writes its name into the table; an earlier one that still runs finds it there, and ends.
 """
 
 import json
 import re
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from pipeline.errors import TableTakenError
 from pipeline.files import PARQUET, File, Files
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ MERGE_COUNT_MIN: Final = 8
 CHECKPOINT: Final = "_checkpoint"
 _STAGED: Final = "_staged"
 _MERGE: Final = "_merge.json"
+_JOB: Final = "_job"
 _NAME: Final = re.compile(r"batch-(\d+)(?:-(\d+))?-(\d+)\.parquet")
 
 
@@ -38,6 +42,20 @@ class LakeTable:
         self.files: Final = Files(spark, path)
         self.path: Final = self.files.root
         self._is_checked = False
+        self._job = secrets.token_hex(8)
+
+    def take(self) -> None:
+        """Become the one writer, and finish what the one before left. Its `add` and `compact` raise
+        TableTakenError from now on."""
+        self.files.write(_JOB, self._job)
+        self.recover()
+
+    def _check_job(self) -> None:
+        if self.files.read(_JOB) != self._job:
+            raise TableTakenError(
+                f"another job has begun to write {self.path}, so this one stops",
+                "give each job a table of its own, or end the other one and run this one again",
+            )
 
     @property
     def checkpoint(self) -> str:
@@ -50,9 +68,10 @@ class LakeTable:
         return self.files.exists(f"{CHECKPOINT}/offsets")
 
     def add(self, batch: int, rows: "DataFrame") -> None:
-        """Add a batch, again if it was added before or in part."""
+        """Add a batch, again if it was added before or in part. Raises TableTakenError."""
         staged = f"{_STAGED}/{batch}"
         rows.write.mode("overwrite").partitionBy(*PARTITIONS).parquet(f"{self.path}/{staged}")
+        self._check_job()
         if not self._is_checked:  # The first batch since the start may be there already.
             self.recover()
             self._remove(batch)
@@ -76,6 +95,7 @@ class LakeTable:
         These batches must be final: a merged batch that is added again has its rows twice. Readers
         that list the files just while a merge changes places may see rows of it twice.
         """
+        self._check_job()
         self.recover()
         groups: dict[str, list[File]] = defaultdict(list)
         highest: dict[str, int] = defaultdict(int)
@@ -108,6 +128,7 @@ class LakeTable:
         moves = {
             file.path: f"{directory}/{name}-{first + n}{PARQUET}" for n, file in enumerate(made)
         }
+        self._check_job()
         plan = {"moves": moves, "deletes": [file.path for file in files]}
         self.files.write(_MERGE, json.dumps(plan))
         self.recover()

@@ -355,7 +355,8 @@ class Client:
         `position` is where a group without offsets begins; queues that come later are read from
         their first message. `strategy`
         ("averagely", "circle", "consistent_hash" or a function) divides the queues; all members
-        must use the same. `offsets_path` keeps the offsets of a broadcasting member. A message that
+        must use the same. `offsets_path` keeps the offsets of a broadcasting member, of one only:
+        where two have it, the one that comes second gets ConflictError. A message that
         was delivered `max_attempts` times is not delivered again (`retry_later`); None: the limit
         of the group's settings. At most `held_size_bytes_max` and `held_count_max` are read ahead,
         and a batch of each queue.

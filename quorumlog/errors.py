@@ -150,7 +150,10 @@ class TooLargeError(QuorumlogError):
 
 
 class ConflictError(QuorumlogError):
-    """Another consumer has moved an offset of the group, so nothing was stored. Read again."""
+    """Another consumer has moved an offset of the group, so nothing was stored. Read again.
+
+    `client.offsets_in_use`: it has the same `offsets_path`. Give each one of its own.
+    """
 
     code = "node.conflict"
 

@@ -300,7 +300,8 @@ class SequenceReusedError(NodeError):
     code, status = "node.sequence_reused", "ALREADY_EXISTS"
     text = (
         "sequence {sequence} of producer {producer_id:016x} has other records in the log "
-        "({stored_count}, here {record_count}); send these under an id or a sequence of their own"
+        "({stored_count}, here {record_count}), or came with other offsets or delays; send these "
+        "under an id or a sequence of their own"
     )
     producer_id: int
     sequence: int

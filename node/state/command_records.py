@@ -60,15 +60,21 @@ class CommandEncoder:
         return b"".join((head, self._hosts, fmt.INT32.pack(len(body)), body, self._tail))
 
     def encode_producer_batch(
-        self, producer_id: int, sequence: int, record_count: int, size_bytes: int = 0
+        self,
+        producer_id: int,
+        sequence: int,
+        record_count: int,
+        size_bytes: int = 0,
+        asked: bytes = b"",
     ) -> bytes:
         """Return the record that makes the batch before it idempotent.
 
-        `size_bytes` of that batch is for logs that do not know where a batch begins.
+        `size_bytes` of that batch is for logs that do not know where a batch begins. `asked` is a
+        digest of what its call asked beside the messages.
         """
         batch = self._batch_command.producer_batch
         batch.producer_id, batch.sequence = producer_id, sequence
-        batch.record_count, batch.size_bytes = record_count, size_bytes
+        batch.record_count, batch.size_bytes, batch.asked = record_count, size_bytes, asked
         body = self._batch_command.SerializeToString()
         body_size_bytes = len(body)
         frames = self._batch_frames
@@ -124,7 +130,7 @@ def command_of(record: bytes) -> Command:
 def _check_room() -> None:
     """Assert that a batch leaves room for the largest record that names a producer."""
     largest = CommandEncoder(("::1", 65_535)).encode_producer_batch(
-        2**64 - 1, 2**64 - 1, 2**32 - 1, 2**32 - 1
+        2**64 - 1, 2**64 - 1, 2**32 - 1, 2**32 - 1, bytes(16)
     )
     assert len(largest) <= COMMAND_SIZE_BYTES_MAX, f"{len(largest)} bytes"
 

@@ -60,7 +60,7 @@ def ingest(
     total = check_source(given | begins)
     pipeline.register(spark)
     began_s = time.monotonic()
-    table.recover()
+    table.take()
     run = _Run(table)
     rows = spark.readStream.format("quorumlog").options(**given).load()
     writer = rows.writeStream.foreachBatch(run.add).option("checkpointLocation", table.checkpoint)

@@ -124,8 +124,6 @@ class GroupConsumer(Consumption):
         )
         self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
         self._starts = Starts(options.position)
-        if self._local is not None:
-            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.queues()}
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
@@ -141,6 +139,18 @@ class GroupConsumer(Consumption):
 
     async def _begin(self) -> None:
         """Join the group, and begin to fetch the queues that it assigns to this member."""
+        if self._local is None:
+            await self._join()
+            return
+        try:
+            self._local.open()
+            self._starts.begun |= {(queue.group, queue.topic) for queue in self._local.queues()}
+            await self._join()
+        except BaseException:
+            self._local.close()
+            raise
+
+    async def _join(self) -> None:
         self._starts.begin(group.name for group in self._groups.all)
         await self._join_all()
         self._groups.on_change.append(self._follow_groups)
@@ -396,6 +406,8 @@ class GroupConsumer(Consumption):
                 with self._warned():
                     await _all(self._commit(group, processed, deadline) for group in groups)
         finally:
+            if self._local is not None:
+                self._local.close()
             memberships = self._memberships.items()
             # A group that is away drops this member when its heartbeats are missing.
             there = [m for group, m in memberships if m.is_known and not group.is_away]
@@ -436,10 +448,13 @@ class GroupConsumer(Consumption):
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
-        """Log a conflict: the program did not ask for what is stored."""
+        """Log a conflict: the program did not ask for what is stored. One of a file is raised:
+        another member overwrites what this one stores."""
         try:
             yield
         except ConflictError as error:
+            if self._local is not None:
+                raise
             _log.warning("group %s: %s", self.group, error)
 
     async def _keep_committed(self, group: BrokerGroup) -> None:

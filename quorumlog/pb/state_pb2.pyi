@@ -55,16 +55,18 @@ class Command(_message.Message):
         group: str
         def __init__(self, group: _Optional[str] = ...) -> None: ...
     class ProducerBatch(_message.Message):
-        __slots__ = ("producer_id", "sequence", "record_count", "size_bytes")
+        __slots__ = ("producer_id", "sequence", "record_count", "size_bytes", "asked")
         PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
         SEQUENCE_FIELD_NUMBER: _ClassVar[int]
         RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
         SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        ASKED_FIELD_NUMBER: _ClassVar[int]
         producer_id: int
         sequence: int
         record_count: int
         size_bytes: int
-        def __init__(self, producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+        asked: bytes
+        def __init__(self, producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., asked: _Optional[bytes] = ...) -> None: ...
     class PutKeyValue(_message.Message):
         __slots__ = ("namespace", "key", "value")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]

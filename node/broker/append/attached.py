@@ -48,6 +48,9 @@ class AttachedCommands(NamedTuple):
     """
     moves_stored: bool = False
     """Whether the records were stored before: they may have grown beyond what clients may send."""
+    asked: bytes = b""
+    """Digest (`repeats.asked_digest`) of what the call asks beside its messages, or names instead
+    of them: what comes again under the number of the batch must ask the same."""
     describe: Callable[[AppendResponse, Committed], None] = _add_nothing
     """Adds the feature's fields to the receipt."""
 

@@ -282,12 +282,13 @@ class Produce:
         append.timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
     def known(
-        self, producer_id: int, sequence: int, record_count: int
+        self, producer_id: int, sequence: int, record_count: int, asked: bytes
     ) -> "asyncio.Future[AppendResponse] | None":
         """Return the first answer to a batch that is known already; None for a new one.
 
         For a feature that looks at the state before it makes the batch: what the state refuses now
-        may be the effect of that very batch. Raises Refused, also for another count of records.
+        may be the effect of that very batch. Raises Refused, also where another count of
+        records or other things were `asked`.
         """
         if not producer_id or self.parked:
             return None  # Parked appends are deduplicated when they are resumed.
@@ -295,7 +296,7 @@ class Produce:
         request = AppendRequest(
             producer_id=producer_id, sequence=sequence, record_count=record_count
         )
-        append = _Append(self, request, b"", future, NOTHING_ATTACHED)
+        append = _Append(self, request, b"", future, AttachedCommands(asked=asked))
         return future if self._is_known(append) else None
 
     def _is_known(self, append: _Append) -> bool:
@@ -311,10 +312,17 @@ class Produce:
         Raises SequenceReusedError if it is not the batch that is there.
         """
         if append.records:  # No longer needed: a batch under way may be decided much later.
-            append.digest, append.records = messages_digest(append.records), b""
+            if not append.attached_commands.moves_stored:  # Else settings made them, too.
+                append.digest = messages_digest(append.records)
+            append.records = b""
         if isinstance(first, int):
             response = self._receipts.of_duplicate(
-                append.producer_id, append.sequence, first, append.record_count, append.digest
+                append.producer_id,
+                append.sequence,
+                first,
+                append.record_count,
+                append.digest,
+                append.attached_commands.asked,
             )
             self.duplicates_total += 1
             _resolve(append.future, response)
@@ -459,6 +467,7 @@ class Produce:
                 append.sequence,
                 append.record_count,
                 0 if self.context.receipts.has_entries else len(records),
+                attached_commands.asked,
             )
         try:
             decided = self.context.driver.append(records, append.check)

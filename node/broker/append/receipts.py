@@ -10,6 +10,7 @@ from node.broker.core.context import Context
 from node.broker.records.delayed import held
 from node.errors.common import DuplicateExpiredError, SequenceReusedError
 from node.state.appends import Committed
+from node.state.command_records import command_of
 from node.state.held import NUMBERS
 from node.state.state import COMMAND_TOPIC
 from quorumlog.pb.log_pb2 import AppendResponse
@@ -52,21 +53,27 @@ class AppendReceipts:
         return response
 
     def of_duplicate(
-        self, producer_id: int, sequence: int, position: int, repeated_count: int, digest: bytes
+        self,
+        producer_id: int,
+        sequence: int,
+        position: int,
+        repeated_count: int,
+        digest: bytes,
+        asked: bytes,
     ) -> AppendResponse:
         """Return the receipt of a batch whose command record is at a log position.
 
-        `repeated_count` and `digest` (empty: unknown) are those of the messages that came again.
+        `repeated_count`, `digest` (empty: unknown) and `asked` are those of what came again.
         The nodes that synced it and the time that took are not known any more. Raises
         DuplicateExpiredError when retention has deleted the entry, SequenceReusedError when the
-        messages are others, CorruptionError, FileSystemError.
+        messages, or what was asked with them, are others, CorruptionError, FileSystemError.
         """
         try:
             batch = self._context.receipts.batch_of(position)
         except PositionRangeError as error:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
         queues: dict[tuple[bytes, int], tuple[int, int]] = {}
-        view, at, record_count, first = memoryview(batch.records), 0, 0, None
+        view, at, last, record_count, first = memoryview(batch.records), 0, 0, 0, None
         positions, due_unix_ms = list[int](), list[int]()
         while at < len(view):
             layout = record_layout(view, at)
@@ -82,9 +89,10 @@ class AppendReceipts:
                 positions.append(batch.position + at)
                 record = batch.records[at : at + layout.size_bytes]
                 due_unix_ms.append(held(record).due_unix_ms if key in NUMBERS else 0)
-            at += layout.size_bytes
+            last, at = at, at + layout.size_bytes
         assert first is not None, f"batch {batch.index} has no records"
-        is_same = record_count == repeated_count
+        stored = command_of(batch.records[last:]).producer_batch
+        is_same = record_count == repeated_count and stored.asked == asked
         if not is_same or (digest and digest != messages_digest(batch.records)):
             raise SequenceReusedError(producer_id, sequence, record_count, repeated_count)
         host_at = first.store_timestamp_at + fmt.TIMESTAMP.size

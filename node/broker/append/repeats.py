@@ -1,22 +1,35 @@
-"""The digest that tells a repeated batch from another one under the same number.
+"""The digests that tell a repeated batch from another one under the same number.
 
 Owns what counts as the same message; must not know producers. A writer that runs again may place
 its messages on other queues and make them at another time, and the node sets places and due times:
-all of these are left out.
+all of these are left out. What a call asks beside its messages cannot be read from them.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
 
 from node.broker.records.delayed import HELD_ONLY, joined, split
 from node.state.state import COMMAND_TOPIC, INTERNAL_TOPICS
+from quorumlog.pb.consumer_pb2 import GroupOffset
+from quorumlog.pb.transaction_pb2 import ConsumedOffset
 from store import format as fmt
 from store.record.edit import layouts, properties_of, start_of
 
 _HEAD: Final = Struct(">iiIII")
 _COMMAND_TOPIC: Final = COMMAND_TOPIC.encode()
 _REAL_TOPIC: Final = fmt.PROPERTY_REAL_TOPIC.encode()
+
+
+def asked_digest(*asked: object) -> bytes:
+    """Return a digest of what a call asks beside messages: texts, numbers, and lists of them."""
+    return blake2b(ascii(asked).encode(), digest_size=16).digest()
+
+
+def stored_rows(offsets: Iterable[ConsumedOffset | GroupOffset]) -> list[tuple[str, int, int]]:
+    """Return what offsets store, in one order; not on which condition."""
+    return sorted((row.topic, row.queue_id, row.offset) for row in offsets)
 
 
 def messages_digest(records: bytes) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from node.broker.append.attached import AttachedCommands
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.produce import Produce
+from node.broker.append.repeats import asked_digest
 from node.broker.core.context import Context
 from node.broker.records.delayed import DelayWish, level_delay_ms, scheduled, wish_of
 from node.errors.common import (
@@ -35,6 +36,7 @@ from store.errors import LimitExceededError, RecordFormatError, StoreError
 from store.record.message import check_topic, record_layout
 from store.record.topic_names import is_reserved
 
+_NO_WISH: Final = DelayWish()
 _ROOM_SIZE_BYTES: Final = 1_024
 """Room that the entry of the delivery needs beside the message."""
 
@@ -45,6 +47,8 @@ class _Batch(NamedTuple):
     records: bytes
     due_unix_ms: list[int]
     """Due time of each record; 0 for one that is not delayed."""
+    wishes: list[int]
+    """The numbers of each record's wish, back to back."""
     holders: frozenset[QueueKey]
     targets: frozenset[tuple[str, int]]
     """Topics and queue ids that the delayed messages are for."""
@@ -101,7 +105,11 @@ class DelayAdmission:
             response.due_unix_ms.extend(due_unix_ms)
 
         attached_commands = AttachedCommands(
-            system_queues=batch.holders, check=check, on_decided=on_decided, describe=describe
+            system_queues=batch.holders,
+            check=check,
+            on_decided=on_decided,
+            describe=describe,
+            asked=asked_digest(batch.wishes) if delayed_count else b"",
         )
         return self._produce.append(rewritten, attached_commands)
 
@@ -118,7 +126,7 @@ class DelayAdmission:
         """Return the batch with its delayed records held. Raises RecordFormatError,
         LimitExceededError, DelayTooLongError, TopicNameError, ReservedTopicError."""
         view = memoryview(records)
-        parts, due_unix_ms = list[bytes](), list[int]()
+        parts, due_unix_ms, wishes = list[bytes](), list[int](), list[int]()
         holders, targets = set[QueueKey](), set[tuple[str, int]]()
         limit = self._produce.batch_size_bytes_max - _ROOM_SIZE_BYTES
         at = 0
@@ -127,6 +135,7 @@ class DelayAdmission:
             record = records[at : at + layout.size_bytes]
             at += layout.size_bytes
             wish = wish_of(record)
+            wishes += wish or _NO_WISH
             name = records[layout.topic_at : layout.topic_hi]
             check_topic(name)  # The store checks the name of the holder's topic.
             topic = name.decode()
@@ -144,7 +153,7 @@ class DelayAdmission:
             else:
                 due_unix_ms.append(0)
             parts.append(record)
-        return _Batch(b"".join(parts), due_unix_ms, frozenset(holders), frozenset(targets))
+        return _Batch(b"".join(parts), due_unix_ms, wishes, frozenset(holders), frozenset(targets))
 
     def _due_unix_ms(self, wish: DelayWish, now_ms: int) -> int:
         if wish.level:

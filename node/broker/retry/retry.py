@@ -13,6 +13,7 @@ from typing import Final
 from node.broker.append.attached import AttachedCommands, QueueKey
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
+from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
@@ -72,7 +73,7 @@ class Retry:
         """Move messages to the retry topic or to the dead letters, and store offsets with them.
 
         A repeated call (same producer and sequence) gets the first answer. Raises
-        SequenceReusedError for such a call with another count of messages,
+        SequenceReusedError for such a call that asks another thing,
         GroupDisabledError, GroupOrderlyError, TopicForbiddenError, MessageExpiredError,
         GroupKindError for offsets of a group that is read by pop,
         BadRequestError, the errors of `Produce.append` and, for a group or offset that is new,
@@ -82,14 +83,18 @@ class Retry:
         context.check_cluster(request.cluster_id)
         context.check_name("group", group)
         context.check_leads()
-        before = self._produce.known(request.producer_id, request.sequence, len(messages))
+        limit = context.limits.retry_batch_count_max
+        if not 1 <= len(messages) <= limit:
+            raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))
+        limit = context.limits.queue_offsets_count_max
+        if len(request.offsets) > limit:
+            raise BadRequestError("offsets", f"at most {limit} of them", str(len(request.offsets)))
+        asked = _asked(request)
+        before = self._produce.known(request.producer_id, request.sequence, len(messages), asked)
         if before is not None:
             return self._answer(await before)
         if request.offsets:
             self._members.check_sharing(group, context.clock_ms())
-        limit = context.limits.retry_batch_count_max
-        if not 1 <= len(messages) <= limit:
-            raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))
         settings = settings_of(context, group)
         if settings.is_orderly:
             raise GroupOrderlyError(group)
@@ -134,7 +139,7 @@ class Retry:
         )
         attached_commands = self._attached_commands(
             request, commands, frozenset(queues), due_unix_ms
-        )
+        )._replace(asked=asked)
         return self._answer(await self._produce.append(append, attached_commands))
 
     async def take_copy(
@@ -303,6 +308,12 @@ def _held(
         return scheduled(record, now_unix_ms + delays[min(times, len(delays) - 1)])
     level = _FIRST_LEVEL + times
     return scheduled(record, now_unix_ms + level_delay_ms(level), level=level)
+
+
+def _asked(request: RetryLaterRequest) -> bytes:
+    given = [(m.topic, m.queue_id, m.offset, m.delay_ms, m.is_dead) for m in request.messages]
+    offsets = stored_rows(request.offsets)
+    return asked_digest(request.group, request.attempt_count_max, given, offsets)
 
 
 def _queue_of(record: bytes) -> QueueKey:

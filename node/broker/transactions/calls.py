@@ -13,6 +13,7 @@ from typing import Final
 from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
+from node.broker.append.repeats import asked_digest
 from node.broker.core.context import Context
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
@@ -152,7 +153,8 @@ class TransactionCalls:
                 charge.release()
 
         commands = self._own_appends.encode([Command(begin_transaction=begin)])
-        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided)
+        asked = asked_digest(wanted.producer_group, wanted.check_after_ms)
+        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided, asked=asked)
 
     def _check(self, halves: Halves) -> None:
         """Raise for a transaction that could not be committed, or has no place in the table."""

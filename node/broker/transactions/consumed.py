@@ -16,6 +16,7 @@ from typing import Final
 from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
+from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
 from node.broker.core.offset_moves import OffsetKey
 from node.broker.groups.members import Members
@@ -74,6 +75,7 @@ class OffsetsUnderWay:
             1,
             check=lambda _prepared: entered.enter_context(self._noted(request.consumed)),
             on_decided=lambda _committed: entered.close(),
+            asked=asked_digest(request.consumed.group, stored_rows(request.consumed.offsets)),
         )
         return self._produce.append(request, attached_commands)
 

@@ -25,7 +25,7 @@ from deploy.stdlib_source import (
     sha256_of_files,
     standard_library,
 )
-from pipeline.errors import OffsetsError, OptionError
+from pipeline.errors import OffsetsError, OptionError, TableTakenError
 from pipeline.jobs.ingest import ingest
 from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable, read_table
 from quorumlog import sync
@@ -184,26 +184,39 @@ def test_wrong_options_leave_no_trace(
 def test_a_topic_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
     names = ["007", "1e3", "7"]
     rows = spark.sql("select explode(split('007,1e3,7', ',')) as topic, date'2026-01-31' as date")
-    LakeTable(spark, str(tmp_path)).add(0, rows.selectExpr("*", "topic as name").coalesce(1))
+    taken(spark, tmp_path).add(0, rows.selectExpr("*", "topic as name").coalesce(1))
     found = read_table(spark, str(tmp_path)).collect()
     assert sorted((row.topic, row.name) for row in found) == [(name, name) for name in names]
+
+
+def test_of_two_jobs_of_a_table_only_the_last_one_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.sql("select id as n, 'a' as topic, date'2026-01-01' as date from range(2)")
+    one, two = taken(spark, tmp_path), taken(spark, tmp_path)
+    with pytest.raises(TableTakenError, match="a table of its own"):
+        one.add(0, rows.coalesce(1))
+    with pytest.raises(TableTakenError):
+        one.compact(1)
+    assert two.compact(1) == 0
+    assert _numbers(tmp_path) == []
 
 
 @pytest.mark.long
 def test_a_batch_that_was_added_in_part_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
     first, second = spark.sql(values.format(0, 5)), spark.sql(values.format(5, 9))
-    LakeTable(spark, str(tmp_path)).add(0, first)
-    LakeTable(spark, str(tmp_path)).add(1, second)
+    taken(spark, tmp_path).add(0, first)
+    taken(spark, tmp_path).add(1, second)
     # By another run: it cannot know how far it came.
-    LakeTable(spark, str(tmp_path)).add(1, second)
+    taken(spark, tmp_path).add(1, second)
     assert _numbers(tmp_path) == list(range(9))
 
 
 @pytest.mark.long
 def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a%:b' as topic, date'2026-01-01' as date from range({}, {})"
-    table = LakeTable(spark, str(tmp_path))
+    table = taken(spark, tmp_path)
     for batch in range(3):
         table.add(batch, spark.sql(values.format(batch, batch + 1)).coalesce(1))
     moved = table.files.move
@@ -217,8 +230,7 @@ def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: P
     with pytest.raises(OSError, match="the job died"):
         table.compact(3, lambda count: count > 1)
     assert _numbers(tmp_path) == [], "what it replaces is gone already"
-    again = LakeTable(spark, str(tmp_path))
-    again.recover()
+    again = taken(spark, tmp_path)
     assert _numbers(tmp_path) == [0, 1, 2]
     assert len(list(again.files.data())) == 1
     again.add(3, spark.sql(values.format(3, 4)))
@@ -228,7 +240,7 @@ def test_a_merge_that_was_cut_short_is_finished(spark: SparkSession, tmp_path: P
 
 def test_a_merge_keeps_columns_that_older_files_lack(spark: SparkSession, tmp_path: Path) -> None:
     values = "select id as n, 'a' as topic, date'2026-01-01' as date from range({}, {})"
-    table = LakeTable(spark, str(tmp_path))
+    table = taken(spark, tmp_path)
     table.add(0, spark.sql(values.format(0, 1)))
     table.add(1, spark.sql(values.format(1, 2)).selectExpr("*", "'why' as body_error"))
     assert table.compact(2, lambda count: count > 1) == 1
@@ -238,6 +250,12 @@ def test_a_merge_keeps_columns_that_older_files_lack(spark: SparkSession, tmp_pa
         {"n": 0, "body_error": None},
         {"n": 1, "body_error": "why"},
     ]
+
+
+def taken(spark: SparkSession, path: Path) -> LakeTable:
+    table = LakeTable(spark, str(path))
+    table.take()
+    return table
 
 
 def _numbers(path: Path) -> list[int]:

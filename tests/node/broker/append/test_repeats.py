@@ -1,16 +1,21 @@
 """What comes under a used number is the batch that has it, or is refused: nothing is dropped."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.errors.common import SequenceReusedError
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
+from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from store import format as fmt
 from store.record.message import encode_message
-from tests.node.broker_fakes import node_at
+from tests.node.broker_fakes import Fixture, node_at
+from tests.patience import eventually
 
 SENT: dict[str, Any] = {"body": b"a", "properties": {"KEYS": "k", "TAGS": "t"}, "flag": 1}
 FEATURES: dict[str, dict[str, Any]] = {
@@ -73,3 +78,88 @@ async def test_other_messages_under_a_used_number_are_refused_and_the_same_are_k
             assert (answer.is_duplicate, answer.position) == (True, receipt.position)
         assert node.log.store.log.max_position == size_bytes
         assert node.broker.produce.duplicates_total == len(repeats)
+
+
+def call(feature: str, change: dict[str, Any]) -> Any:
+    """What the feature asks of messages that are always the same, with a change of it."""
+    if feature == "given back":
+        how = {"topic": "orders", "offset": 0, "delay_ms": 9, "is_dead": False}
+        more = {"group": "g", "attempt_count_max": 7, "stored": 1, "producer_id": 7} | change
+        how |= {name: more.pop(name) for name in how.keys() & more.keys()}
+        stored = GroupOffset(topic="orders", queue_id=0, offset=more.pop("stored"))
+        given = [RetryMessage(**how), RetryMessage(topic="orders", offset=1)]
+        return RetryLaterRequest(messages=given, offsets=[stored], **more)
+    request = batch("plain", properties={fmt.PROPERTY_DELAY_MS: change.get("delay", "50")})
+    request.has_delayed = feature == "delayed"
+    if feature == "half":
+        half = {"producer_group": "p", "check_after_ms": 9_000} | change
+        request.transaction.CopyFrom(HalfMessages(**half))
+    if feature == "consumed":
+        rows = change.get("rows", (("orders", 0, 1), ("orders", 1, 0)))
+        offsets = [ConsumedOffset(topic=t, queue_id=q, expected=-1, offset=o) for t, q, o in rows]
+        consumed = ConsumedOffsets(group=change.get("group", "g"), offsets=offsets)
+        request.consumed.CopyFrom(consumed)
+    return request
+
+
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "plain": [],
+    "delayed": [{"delay": "60"}],
+    "half": [{"producer_group": "q"}, {"check_after_ms": 8_000}],
+    "consumed": [
+        {"group": "h"},
+        {"rows": [("orders", 0, 2), ("orders", 1, 0)]},
+        {"rows": [("orders", 0, 1), ("bills", 1, 0)]},
+        {"rows": [("orders", 0, 1)]},
+    ],
+    "given back": [
+        {"delay_ms": 8},
+        {"is_dead": True},
+        {"offset": 2},
+        {"stored": 2},
+        {"group": "h"},
+        {"attempt_count_max": 6},
+    ],
+}
+
+
+def begun(node: Fixture, feature: str, change: dict[str, Any]) -> "asyncio.Future[Any]":
+    request = call(feature, change)
+    if isinstance(request, RetryLaterRequest):
+        return asyncio.ensure_future(node.broker.retry.retry_later(request))
+    return node.broker.append_nowait(request)
+
+
+@pytest.mark.parametrize("feature", ASKED)
+@pytest.mark.parametrize("moment", ["under way", "decided", "restarted"])
+async def test_a_call_that_asks_another_thing_under_a_used_number_is_refused(
+    tmp_path: Path, feature: str, moment: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(node_at(tmp_path, topics={"orders": 2, "bills": 2}))
+        await node.append(0, 4)
+        if feature == "given back":  # The group and its topics are there from now on.
+            await begun(node, feature, {"producer_id": 0})
+        node.driver.is_holding = moment == "under way"
+        first = begun(node, feature, {})
+        await eventually(lambda: node.driver.pending or first.done(), "it is written")
+        if moment == "restarted":
+            answer = await first
+            await stack.aclose()
+            node = await stack.enter_async_context(node_at(tmp_path, topics={}))
+        elif moment == "decided":
+            answer = await first
+        changes = [(feature, change) for change in ASKED[feature]]
+        changes += [(name, {}) for name in ASKED if name != feature]
+        others, same = [begun(node, *one) for one in changes], begun(node, feature, {})
+        await asyncio.sleep(0)
+        if moment == "under way":
+            node.driver.release()
+            answer = await first
+        size_bytes = node.log.store.log.max_position
+        for one, other in zip(changes, others, strict=True):
+            with pytest.raises(SequenceReusedError, match="other offsets or delays"):
+                pytest.fail(f"{one}: {await other}")
+        repeated = await same
+        assert (repeated.is_duplicate, repeated.index) == (True, answer.index)
+        assert node.log.store.log.max_position == size_bytes

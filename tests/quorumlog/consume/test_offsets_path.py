@@ -1,0 +1,70 @@
+"""A file that is read, changed and written back is of one owner: no other's part is lost."""
+
+import asyncio
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from bench.journal import RunUnderWayError, SessionJournal
+from campaign.state import StateTakenError, taken
+from quorumlog.consume.local_offsets import LocalOffsets
+from quorumlog.errors import ConflictError
+from quorumlog.records.queues import Queue
+from tests.patience import PATIENCE_S
+from tests.quorumlog.fake_cluster import connect, fake_cluster
+
+QUEUES = Queue("orders", 0), Queue("bills", 0), Queue("orders", 1)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_of_consumers_of_one_file_one_stores_and_the_others_are_told(
+    tmp_path: Path, is_there: bool, order: tuple[int, ...]
+) -> None:
+    path, link = tmp_path / "offsets", tmp_path / "link"
+    link.symlink_to(path)
+    if is_there:
+        LocalOffsets(str(path)).store({QUEUES[0]: 1})
+    consumers = [LocalOffsets(str(one)) for one in (path, link, path)]
+    first, *others = order
+    for offset in (7, 8):
+        consumers[first].store({QUEUES[first]: offset})
+        for other in others:
+            with pytest.raises(ConflictError, match=f"{path}.*of its own"):
+                consumers[other].store({QUEUES[other]: offset})
+    assert link.is_symlink()
+    again = LocalOffsets(str(link))
+    assert {again.get(queue) for queue in QUEUES} == {8, None, 1 if is_there and first else None}
+    again.store({QUEUES[2]: 9})
+    with pytest.raises(ConflictError):
+        consumers[first].store({QUEUES[first]: 9})
+
+
+async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> None:
+    path, more = tmp_path / "offsets", {"mode": "broadcasting", "commit_interval_ms": 10}
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.producer().send_batch("orders", [b"1", b"2"], queue_id=0)
+        one = client.group_consumer("g", "orders", offsets_path=str(path), **more)
+        two = client.group_consumer("h", "orders", offsets_path=str(path), **more)
+        async with one:
+            await anext(one)
+            for _ in range(2):
+                with pytest.raises(ConflictError):
+                    await two.start()
+        async with two, asyncio.timeout(PATIENCE_S):  # Closed, it has left the file to others.
+            LocalOffsets(str(path)).store({QUEUES[1]: 3})  # As another process does.
+            with pytest.raises(ConflictError):
+                [message async for message in two]
+            with pytest.raises(ConflictError):
+                await two.close()
+    assert LocalOffsets(str(path)).get(QUEUES[1]) == 3
+
+
+def test_a_journal_and_a_state_are_of_one_run(tmp_path: Path) -> None:
+    journal = SessionJournal(tmp_path, {})
+    with pytest.raises(RunUnderWayError), taken(tmp_path / "state.json"):
+        SessionJournal(tmp_path, {})
+    with taken(tmp_path / "state.json"), pytest.raises(StateTakenError):
+        taken(tmp_path / "state.json").__enter__()
+    journal._file.close()
