@@ -70,6 +70,8 @@ class Consumption:
         # First offset of the last delivery; a request for the next one marks it as processed.
         self._in_hand: tuple[Queue, int] | None = None
         self._in_hand_count = 0
+        self._is_put_down = asyncio.Event()
+        """Set when the last delivery counts as processed."""
         self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
         self._taking = asyncio.Lock()  # Held while the current batch is replaced.
@@ -179,8 +181,12 @@ class Consumption:
         self._check_open()
         if not self._is_started:
             await self.start()
-        self._in_hand = None
+        self._put_down()
         return await self._inbox.get()
+
+    def _put_down(self) -> None:
+        self._in_hand = None
+        self._is_put_down.set()
 
     def _is_finished(self) -> bool:
         return self._is_closed
@@ -193,8 +199,9 @@ class Consumption:
             self._reads, queue, offset, self._options, self._inbox, end_offset=end_offset
         )
 
-    async def _stop_fetching(self, queues: Iterable[Queue]) -> None:
-        """Stop fetching queues; from the call on, no message of them is handed out."""
+    async def _stop_fetching(self, queues: Iterable[Queue], *, keeps_hand: bool = False) -> None:
+        """Stop fetching queues; from the call on, no message of them is handed out. `keeps_hand`:
+        the last delivery of one still counts when it is processed."""
         stopping = []
         for queue in queues:
             fetcher = self._fetchers.pop(queue, None)
@@ -204,7 +211,7 @@ class Consumption:
             current = self._current
             if current is not None and current.queue == queue:
                 self._current = None
-            if self._in_hand is not None and self._in_hand[0] == queue:
+            if not keeps_hand and self._in_hand is not None and self._in_hand[0] == queue:
                 self._in_hand = None  # Also if the queue comes back: others may have consumed it.
         await asyncio.gather(*stopping)
 

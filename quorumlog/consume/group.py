@@ -3,8 +3,8 @@
 Owns the processed and the stored offsets, over all broker groups; must not know how queues are
 fetched, nor how they are divided (`membership`). At least once: an offset is stored only after the
 messages below it were processed. A message counts as processed when the caller requests the next.
-A member that loses a queue stores its offset and drops the fetched messages; messages that were
-handed out and not yet processed come again at another member.
+A member that loses a queue drops the fetched messages, and stores its offset once the message in
+hand is processed, or after a heartbeat's time: then that one comes again at another member.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -127,6 +127,8 @@ class GroupConsumer(Consumption):
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by broker group: an older offset must not be stored after a newer one."""
+        self._leaving: dict[Queue, None] = {}
+        """Queues that it lost, and of which the offset is not stored yet."""
         self._stored: dict[Queue, Known] = {}
         """What this member knows to be stored."""
         self.moves: Final = Moves(self._position, self._read_again)
@@ -209,9 +211,9 @@ class GroupConsumer(Consumption):
         if others consumed a queue or reset the group while this member was away: their offset
         stays, and reading goes on there.
         """
-        self._in_hand = None
+        self._put_down()
         deadline = Deadline(self._options.timeout_ms)
-        groups = {self._groups.get(queue.group) for queue in self._fetchers}
+        groups = {self._groups.get(queue.group) for queue in self._processed()}
         try:
             await _all(self._commit_processed(group, deadline) for group in groups)
         except ConflictError:
@@ -286,7 +288,7 @@ class GroupConsumer(Consumption):
             if offsets:
                 self._note_stored(offsets)
                 if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
-                    self._in_hand = None
+                    self._put_down()
         return done
 
     def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
@@ -424,7 +426,7 @@ class GroupConsumer(Consumption):
     # Processed offsets.
 
     def _processed(self) -> dict[Queue, int]:
-        offsets = {queue: self._position(queue) for queue in self._fetchers}
+        offsets = {queue: self._position(queue) for queue in (*self._fetchers, *self._leaving)}
         if self._in_hand is not None and self._in_hand[0] in offsets:
             queue, offset = self._in_hand
             offsets[queue] = offset
@@ -502,7 +504,8 @@ class GroupConsumer(Consumption):
         self._memberships.pop(group, None)
         ours = [queue for queue in self._fetchers if queue.group == group.name]
         await self._stop_fetching(ours)
-        for queue in ours:
+        for queue in [*ours, *(queue for queue in self._leaving if queue.group == group.name)]:
+            self._leaving.pop(queue, None)
             self._stored.pop(queue, None)
         self.moves.forget(ours)
 
@@ -532,15 +535,16 @@ class GroupConsumer(Consumption):
             known = self._stored.get(queue, UNKNOWN)
             return queue in self._fetchers and known.move != row.move
 
-        if not any(map(is_news, membership.moved)):
-            return
-        async with self._turn(group, deadline):
-            queues = [row for row in membership.moved if is_news(row)]
-            # The heartbeat's answer may be that of a leader that was deposed.
-            rows = await self._fetch_stored(group, queues, deadline)
-            moved = await self._follow(group, filter(is_news, rows))
-            if moved:
-                _log.warning("group %s: %s", self.group, moved_conflict(moved))
+        if any(map(is_news, membership.moved)):
+            async with self._turn(group, deadline):
+                queues = [row for row in membership.moved if is_news(row)]
+                # The heartbeat's answer may be that of a leader that was deposed.
+                rows = await self._fetch_stored(group, queues, deadline)
+                moved = await self._follow(group, filter(is_news, rows))
+                if moved:
+                    _log.warning("group %s: %s", self.group, moved_conflict(moved))
+        numbers = (row.move for row in membership.moved)
+        membership.followed_move = max(numbers, default=membership.followed_move)
 
     async def _fetch_stored(
         self,
@@ -563,25 +567,42 @@ class GroupConsumer(Consumption):
 
     async def _share(self, group: BrokerGroup, ours: Sequence[Queue], deadline: Deadline) -> None:
         """Give up the queues of a broker group that moved to others, and take over new ones."""
+        others = self._fetchers.keys() - ours
+        lost = [queue for queue in self._fetchers if queue in others and queue.group == group.name]
+        for queue in lost:
+            self._handed[queue], self._leaving[queue] = self._position(queue), None
+        await self._stop_fetching(lost, keeps_hand=True)
+        # Also those of a call that failed: their offset is stored before others begin with them.
+        lost = [queue for queue in self._leaving if queue.group == group.name]
+        await self._finish(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()
-            lost = {
-                queue: processed[queue]
-                for queue in self._fetchers
-                if queue.group == group.name and queue not in ours
-            }
-            await self._stop_fetching(lost)
             if lost and self._group_options.auto_commit:
                 with self._warned():
-                    await self._commit(group, lost, deadline)
+                    offsets = {queue: processed[queue] for queue in lost}
+                    await self._commit(group, offsets, deadline)
             for queue in lost:
+                self._leaving.pop(queue, None)
                 self._stored.pop(queue, None)
+            if self._has_in_hand(lost):
+                self._in_hand = None  # It comes again.
             self.moves.forget(lost)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             begun = await self._first_offsets(group, gained, deadline)
             for queue, offset in begun.items():
                 self._fetch(queue, offset)
+
+    async def _finish(self, queues: Sequence[Queue], limit_ms: int) -> None:
+        """Wait while the message in hand is of these queues, for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_ms / 1000):
+                while self._has_in_hand(queues):
+                    self._is_put_down.clear()
+                    await self._is_put_down.wait()
+
+    def _has_in_hand(self, queues: Sequence[Queue]) -> bool:
+        return self._in_hand is not None and self._in_hand[0] in queues
 
     async def _first_offsets(
         self, group: BrokerGroup, queues: Sequence[Queue], deadline: Deadline

@@ -1,11 +1,15 @@
 """A member of a consumer group in one broker group: its heartbeats, and its share of the queues.
 
+A queue has one reader: a member begins with one that the leader grants it, which it does once no
+other member names the queue, and one that loses a queue says so as soon as its offset is stored.
+
 Owns that broker group's list of the members; must not know what is done with the queues, nor of
 other broker groups. Each keeps a list of members and divides its own queues: a member that cannot
 reach a group gets no queues there, and keeps those it has elsewhere. So groups may come and go, and
 be seen by some members and not by others, and still every queue has a reader.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -29,6 +33,8 @@ HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 30_000
 ABSENT_MS: Final = 2_000  # Interval of checks whether a group has a share of the topics by now.
 _NOT_SET: Final = -1  # The stored offset of a queue without one.
+ASKS_COUNT: Final = 8  # Heartbeats in the time of one, while a queue that is new is withheld.
+ROUNDS_MAX: Final = 8  # Heartbeats in a row while the member's share goes on to change.
 AWAY_MS: Final = 2_000  # Timeout of calls to a broker group that is away.
 
 Share = Callable[[BrokerGroup, Sequence[Queue], Deadline], Awaitable[None]]
@@ -94,6 +100,8 @@ class Membership:
     ) -> None:
         self.group: Final = group
         self.heartbeat_ms = HEARTBEAT_MS_MIN
+        self.interval_ms = HEARTBEAT_MS_MIN
+        """Time between heartbeats of a member that has its share."""
         self.members: tuple[str, ...] = ()
         """All members that consume in the same way, sorted."""
         self.missing: frozenset[str] = frozenset()
@@ -104,20 +112,29 @@ class Membership:
         self._is_let_in = False
         """Whether a leader let it in: it has joined also where no topic is there to share."""
         self.moved: Sequence[consumer_pb2.GroupOffset] = ()
-        """Queues of the last heartbeat in which the group was moved, with the last move."""
+        """Queues of the last heartbeat in which the group was moved since, with the last move."""
+        self.followed_move = 0
+        """Highest number of `moved` so far, once all of them are followed."""
+        self._generation = 0
+        """Of the last answer."""
         self._readers: dict[str, list[str]] = {}
         """Members that read a topic, of topics that not all of them read."""
         self._divided: list[Pair] | None = None
         """The member's queues where the leader divides them; None: each member does."""
         self._warned: set[str] = set()
         self._queues: list[Pair] = []
-        """The last assignment; sent with the heartbeat, for `qlog group`."""
+        """Those of its share that the member reads."""
+        self._wanted: list[Pair] = []
+        """Those that it does not read yet."""
+        self._shared_s = 0.0
+        """When its share changed."""
         self._reads = reads
         self._identity = identity
         self._share, self._starts = share, starts
 
     async def join(self, deadline: Deadline) -> None:
-        """Send a heartbeat, and take the share that follows from the list of members."""
+        """Send heartbeats until the leader knows the share that follows from the list of members,
+        and read what it grants of that share."""
         own = self._identity
         retry_topic = RETRY_PREFIX + own.group
         topics = own.topics if own.is_broadcasting else (*own.topics, retry_topic)
@@ -131,15 +148,25 @@ class Membership:
         # Left out of the heartbeat: all members of this protocol read the retry topic.
         returned = {topic: counts.pop(topic) for topic in (retry_topic,) if topic in counts}
         self.missing = frozenset(own.topics) - counts.keys()
-        if counts:
-            await self._heartbeat(sorted(counts), deadline)
-        else:  # No topic to share here; check again later.
-            self.members, self._readers, self._divided = (), {}, None
-            self.heartbeat_ms = ABSENT_MS
-        name = self.group.name
-        ours = self._share_of({**counts, **returned})
-        self._queues = [] if own.is_broadcasting else ours
-        await self._share(self.group, [Queue(topic, i, name) for topic, i in ours], deadline)
+        for _ in range(ROUNDS_MAX):
+            named = sorted(self._queues + self._wanted)
+            withheld = set[Pair]()
+            if counts:
+                withheld = await self._heartbeat(sorted(counts), deadline)
+            else:  # No topic to share here; check again later.
+                self.members, self._readers, self._divided = (), {}, None
+                self.heartbeat_ms = ABSENT_MS
+            ours = self._share_of({**counts, **returned})
+            granted = set(ours if own.is_broadcasting else named) - withheld
+            reads = [queue for queue in ours if queue in granted]
+            queues = [Queue(topic, i, self.group.name) for topic, i in reads]
+            await self._share(self.group, queues, deadline)
+            if own.is_broadcasting:
+                break
+            self._queues, self._wanted = reads, [one for one in ours if one not in granted]
+            if ours == named or not counts:
+                break
+            self._shared_s = asyncio.get_running_loop().time()
         self.is_joined = True
 
     async def _begin(self, queues: Sequence[Queue], deadline: Deadline) -> None:
@@ -175,7 +202,7 @@ class Membership:
         """Return this member's queues of some topics, given by their counts of queues."""
         own, ours = self._identity, list[Pair]()
         if self._divided is not None:
-            return [(topic, queue) for topic, queue in self._divided if topic in counts]
+            return sorted(queue for queue in self._divided if queue[0] in counts)
         for topic, count in counts.items():
             readers = self._readers.get(topic, self.members)
             members = [own.client_id] if own.is_broadcasting else readers
@@ -184,7 +211,8 @@ class Membership:
                 ours += assign(own.strategy, own.client_id, {topic: count}, members, group=name)
         return sorted(ours)
 
-    async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> None:
+    async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> set[Pair]:
+        """Return the queues that it reads or wants, and another member reads."""
         own = self._identity
         request = consumer_pb2.HeartbeatRequest(
             group=own.group,
@@ -192,7 +220,10 @@ class Membership:
             topics=topics,
             is_broadcasting=own.is_broadcasting,
             cluster_id=self.group.router.cluster_id,
-            queues=[common_pb2.QueueId(topic=topic, queue_id=i) for topic, i in self._queues],
+            queues=_ids(self._queues),
+            wanted=_ids(self._wanted),
+            generation=self._generation,
+            followed_move=self.followed_move,
             strategy=strategy_name(own.strategy),
             tags=own.tags,
             sql=own.sql,
@@ -210,13 +241,21 @@ class Membership:
         self._readers = {
             row.topic: [self.members[i] for i in row.members] for row in response.readers
         }
+        if response.generation != self._generation:
+            self._generation, self.followed_move = response.generation, 0
         self.moved = response.moved
         self._divided = None
         if response.is_divided:
             self._divided = [(queue.topic, queue.queue_id) for queue in response.queues]
         warn_once(self._warned, response.warnings)
         wanted_ms = response.heartbeat_ms or HEARTBEAT_MS_MAX
-        self.heartbeat_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
+        self.interval_ms = min(max(wanted_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
+        self.heartbeat_ms = self.interval_ms
+        if response.withheld:  # Its reader gives it up at its next heartbeat, if it is alive.
+            passed_ms = round(1000 * (asyncio.get_running_loop().time() - self._shared_s))
+            asks_ms = max(HEARTBEAT_MS_MIN, self.interval_ms // ASKS_COUNT, passed_ms // 4)
+            self.heartbeat_ms = min(asks_ms, self.interval_ms)
+        return {(queue.topic, queue.queue_id) for queue in response.withheld}
 
     async def leave(self, deadline: Deadline) -> None:
         """Leave, so that the queues go to others at once."""
@@ -238,3 +277,7 @@ class Membership:
             deadline,
             is_repeatable=True,
         )
+
+
+def _ids(queues: Iterable[Pair]) -> list[common_pb2.QueueId]:
+    return [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in queues]

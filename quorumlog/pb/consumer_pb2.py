@@ -25,49 +25,49 @@ _sym_db = _symbol_database.Default()
 from quorumlog.pb import common_pb2 as quorumlog_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquorumlog/v1/consumer.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\"\xfb\x01\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x17\n\x0fis_broadcasting\x18\x04 \x01(\x08\x12\x12\n\ncluster_id\x18\x05 \x01(\t\x12%\n\x06queues\x18\x06 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12\x10\n\x08strategy\x18\x07 \x01(\t\x12\x0c\n\x04tags\x18\x08 \x03(\t\x12\x0b\n\x03sql\x18\t \x01(\t\x12\x0e\n\x06is_new\x18\n \x01(\x08\x12\x12\n\nis_popping\x18\x0b \x01(\x08\x12\x10\n\x08instance\x18\x14 \x01(\x06\".\n\x0cTopicReaders\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\r\"\x89\x02\n\x11HeartbeatResponse\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12+\n\x07readers\x18\x05 \x03(\x0b\x32\x1a.quorumlog.v1.TopicReaders\x12\x12\n\nis_divided\x18\x06 \x01(\x08\x12%\n\x06queues\x18\x07 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12(\n\x05moved\x18\t \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\"G\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x14 \x01(\x06\"\x14\n\x12LeaveGroupResponse\"\x82\x01\n\x0eReportedMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.quorumlog.v1.MemberKind\x12\x0f\n\x07reading\x18\x03 \x01(\r\x12\x12\n\nis_refused\x18\x04 \x01(\x08\x12\x10\n\x08is_twice\x18\x05 \x01(\x08\"5\n\x14ReportedSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\"L\n\x0fReportedReading\x12\x39\n\rsubscriptions\x18\x01 \x03(\x0b\x32\".quorumlog.v1.ReportedSubscription\"~\n\rReportedGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.ReportedMember\x12/\n\x08readings\x18\x03 \x03(\x0b\x32\x1d.quorumlog.v1.ReportedReading\"{\n\x14ReportMembersRequest\x12\x10\n\x08reporter\x18\x01 \x01(\x06\x12\x10\n\x08is_whole\x18\x02 \x01(\x08\x12+\n\x06groups\x18\x03 \x03(\x0b\x32\x1b.quorumlog.v1.ReportedGroup\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x87\x01\n\x15ReportMembersResponse\x12\x13\n\x0bwants_whole\x18\x01 \x01(\x08\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x16\n\x0e\x63hanged_groups\x18\x03 \x03(\t\x12-\n\x07refused\x18\x04 \x03(\x0b\x32\x1c.quorumlog.v1.RefusedMembers\"3\n\x0eRefusedMembers\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\nclient_ids\x18\x02 \x03(\t\"\x86\x01\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0cnewest_known\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04move\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_newest_knownB\x07\n\x05_move\"|\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x15\n\rmust_be_empty\x18\x04 \x01(\x08\"P\n\x15\x43ommitOffsetsResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12(\n\x05moved\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\"K\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x06queues\x18\x02 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"B\n\x14\x46\x65tchOffsetsResponse\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset*\\\n\nMemberKind\x12\x17\n\x13MEMBER_KIND_SHARING\x10\x00\x12\x1c\n\x18MEMBER_KIND_BROADCASTING\x10\x01\x12\x17\n\x13MEMBER_KIND_POPPING\x10\x02\x32\xe1\x02\n\x0f\x43onsumerService\x12L\n\tHeartbeat\x12\x1e.quorumlog.v1.HeartbeatRequest\x1a\x1f.quorumlog.v1.HeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.quorumlog.v1.LeaveGroupRequest\x1a .quorumlog.v1.LeaveGroupResponse\x12X\n\rCommitOffsets\x12\".quorumlog.v1.CommitOffsetsRequest\x1a#.quorumlog.v1.CommitOffsetsResponse\x12U\n\x0c\x46\x65tchOffsets\x12!.quorumlog.v1.FetchOffsetsRequest\x1a\".quorumlog.v1.FetchOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquorumlog/v1/consumer.proto\x12\x0cquorumlog.v1\x1a\x19quorumlog/v1/common.proto\"\xcd\x02\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x17\n\x0fis_broadcasting\x18\x04 \x01(\x08\x12\x12\n\ncluster_id\x18\x05 \x01(\t\x12%\n\x06queues\x18\x06 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12\x10\n\x08strategy\x18\x07 \x01(\t\x12\x0c\n\x04tags\x18\x08 \x03(\t\x12\x0b\n\x03sql\x18\t \x01(\t\x12\x0e\n\x06is_new\x18\n \x01(\x08\x12\x12\n\nis_popping\x18\x0b \x01(\x08\x12%\n\x06wanted\x18\x0c \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12\x12\n\ngeneration\x18\r \x01(\x04\x12\x15\n\rfollowed_move\x18\x0e \x01(\x03\x12\x10\n\x08instance\x18\x14 \x01(\x06\".\n\x0cTopicReaders\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\r\"\xb2\x02\n\x11HeartbeatResponse\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x03 \x01(\r\x12\x12\n\nsession_ms\x18\x04 \x01(\r\x12+\n\x07readers\x18\x05 \x03(\x0b\x32\x1a.quorumlog.v1.TopicReaders\x12\x12\n\nis_divided\x18\x06 \x01(\x08\x12%\n\x06queues\x18\x07 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12(\n\x05moved\x18\t \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\'\n\x08withheld\x18\n \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"G\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x14 \x01(\x06\"\x14\n\x12LeaveGroupResponse\"\x82\x01\n\x0eReportedMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.quorumlog.v1.MemberKind\x12\x0f\n\x07reading\x18\x03 \x01(\r\x12\x12\n\nis_refused\x18\x04 \x01(\x08\x12\x10\n\x08is_twice\x18\x05 \x01(\x08\"5\n\x14ReportedSubscription\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\"L\n\x0fReportedReading\x12\x39\n\rsubscriptions\x18\x01 \x03(\x0b\x32\".quorumlog.v1.ReportedSubscription\"~\n\rReportedGroup\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.quorumlog.v1.ReportedMember\x12/\n\x08readings\x18\x03 \x03(\x0b\x32\x1d.quorumlog.v1.ReportedReading\"{\n\x14ReportMembersRequest\x12\x10\n\x08reporter\x18\x01 \x01(\x06\x12\x10\n\x08is_whole\x18\x02 \x01(\x08\x12+\n\x06groups\x18\x03 \x03(\x0b\x32\x1b.quorumlog.v1.ReportedGroup\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x87\x01\n\x15ReportMembersResponse\x12\x13\n\x0bwants_whole\x18\x01 \x01(\x08\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x16\n\x0e\x63hanged_groups\x18\x03 \x03(\t\x12-\n\x07refused\x18\x04 \x03(\x0b\x32\x1c.quorumlog.v1.RefusedMembers\"3\n\x0eRefusedMembers\x12\r\n\x05group\x18\x01 \x01(\t\x12\x12\n\nclient_ids\x18\x02 \x03(\t\"\x86\x01\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0cnewest_known\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\x04move\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0f\n\r_newest_knownB\x07\n\x05_move\"|\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\x07offsets\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x15\n\rmust_be_empty\x18\x04 \x01(\x08\"P\n\x15\x43ommitOffsetsResponse\x12\r\n\x05index\x18\x01 \x01(\x03\x12(\n\x05moved\x18\x02 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset\"K\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12%\n\x06queues\x18\x02 \x03(\x0b\x32\x15.quorumlog.v1.QueueId\"B\n\x14\x46\x65tchOffsetsResponse\x12*\n\x07offsets\x18\x01 \x03(\x0b\x32\x19.quorumlog.v1.GroupOffset*\\\n\nMemberKind\x12\x17\n\x13MEMBER_KIND_SHARING\x10\x00\x12\x1c\n\x18MEMBER_KIND_BROADCASTING\x10\x01\x12\x17\n\x13MEMBER_KIND_POPPING\x10\x02\x32\xe1\x02\n\x0f\x43onsumerService\x12L\n\tHeartbeat\x12\x1e.quorumlog.v1.HeartbeatRequest\x1a\x1f.quorumlog.v1.HeartbeatResponse\x12O\n\nLeaveGroup\x12\x1f.quorumlog.v1.LeaveGroupRequest\x1a .quorumlog.v1.LeaveGroupResponse\x12X\n\rCommitOffsets\x12\".quorumlog.v1.CommitOffsetsRequest\x1a#.quorumlog.v1.CommitOffsetsResponse\x12U\n\x0c\x46\x65tchOffsets\x12!.quorumlog.v1.FetchOffsetsRequest\x1a\".quorumlog.v1.FetchOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quorumlog.v1.consumer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERKIND']._serialized_start=1937
-  _globals['_MEMBERKIND']._serialized_end=2029
+  _globals['_MEMBERKIND']._serialized_start=2060
+  _globals['_MEMBERKIND']._serialized_end=2152
   _globals['_HEARTBEATREQUEST']._serialized_start=73
-  _globals['_HEARTBEATREQUEST']._serialized_end=324
-  _globals['_TOPICREADERS']._serialized_start=326
-  _globals['_TOPICREADERS']._serialized_end=372
-  _globals['_HEARTBEATRESPONSE']._serialized_start=375
-  _globals['_HEARTBEATRESPONSE']._serialized_end=640
-  _globals['_LEAVEGROUPREQUEST']._serialized_start=642
-  _globals['_LEAVEGROUPREQUEST']._serialized_end=713
-  _globals['_LEAVEGROUPRESPONSE']._serialized_start=715
-  _globals['_LEAVEGROUPRESPONSE']._serialized_end=735
-  _globals['_REPORTEDMEMBER']._serialized_start=738
-  _globals['_REPORTEDMEMBER']._serialized_end=868
-  _globals['_REPORTEDSUBSCRIPTION']._serialized_start=870
-  _globals['_REPORTEDSUBSCRIPTION']._serialized_end=923
-  _globals['_REPORTEDREADING']._serialized_start=925
-  _globals['_REPORTEDREADING']._serialized_end=1001
-  _globals['_REPORTEDGROUP']._serialized_start=1003
-  _globals['_REPORTEDGROUP']._serialized_end=1129
-  _globals['_REPORTMEMBERSREQUEST']._serialized_start=1131
-  _globals['_REPORTMEMBERSREQUEST']._serialized_end=1254
-  _globals['_REPORTMEMBERSRESPONSE']._serialized_start=1257
-  _globals['_REPORTMEMBERSRESPONSE']._serialized_end=1392
-  _globals['_REFUSEDMEMBERS']._serialized_start=1394
-  _globals['_REFUSEDMEMBERS']._serialized_end=1445
-  _globals['_GROUPOFFSET']._serialized_start=1448
-  _globals['_GROUPOFFSET']._serialized_end=1582
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1584
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1708
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1710
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1790
-  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1792
-  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1867
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1869
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=1935
-  _globals['_CONSUMERSERVICE']._serialized_start=2032
-  _globals['_CONSUMERSERVICE']._serialized_end=2385
+  _globals['_HEARTBEATREQUEST']._serialized_end=406
+  _globals['_TOPICREADERS']._serialized_start=408
+  _globals['_TOPICREADERS']._serialized_end=454
+  _globals['_HEARTBEATRESPONSE']._serialized_start=457
+  _globals['_HEARTBEATRESPONSE']._serialized_end=763
+  _globals['_LEAVEGROUPREQUEST']._serialized_start=765
+  _globals['_LEAVEGROUPREQUEST']._serialized_end=836
+  _globals['_LEAVEGROUPRESPONSE']._serialized_start=838
+  _globals['_LEAVEGROUPRESPONSE']._serialized_end=858
+  _globals['_REPORTEDMEMBER']._serialized_start=861
+  _globals['_REPORTEDMEMBER']._serialized_end=991
+  _globals['_REPORTEDSUBSCRIPTION']._serialized_start=993
+  _globals['_REPORTEDSUBSCRIPTION']._serialized_end=1046
+  _globals['_REPORTEDREADING']._serialized_start=1048
+  _globals['_REPORTEDREADING']._serialized_end=1124
+  _globals['_REPORTEDGROUP']._serialized_start=1126
+  _globals['_REPORTEDGROUP']._serialized_end=1252
+  _globals['_REPORTMEMBERSREQUEST']._serialized_start=1254
+  _globals['_REPORTMEMBERSREQUEST']._serialized_end=1377
+  _globals['_REPORTMEMBERSRESPONSE']._serialized_start=1380
+  _globals['_REPORTMEMBERSRESPONSE']._serialized_end=1515
+  _globals['_REFUSEDMEMBERS']._serialized_start=1517
+  _globals['_REFUSEDMEMBERS']._serialized_end=1568
+  _globals['_GROUPOFFSET']._serialized_start=1571
+  _globals['_GROUPOFFSET']._serialized_end=1705
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1707
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1831
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1833
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1913
+  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1915
+  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1990
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1992
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=2058
+  _globals['_CONSUMERSERVICE']._serialized_start=2155
+  _globals['_CONSUMERSERVICE']._serialized_end=2508
 # @@protoc_insertion_point(module_scope)

@@ -18,7 +18,7 @@ MEMBER_KIND_BROADCASTING: MemberKind
 MEMBER_KIND_POPPING: MemberKind
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new", "is_popping", "instance")
+    __slots__ = ("group", "client_id", "topics", "is_broadcasting", "cluster_id", "queues", "strategy", "tags", "sql", "is_new", "is_popping", "wanted", "generation", "followed_move", "instance")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,9 @@ class HeartbeatRequest(_message.Message):
     SQL_FIELD_NUMBER: _ClassVar[int]
     IS_NEW_FIELD_NUMBER: _ClassVar[int]
     IS_POPPING_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_MOVE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
@@ -42,8 +45,11 @@ class HeartbeatRequest(_message.Message):
     sql: str
     is_new: bool
     is_popping: bool
+    wanted: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
+    generation: int
+    followed_move: int
     instance: int
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ..., is_popping: _Optional[bool] = ..., instance: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., is_broadcasting: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., strategy: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., is_new: _Optional[bool] = ..., is_popping: _Optional[bool] = ..., wanted: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., generation: _Optional[int] = ..., followed_move: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class TopicReaders(_message.Message):
     __slots__ = ("topic", "members")
@@ -54,7 +60,7 @@ class TopicReaders(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings", "moved")
+    __slots__ = ("client_ids", "generation", "heartbeat_ms", "session_ms", "readers", "is_divided", "queues", "warnings", "moved", "withheld")
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +70,7 @@ class HeartbeatResponse(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     generation: int
     heartbeat_ms: int
@@ -73,7 +80,8 @@ class HeartbeatResponse(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     moved: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    withheld: _containers.RepeatedCompositeFieldContainer[_common_pb2.QueueId]
+    def __init__(self, client_ids: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., session_ms: _Optional[int] = ..., readers: _Optional[_Iterable[_Union[TopicReaders, _Mapping]]] = ..., is_divided: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., moved: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., withheld: _Optional[_Iterable[_Union[_common_pb2.QueueId, _Mapping]]] = ...) -> None: ...
 
 class LeaveGroupRequest(_message.Message):
     __slots__ = ("group", "client_id", "instance")

@@ -7,6 +7,7 @@ interpreter keeps of a world (mapped files, for one) ends with it:
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import traceback
@@ -130,6 +131,42 @@ def group(the: Scene, transport: Transport) -> None:
     the.run(work, transport)
 
 
+def hand_overs(the: Scene, transport: Transport) -> None:
+    """Queues pass between members that join and leave, and no message comes to two of them."""
+
+    async def work(client: quorumlog.Client) -> None:
+        got, bodies = list[bytes](), [b"%d" % number for number in range(300)]
+        is_read = asyncio.Event()
+
+        async def read(leaves_at: int) -> None:
+            async with client.group_consumer("readers", "many") as member:
+                async for message in member:
+                    got.append(message.body)
+                    await asyncio.sleep(0.07)  # It is in hand meanwhile.
+                    if len(set(got)) == len(bodies):
+                        is_read.set()
+                    if len(got) >= leaves_at:
+                        break
+
+        await client.admin.create_topic("many", queue_count=7)
+        reading = [asyncio.create_task(read(sys.maxsize))]
+        async with client.producer() as producer:
+            for number, body in enumerate(bodies):
+                await producer.enqueue("many", body, queue_id=number % 7)
+                await asyncio.sleep(0.08)
+                if number % 60 == 10:  # One that stays, and one that leaves.
+                    reading += [asyncio.create_task(read(n)) for n in (sys.maxsize, number + 40)]
+                if number == len(bodies) // 2:
+                    the.restart_leader()
+        await is_read.wait()
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        assert len(got) == len(bodies), f"{len(got) - len(bodies)} came twice"
+
+    the.run(work, transport)
+
+
 def pop(the: Scene, transport: Transport) -> None:
     """Popped messages are acknowledged one by one."""
 
@@ -221,7 +258,8 @@ def all_kinds(the: Scene, transport: Transport) -> None:
 
 
 SCENES: dict[str, Callable[[Scene, Transport], None]] = {
-    one.__name__: one for one in (messages, group, pop, transactions, partition, all_kinds)
+    one.__name__: one
+    for one in (messages, group, hand_overs, pop, transactions, partition, all_kinds)
 }
 
 

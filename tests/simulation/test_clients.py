@@ -15,6 +15,7 @@ CASES = [
     ("messages", "grpc"),
     ("group", "auto"),
     ("group", "grpc"),
+    ("hand_overs", "grpc"),
     ("pop", "auto"),
     ("pop", "grpc"),
     ("transactions", "auto"),
@@ -31,6 +32,10 @@ def test_clients_get_what_they_were_promised() -> None:
     failed = {f"{case}": one["problem"] for case, one in both if one["problem"]}
     assert not failed, "\n".join(f"{case}: {problem}" for case, problem in failed.items())
     assert min(one["event_count"] for one in results) > 1_000
+
+
+def test_a_queue_passes_to_another_member_with_each_message_once() -> None:
+    assert not (problem := run("hand_overs", "auto", hash_seed="1")["problem"]), problem
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from node.errors.common import (
     UnknownGroupError,
 )
 from node.runtime.accounts import ROW_SIZE_BYTES
-from node.state.tables.moved_offsets import MovedOffsetsTable
+from node.state.tables.moved_offsets import MovedOffsetsTable, move_in
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import (
@@ -80,7 +80,8 @@ class Groups:
     # --- Members ---
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Note that a member is alive, and return the members that share its topics."""
+        """Note that a member is alive, and return the members that share its topics. No queue that
+        one of them reads is left to another before the one has named it no more."""
         context, limits = self._context, self._context.limits
         context.check_cluster(request.cluster_id)
         context.check_name("group", request.group)
@@ -96,8 +97,10 @@ class Groups:
             context.readable(topic, 0)
         check_member(context, request.group, is_broadcasting=request.is_broadcasting)
         limit = limits.queue_offsets_count_max
-        if len(request.queues) > limit:
-            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        count = len(request.queues) + len(request.wanted)
+        if count > limit:
+            expected = f"at most {limit} of them, those that are wanted included"
+            raise BadRequestError("queues", expected, str(count))
         kind = MemberKind.BROADCASTING if request.is_broadcasting else MemberKind.SHARING
         if len(request.strategy) > _STRATEGY_LENGTH_MAX:
             expected = f"at most {_STRATEGY_LENGTH_MAX} characters"
@@ -121,6 +124,14 @@ class Groups:
             if request.is_new:
                 self._members.check_settled(request.group, now_ms)
             return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
+        # Each name is kept once; of topics that it does not read a member reads no queue.
+        is_sharing = kind is MemberKind.SHARING
+        read = (*topics, retry_topic(request.group)) if is_sharing else ()
+        names = {topic: topic for topic in read}
+        queues, wanted = (
+            frozenset((names[one.topic], one.queue_id) for one in named if one.topic in names)
+            for named in (request.queues, request.wanted)
+        )
         shares = self._members.heartbeat(
             request.group,
             request.client_id,
@@ -131,21 +142,19 @@ class Groups:
             comparable(request.tags, request.sql),
             is_new=request.is_new,
             instance=request.instance,
+            queues=queues,
+            wanted=wanted,
         )
-        # Each name is kept once; of topics that it does not read a member reads no queue.
-        names = {topic: topic for topic in topics}
-        queues = frozenset(
-            (names[queue.topic], queue.queue_id) for queue in request.queues if queue.topic in names
-        )
-        self._members.note_queues(request.group, request.client_id, queues)
         is_classic = len(shares.speaking) < len(shares.client_ids)
         divided = await self._divided(request, shares) if is_classic else []
-        move_of, group = context.state.table(MovedOffsetsTable).of, request.group
-        moved = [
-            GroupOffset(topic=queue.topic, queue_id=queue.queue_id, move=move.number)
-            for queue in request.queues
-            if (move := move_of(group, queue.topic, queue.queue_id)) is not None
-        ]
+        moves = context.state.table(MovedOffsetsTable).of_group(request.group)
+        followed = request.followed_move if request.generation == shares.generation else 0
+        moved = []
+        async for one in context.turn.over(request.queues if moves else ()):
+            move = move_in(moves, one.topic, one.queue_id)
+            if move is not None and move.number > followed:
+                row = GroupOffset(topic=one.topic, queue_id=one.queue_id, move=move.number)
+                moved.append(row)
         return HeartbeatResponse(
             client_ids=shares.client_ids,
             readers=[TopicReaders(topic=t, members=found) for t, found in shares.readers.items()],
@@ -156,6 +165,7 @@ class Groups:
             generation=shares.generation,
             heartbeat_ms=limits.heartbeat_ms,
             session_ms=limits.session_ms,
+            withheld=[common_pb2.QueueId(topic=t, queue_id=i) for t, i in sorted(shares.withheld)],
         )
 
     async def _divided(self, request: HeartbeatRequest, shares: Shares) -> list[common_pb2.QueueId]:

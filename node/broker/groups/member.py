@@ -14,12 +14,13 @@ from quorumlog.pb import consumer_pb2 as pb
 Queues = frozenset[tuple[str, int]]
 _ROW_SIZE_BYTES: Final = 700
 _TOPIC_SIZE_BYTES: Final = 250
-_QUEUE_SIZE_BYTES: Final = 150
+_QUEUE_SIZE_BYTES: Final = 250
 _FILTER_SIZE_BYTES: Final = 350
 _ENTRY_SIZE_BYTES: Final = 100
-"""Memory of a member, of a topic with its name, of a queue, of a filter and of its entry for one
-more topic, at most about."""
+"""Memory of a member, of a topic with its name, of a queue here and in the index of its group, of a
+filter and of its entry for one more topic, at most about."""
 NO_TOPICS: Final = frozenset[str]()
+NO_QUEUES: Final = Queues()
 Filters = Mapping[str, str]
 """By topic; empty: everything."""
 NO_FILTERS: Final[Filters] = MappingProxyType({})
@@ -76,7 +77,8 @@ class GroupMember:
         self.is_refused = False
         """Whether its node reports that a leader refused it, or it says that none let it in."""
         self.queues: Queues = frozenset()
-        """Queues that the member says it reads: no classic client moves their offsets back."""
+        """Queues that the member reads: no other member begins with them, and no classic client
+        moves their offsets back."""
 
     def is_of(self, instance: int) -> bool:
         """Whether it is this consumer, which sends its heartbeats itself."""

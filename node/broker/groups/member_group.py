@@ -7,7 +7,7 @@ other; must not know sessions, nor how nodes report.
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from node.broker.groups.member import NO_TOPICS, GroupMember, MemberKind
+from node.broker.groups.member import NO_TOPICS, GroupMember, MemberKind, Queues
 from node.errors.groups import GroupKindError
 from store.record.topic_names import retry_topic
 
@@ -25,6 +25,8 @@ class Shares(NamedTuple):
     strategy."""
     generation: int
     warnings: list[str]
+    withheld: Queues
+    """Of the queues that the caller reads or wants, those that another member reads."""
 
 
 class MemberGroup:
@@ -33,7 +35,7 @@ class MemberGroup:
 
     __slots__ = (
         *("decided", "generation", "known_warnings", "left_out", "members", "name", "notified"),
-        *("reported", "shared_at", "twice"),
+        *("readers", "reported", "shared_at", "twice"),
     )
 
     def __init__(self, name: str, generation: int) -> None:
@@ -41,6 +43,8 @@ class MemberGroup:
         self.decided: MemberKind | None = None
         """See `kind`."""
         self.members: dict[str, GroupMember] = {}
+        self.readers: dict[tuple[str, int], str] = {}
+        """The member that reads a queue: the index of `GroupMember.queues`."""
         self.reported: dict[int, dict[str, MemberKind]] = {}
         """Kinds of members by reporter."""
         self.notified = (0, 0)
@@ -101,7 +105,29 @@ class MemberGroup:
 
     # --- Shares ---
 
-    def shares(self, topics: frozenset[str], kind: MemberKind, unsettled_ms: int) -> Shares:
+    def hold(self, client_id: str, queues: Queues) -> Queues:
+        """Have a member read these queues from now on, and no others. Return those that another
+        member reads: it gets them once that one names them no more. Raises BusyError."""
+        member, readers = self.members[client_id], self.readers
+        withheld = frozenset(one for one in queues if readers.get(one, client_id) != client_id)
+        held = queues - withheld
+        member.resize(member.topics, member.filters, held)
+        for queue in member.queues - held:
+            del readers[queue]
+        readers.update(dict.fromkeys(held, client_id))
+        member.queues = held
+        return withheld
+
+    def remove(self, client_id: str) -> GroupMember:
+        """Take a member out; what it reads is free."""
+        member = self.members.pop(client_id)
+        for queue in member.queues:
+            del self.readers[queue]
+        return member
+
+    def shares(
+        self, topics: frozenset[str], kind: MemberKind, unsettled_ms: int, withheld: Queues
+    ) -> Shares:
         """Return how the members of a kind share the group, for one that reads some topics."""
         rows = sorted((n, m) for n, m in self.members.items() if m.kind is kind)
         of_members = [m.topics or topics for _, m in rows]  # A report may lack them.
@@ -120,7 +146,7 @@ class MemberGroup:
             readers[retry] = given_back
         client_ids = [n for n, _ in rows]
         warnings = self.warnings(unsettled_ms)
-        return Shares(client_ids, readers, speaking, self.generation, warnings)
+        return Shares(client_ids, readers, speaking, self.generation, warnings, withheld)
 
     def warnings(self, unsettled_ms: int) -> list[str]:
         """Return what the members do unlike each other, as a sentence each."""

@@ -15,6 +15,7 @@ from typing import Final
 from node.broker.core.context import Context
 from node.broker.groups.member import (
     NO_FILTERS,
+    NO_QUEUES,
     NO_TOPICS,
     GroupMember,
     MemberKind,
@@ -77,10 +78,13 @@ class Members:
         *,
         is_new: bool = False,
         instance: int = 0,
+        queues: Queues = NO_QUEUES,
+        wanted: Queues = NO_QUEUES,
     ) -> Shares:
         """Note that a member is alive; return how those of its kind share the group. `reading` is
         its filter, see `comparable`; `is_new`: no leader let it in so far; `instance`: the consumer
-        itself, of which each has another.
+        itself, of which each has another. It reads `queues`, and begins with those of `wanted` that
+        are not withheld: a new leader grants none before all members have named theirs.
 
         Raises NotReadyError while a new leader collects the members, ClientIdInUseError,
         GroupKindError, LimitReachedError, BusyError.
@@ -102,8 +106,10 @@ class Members:
             member.resize(topics, filters, member.queues)
             member.topics, member.filters, member.kind, member.strategy = told
             self._changed(found)
+        unsettled_ms = self.unsettled_ms(now_ms)
+        withheld = found.hold(client_id, queues if unsettled_ms else queues | wanted)
         self.check_settled(group, now_ms)
-        return found.shares(topics, kind, self.unsettled_ms(now_ms))
+        return found.shares(topics, kind, unsettled_ms, withheld)
 
     def receive(
         self,
@@ -172,13 +178,6 @@ class Members:
             group.left_out.setdefault(reporter, []).append(client_id)
         member.nodes.clear()
         return member
-
-    def note_queues(self, group: str, client_id: str, queues: Queues) -> None:
-        """Remember the queues that a member says it reads. Raises BusyError."""
-        member = self._groups[group].members[client_id]
-        if member.queues != queues:
-            member.resize(member.topics, member.filters, queues)
-            member.queues = queues
 
     # --- Reports ---
 
@@ -353,12 +352,11 @@ class Members:
         found = self._group(group, now_ms)
         return [] if found is None else found.warnings(self.unsettled_ms(now_ms))
 
-    def reader_of(self, group: str, now_ms: int) -> dict[tuple[str, int], str]:
-        """Return the member that reads each queue, as members say; of several the last by name."""
+    def reader_of(self, group: str, now_ms: int) -> Mapping[tuple[str, int], str]:
+        """Return the member that reads each queue, of those that send heartbeats."""
         self.begin_term(now_ms)
         found = self._group(group, now_ms)
-        members = sorted(found.members.items()) if found is not None else ()
-        return {queue: name for name, member in members for queue in member.queues}
+        return {} if found is None else found.readers
 
     def groups(self, now_ms: int) -> list[str]:
         """Return the groups that have members."""
@@ -448,7 +446,7 @@ class Members:
         if not clients:
             return
         for client in clients:
-            charge = group.members.pop(client).charge
+            charge = group.remove(client).charge
             self.total_count -= 1
             if charge is not None:
                 charge.release()

@@ -7,7 +7,7 @@ number stays until the group or the topic is deleted.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from node.config.limits import Limits
@@ -28,10 +28,22 @@ class Move(NamedTuple):
         return self.number != followed if followed is not None else not self.is_followed
 
 
+Moves = Mapping[str, list[list[int]]]
+"""Of one group, by topic: rows of queue id, number and `is_followed`, in order of queue ids."""
+
+
+def move_in(moves: Moves, topic: str, queue_id: int) -> Move | None:
+    """Return the last move in a queue; None: there was none."""
+    rows = moves.get(topic, [])
+    at = bisect_left(rows, queue_id, key=lambda row: row[0])
+    if at == len(rows) or rows[at][0] != queue_id:
+        return None
+    return Move(rows[at][1], bool(rows[at][2]))
+
+
 class MovedOffsetsTable(Table):
-    """Group and topic to rows of queue id, number and `is_followed`, in order of queue ids. It has
-    no commands: `State` notes what its own do. There are at most as many moves as stored
-    offsets."""
+    """Groups to their moves. It has no commands: `State` notes what its own do. There are at most
+    as many moves as stored offsets."""
 
     name, file_name = "moved_offsets", "movedOffsets.json"
 
@@ -49,11 +61,12 @@ class MovedOffsetsTable(Table):
 
     def of(self, group: str, topic: str, queue_id: int) -> Move | None:
         """Return the last move of a group in a queue; None: there was none."""
-        rows: list[list[int]] = self._groups.get(group, {}).get(topic, [])
-        at = bisect_left(rows, queue_id, key=lambda row: row[0])
-        if at == len(rows) or rows[at][0] != queue_id:
-            return None
-        return Move(rows[at][1], bool(rows[at][2]))
+        return move_in(self.of_group(group), topic, queue_id)
+
+    def of_group(self, group: str) -> Moves:
+        """Return the moves of a group, for `move_in`: they stay as they are now."""
+        moves: Moves = self._groups.get(group, {})
+        return moves
 
     def move(self, group: str, queues: Iterable[tuple[str, int]], number: int) -> None:
         """Note that a group was moved in queues."""

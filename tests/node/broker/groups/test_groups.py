@@ -38,7 +38,14 @@ TOPICS = {"orders": 4, "bills": 2}
 
 
 async def beat(
-    node: Fixture, client: str, *topics: str, group: str = "g", is_broadcasting: bool = False
+    node: Fixture,
+    client: str,
+    *topics: str,
+    group: str = "g",
+    is_broadcasting: bool = False,
+    reads: str = "",
+    wants: str = "",
+    **more: Any,
 ) -> HeartbeatResponse:
     return await node.broker.groups.heartbeat(
         HeartbeatRequest(
@@ -47,6 +54,9 @@ async def beat(
             topics=topics or ("orders",),
             is_broadcasting=is_broadcasting,
             cluster_id="cluster",
+            queues=[QueueId(topic="orders", queue_id=int(queue)) for queue in reads],
+            wanted=[QueueId(topic="orders", queue_id=int(queue)) for queue in wants],
+            **more,
         )
     )
 
@@ -142,6 +152,46 @@ async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path
         found = await beat(node, "a")
         assert list(found.client_ids) == ["a", "b"]
         assert found.generation > generation, "through all terms"
+
+
+async def withheld(node: Fixture, client: str, reads: str = "", wants: str = "") -> str:
+    answer = await beat(node, client, reads=reads, wants=wants)
+    return "".join(str(one.queue_id) for one in answer.withheld)
+
+
+async def test_a_queue_has_one_reader_until_that_one_names_it_no_more(tmp_path: Path) -> None:
+    async with node_at(tmp_path, filled=10) as node:
+        assert await withheld(node, "a", wants="0123") == ""
+        assert await withheld(node, "b", wants="23") == "23"
+        assert await withheld(node, "a", reads="012") == ""
+        assert await withheld(node, "b", wants="23") == "2"
+        node.driver.lose(2)
+        node.driver.lead()
+        node.clock.now_ms += 1
+        for client, reads, wants in ("b", "3", "2"), ("a", "012", ""):
+            with pytest.raises(errors.NotReadyError):  # The one that wants it may speak first.
+                await beat(node, client, reads=reads, wants=wants)
+        node.clock.now_ms += 3_000
+        assert await withheld(node, "b", reads="3", wants="2") == "2"
+        node.clock.now_ms += 9_999  # A session ends, and its member comes back.
+        assert await withheld(node, "b", reads="3", wants="2") == ""
+        assert await withheld(node, "a", reads="012") == "2"
+        await node.broker.groups.leave_group(LeaveGroupRequest(group="g", client_id="b"))
+        assert await withheld(node, "a", reads="01", wants="23") == ""
+
+
+async def test_a_member_hears_of_a_move_until_it_has_followed_it(tmp_path: Path) -> None:
+    async with node_at(tmp_path, filled=10) as node:
+        await commit(node, ("orders", 0, 1), ("orders", 1, 1))  # A tool moves the group.
+        first = await beat(node, "a", reads="01")
+        (move,) = {row.move for row in first.moved}
+        followed: dict[str, Any] = {"followed_move": move, "generation": first.generation}
+        assert not (await beat(node, "a", reads="01", **followed)).moved
+        await commit(node, ("orders", 1, 0))
+        (row,) = (await beat(node, "a", reads="01", **followed)).moved
+        assert (row.queue_id, row.move > move) == (1, True)
+        await beat(node, "b")  # Another generation may be of another log.
+        assert len((await beat(node, "a", reads="01", **followed)).moved) == 2
 
 
 async def test_members_are_bounded(tmp_path: Path) -> None:
