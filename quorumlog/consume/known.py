@@ -22,9 +22,5 @@ class Known(NamedTuple):
         """Return what an answer says."""
         return cls(row.offset, row.move)
 
-    def is_moved(self, before: Self | None) -> bool:
-        """Whether others have moved the queue since an earlier knowledge."""
-        return before is not None and before.move not in (None, self.move)
-
 
 UNKNOWN: Final = Known(-1)
