@@ -216,7 +216,7 @@ class ConsumeTransaction:
                 )
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():
-            stored, move = self._stored[queue]
+            stored, move, _ = self._stored[queue]
             if stored > lo:
                 raise ConflictError(
                     f"group {self._consumer_group}: offset {lo} of {queue} was consumed already, "
