@@ -165,7 +165,7 @@ class LazyGroup(click.Group):
         prepare_stdout()
         escape_output()
         code = self._run(args, prog_name, **extra)
-        drop_unwritten()
+        drop_unwritten(waits=code != ExitCode.INTERRUPTED)
         sys.exit(code)
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
@@ -178,7 +178,7 @@ class LazyGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return ExitCode.USAGE
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):  # The second of the last flush.
             click.echo("interrupted", err=True)
             return ExitCode.INTERRUPTED
         except SystemExit:

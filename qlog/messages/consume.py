@@ -227,7 +227,9 @@ async def _consume(
                 else:
                     work = _share(client, job, group, writer, show)
                 await until(stop.requested, work)
-        is_cut_short = stop.requested.is_set() and (job.ends or job.max_count is not None)
+        is_cut_short = stop.requested.is_set() and (
+            job.ends or job.max_count is not None or writer.is_stuck
+        )
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
 
 
