@@ -161,6 +161,7 @@ class LazyGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         _hang_up_as_interrupt()
+        _take_back_signals()
         choose_engine()
         prepare_stdout()
         escape_output()
@@ -204,6 +205,15 @@ def _check_docstrings() -> None:
             "they are the help of the commands, and name the keys of their output",
             "run it without; PYTHONOPTIMIZE may be 1",
         )
+
+
+def _take_back_signals() -> None:
+    """Undo what a parent left: with SIGCHLD ignored each child has ended with 0, and a blocked
+    signal ends nothing."""
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
 
 
 def _hang_up_as_interrupt() -> None:

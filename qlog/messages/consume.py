@@ -177,7 +177,8 @@ def consume(
     --pop any number of consumers share any number of queues, and a message that was not written
     comes again after 30 s; --until end ends when nothing is left that is not in flight. TIME
     is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C ends
-    it, commits what was written, and is no failure unless --until or --max-count were given.
+    it, commits what was written, and is no failure unless --until or --max-count were given, or
+    the reader of the output has stopped.
 
     \b
     Keys of -o json:
