@@ -323,7 +323,7 @@ class LocalCluster:
         With several groups each group of these nodes needs a leader; the first group's is returned.
 
         Raises LocalError: `local.died` as soon as one of them has ended, `local.no_room` as soon as
-        no node of a group has room on its disk, `local.not_ready` with what the nodes say.
+        a group waits for room on its disks alone, `local.not_ready` with what the nodes say.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         chosen = node_ids or tuple(n for n in self._nodes if self._nodes[n].is_alive)
@@ -340,8 +340,12 @@ class LocalCluster:
             for node_id, state in states.items():
                 if state.state not in ("running", "paused"):
                     self._raise_died(node_id)
-                if all(_NO_ROOM in s.detail for s in states.values() if s.group == state.group):
-                    what = f"node {node_id}: {state.detail.replace(f'; {_NO_ROOM}', '')}"
+                # Slaves of a master without room know who leads, and are ready.
+                waiting = [s for s in states.values() if s.group == state.group and not s.is_ready]
+                is_full = bool(waiting) and all(_NO_ROOM in one.detail for one in waiting)
+                if is_full and state.group not in leaders:
+                    first = waiting[0]
+                    what = f"node {first.node_id}: {first.detail.replace(f'; {_NO_ROOM}', '')}"
                     raise LocalError("local.no_room", what, _NO_ROOM)
             if progress is not None:
                 progress(f"{ready_count} of {len(chosen)} nodes are ready")

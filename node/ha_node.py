@@ -182,6 +182,7 @@ class HaAssembly:
         self.driver.add_listener(node.health.refresh)
         self.driver.add_role_listener(self._on_role)
         node.health.watch(self.driver)
+        node.health.problem = self._problem
         steps = HaSteps(self.log, self.applied, self.driver)
         self.maintenance = Maintenance(steps, node.fail_stop, node.on_met)
         self.memory.driver = self.driver
@@ -223,6 +224,13 @@ class HaAssembly:
         self.node.health.refresh()
 
     # --- Facts ---
+
+    def _problem(self) -> str:
+        """Return why a master does not serve; empty: it does, or only needs more time."""
+        driver, error = self.driver, self.driver.no_room or self.log.store.room_error
+        if driver.role is not Role.LEADER or driver.is_ready or error is None:
+            return ""
+        return f"leads, and serves nothing without room: {error}"
 
     def _last_index(self) -> Index:
         """Return the handshake's index: NO_INDEX if this disk has promised nothing, else 0."""

@@ -162,11 +162,12 @@ class LazyGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         _hang_up_as_interrupt()
+        _take_back_signals()
         choose_engine()
         prepare_stdout()
         escape_output()
         code = self._run(args, prog_name, **extra)
-        drop_unwritten()
+        drop_unwritten(waits=code != ExitCode.INTERRUPTED)
         sys.exit(code)
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, **extra: Any) -> int:
@@ -179,7 +180,7 @@ class LazyGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             return ExitCode.USAGE
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):  # The second of the last flush.
             click.echo("interrupted", err=True)
             return ExitCode.INTERRUPTED
         except SystemExit:
@@ -205,6 +206,16 @@ def _check_docstrings() -> None:
             "they are the help of the commands, and name the keys of their output",
             "run it without; PYTHONOPTIMIZE may be 1",
         )
+
+
+def _take_back_signals() -> None:
+    """Undo what a parent left: with SIGCHLD ignored each child has ended with 0, and a blocked
+    signal ends nothing."""
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        ours = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
 
 
 def _on_hang_up(number: int, frame: FrameType | None) -> None:

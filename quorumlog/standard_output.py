@@ -63,11 +63,17 @@ def prepare_stdout() -> None:
             os.set_blocking(raw.fileno(), True)
 
 
-def drop_unwritten() -> None:
-    """Drop what stdout does not take: at the exit Python would try again, and end with 120."""
+def drop_unwritten(*, waits: bool = True) -> None:
+    """Drop what stdout does not take: at the exit Python would try again, and end with 120.
+
+    Without `waits` drop also what its reader has not taken yet."""
     try:
-        sys.stdout.flush()
-    except OSError:
+        if waits:
+            sys.stdout.flush()
+            return
+    except (OSError, KeyboardInterrupt):
+        pass
+    with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -177,7 +177,8 @@ def consume(
     --pop any number of consumers share any number of queues, and a message that was not written
     comes again after 30 s; --until end ends when nothing is left that is not in flight. TIME
     is 2026-01-31T12:00:00Z, a Unix time in seconds or milliseconds, or an age as -15m. Ctrl-C ends
-    it, commits what was written, and is no failure unless --until or --max-count were given.
+    it, commits what was written, and is no failure unless --until or --max-count were given, or
+    the reader of the output has stopped.
 
     \b
     Keys of -o json:
@@ -227,7 +228,9 @@ async def _consume(
                 else:
                     work = _share(client, job, group, writer, show)
                 await until(stop.requested, work)
-        is_cut_short = stop.requested.is_set() and (job.ends or job.max_count is not None)
+        is_cut_short = stop.requested.is_set() and (
+            job.ends or job.max_count is not None or writer.is_stuck
+        )
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
 
 

@@ -1,13 +1,15 @@
 """The output of `qlog consume`: messages in five forms, as they come.
 
 Owns the forms and the writing to stdout. A write waits for the reader of a pipe on a thread: a slow
-reader must not delay the heartbeats of a group.
+reader must not delay the heartbeats of a group, and one that reads no more not the end.
 """
 
 import asyncio
 import enum
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,8 @@ class MessageWriter:
         self._output = output
         self._with_groups = with_groups
         self._is_first = True
+        self.is_stuck = False
+        """Whether a write was given up: the end of the output is missing."""
 
     @classmethod
     @asynccontextmanager
@@ -54,7 +58,7 @@ class MessageWriter:
             heads = {name: name for name in _WIDTHS if with_groups or name != "group"}
             await writer._put(encoded(_table_line(heads)))
         yield writer
-        if output is OutputFormat.JSON:
+        if output is OutputFormat.JSON and not writer.is_stuck:
             await writer._put(b"[]\n" if writer._is_first else b"\n]\n")
 
     async def write(self, messages: "Sequence[Message]") -> None:
@@ -83,12 +87,25 @@ class MessageWriter:
                 return encoded(("[\n" if self._is_first else ",\n") + rows)
 
     async def _put(self, data: bytes) -> None:
-        await asyncio.to_thread(_write, data)
+        done = Future[None]()
+        done.set_running_or_notify_cancel()
+        # The program does not end before threads of an executor do.
+        threading.Thread(target=_write, args=(data, done), daemon=True).start()
+        self.is_stuck = True
+        await asyncio.wrap_future(done)
+        self.is_stuck = False
 
 
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _write(data: bytes, done: Future[None]) -> None:
+    """Write past the buffer of stdout, whose lock the end of the program takes."""
+    try:
+        sys.stdout.flush()
+        stream, left = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer), memoryview(data)
+        while left:
+            left = left[stream.write(left) :]
+        done.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - the waiter raises it.
+        done.set_exception(error)
 
 
 def _columns(message: "Message", with_group: bool) -> dict[str, str]:

@@ -39,7 +39,7 @@ from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
 from quorumlog.consume.starts import START_MS, Starts
-from quorumlog.errors import ConflictError, InvalidRequestError, QuorumlogError
+from quorumlog.errors import ConflictError, InvalidRequestError, Outcome, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX, Message
 from quorumlog.records.options import FIRST, Position, parse_position
@@ -277,14 +277,19 @@ class GroupConsumer(Consumption):
         async with self._turn(group, deadline):
             in_hand = self._in_hand
             offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
-            done = await self._redeliveries[group].give_back(
-                given,
-                delay_ms=delay_ms,
-                is_dead=is_dead,
-                attempt_count_max=self._group_options.max_attempts or 0,
-                offsets=[self._row(queue, offset) for queue, offset in offsets.items()],
-                deadline=deadline,
-            )
+            processed = self._processed()
+            unsure = {q: processed[q] for q in offsets if self._known(q).unanswered}
+            if unsure:  # The answer does not say whether the offset was taken.
+                await self._store(group, unsure, deadline)
+            with self._unanswered(offsets):
+                done = await self._redeliveries[group].give_back(
+                    given,
+                    delay_ms=delay_ms,
+                    is_dead=is_dead,
+                    attempt_count_max=self._group_options.max_attempts or 0,
+                    offsets=[self._row(queue, offset) for queue, offset in offsets.items()],
+                    deadline=deadline,
+                )
             if offsets:
                 self._note_stored(offsets)
                 if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
@@ -317,16 +322,31 @@ class GroupConsumer(Consumption):
         finally:
             lock.release()
 
+    @contextmanager
+    def _unanswered(self, offsets: Mapping[Queue, int]) -> Iterator[None]:
+        """Note that offsets may be stored if the call in the block gets no answer."""
+        try:
+            yield
+        except BaseException as error:
+            if getattr(error, "outcome", Outcome.UNKNOWN) is not Outcome.NOT_APPLIED:
+                for queue, offset in offsets.items():
+                    known = self._known(queue)
+                    self._stored[queue] = known._replace(unanswered=known.unanswered | {offset})
+            raise
+
     def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
         topic, queue_id = queue
-        known, move = self._stored.get(queue, UNKNOWN)
+        known, move, _ = self._known(queue)
         return consumer_pb2.GroupOffset(
             topic=topic, queue_id=queue_id, offset=offset, newest_known=known, move=move
         )
 
+    def _known(self, queue: Queue) -> Known:
+        return self._stored.get(queue, UNKNOWN)
+
     def _note_stored(self, offsets: Mapping[Queue, int]) -> None:
         for queue, offset in offsets.items():
-            self._stored[queue] = self._stored.get(queue, UNKNOWN)._replace(offset=offset)
+            self._stored[queue] = Known(offset, self._known(queue).move)
 
     async def _store(
         self, group: BrokerGroup, offsets: Mapping[Queue, int], deadline: Deadline
@@ -338,17 +358,23 @@ class GroupConsumer(Consumption):
             self._note_stored(offsets)
             return
         held = self.moves.held(offsets)
-        rows = [self._row(queue, offset) for queue, offset in offsets.items() if queue not in held]
-        if not rows:
+        free = {queue: offset for queue, offset in offsets.items() if queue not in held}
+        if not free:
             raise moved_conflict(held)
+        limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
+        rows = [self._row(queue, offset) for queue, offset in free.items()]
         request = consumer_pb2.CommitOffsetsRequest(
             group=self.group, cluster_id=self._groups.cluster_id, offsets=rows
         )
-        limit = Deadline(min(AWAY_MS, deadline.remaining_ms)) if group.is_away else deadline
-        response = await self._membership(group).call("CommitOffsets", request, limit)
-        stays = {Queue(row.topic, row.queue_id, group.name) for row in response.moved}
-        self._note_stored({queue: offsets[queue] for queue in offsets.keys() - held - stays})
-        moved = await self._follow(group, response.moved)
+        with self._unanswered(free):
+            response = await self._membership(group).call("CommitOffsets", request, limit)
+        stays = {Queue(row.topic, row.queue_id, group.name): row for row in response.moved}
+        self._note_stored({queue: free[queue] for queue in free.keys() - stays.keys()})
+        own = {q: Known.of(row) for q, row in stays.items() if self._known(q).may_be(row)}
+        moved = await self._follow(group, (row for q, row in stays.items() if q not in own))
+        if own:
+            self._stored.update(own)
+            await self._store(group, {queue: free[queue] for queue in own}, deadline)
         if moved or held:
             raise moved_conflict(moved | held)
 
@@ -360,7 +386,7 @@ class GroupConsumer(Consumption):
         offsets = {queue: known.offset for queue, known in moved.items()}
         ours = [queue for queue in offsets if queue in self._fetchers]
         for queue in ours:
-            self.moves.note(queue, offsets[queue], self._stored.get(queue, UNKNOWN).offset)
+            self.moves.note(queue, offsets[queue], self._known(queue).offset)
             self._handed[queue] = offsets[queue]
         self._note_known(moved)
         await self._stop_fetching(ours)
@@ -443,7 +469,7 @@ class GroupConsumer(Consumption):
         changed = {
             queue: offset
             for queue, offset in offsets.items()
-            if queue.group == group.name and self._stored.get(queue, UNKNOWN).offset != offset
+            if queue.group == group.name and not self._known(queue).is_surely(offset)
         }
         if changed:
             await self._store(group, changed, deadline)
@@ -532,8 +558,7 @@ class GroupConsumer(Consumption):
 
         def is_news(row: consumer_pb2.GroupOffset) -> bool:
             queue = Queue(row.topic, row.queue_id, group.name)
-            known = self._stored.get(queue, UNKNOWN)
-            return queue in self._fetchers and known.move != row.move
+            return queue in self._fetchers and self._known(queue).move != row.move
 
         if any(map(is_news, membership.moved)):
             async with self._turn(group, deadline):

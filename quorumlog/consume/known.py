@@ -16,15 +16,21 @@ class Known(NamedTuple):
     """-1: none is stored."""
     move: int | None = None
     """0: there was none; None: not known."""
+    unanswered: frozenset[int] = frozenset()
+    """Offsets that may be stored since: calls that stored them had no answer."""
 
     @classmethod
     def of(cls, row: GroupOffset) -> Self:
         """Return what an answer says."""
         return cls(row.offset, row.move)
 
-    def is_moved(self, before: Self | None) -> bool:
-        """Whether others have moved the queue since an earlier knowledge."""
-        return before is not None and before.move not in (None, self.move)
+    def is_surely(self, offset: int) -> bool:
+        """Whether this offset is stored, and no call without an answer may have changed that."""
+        return self.offset == offset and not self.unanswered
+
+    def may_be(self, row: GroupOffset) -> bool:
+        """Whether what is stored, as an answer says, is of an own call without an answer."""
+        return row.offset in self.unanswered and self.move in (None, row.move)
 
 
 UNKNOWN: Final = Known(-1)

@@ -113,7 +113,12 @@ class ReadCalls:
             consumer_group=consumer_group,
         )
         records = response.records
-        messages = decode_records(records, topic=topic, group=queue.group) if records else []
+        newest_move = response.newest_move if response.HasField("newest_move") else None
+        messages = []
+        if records:
+            messages = decode_records(
+                records, topic=topic, group=queue.group, newest_move=newest_move
+            )
         if tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
             messages = [message for message in messages if message.tag in tags]
         elif not sql:
@@ -132,6 +137,7 @@ class ReadCalls:
             in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
             messages=messages,
             queue=queue,
+            newest_move=newest_move,
         )
 
     async def pull_response(

@@ -135,7 +135,7 @@ class PullRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_size_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., at_least_index: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., cluster_id: _Optional[str] = ..., group: _Optional[str] = ..., sql: _Optional[str] = ..., with_entries: _Optional[bool] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id", "entry_first_records", "entry_indexes", "entry_terms")
+    __slots__ = ("status", "records", "record_count", "next_offset", "min_offset", "max_offset", "applied_index", "node_id", "entry_first_records", "entry_indexes", "entry_terms", "newest_move")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class PullResponse(_message.Message):
     ENTRY_FIRST_RECORDS_FIELD_NUMBER: _ClassVar[int]
     ENTRY_INDEXES_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TERMS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_MOVE_FIELD_NUMBER: _ClassVar[int]
     status: PullStatus
     records: bytes
     record_count: int
@@ -158,7 +159,8 @@ class PullResponse(_message.Message):
     entry_first_records: _containers.RepeatedScalarFieldContainer[int]
     entry_indexes: _containers.RepeatedScalarFieldContainer[int]
     entry_terms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., applied_index: _Optional[int] = ..., node_id: _Optional[int] = ..., entry_first_records: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_terms: _Optional[_Iterable[int]] = ...) -> None: ...
+    newest_move: int
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., applied_index: _Optional[int] = ..., node_id: _Optional[int] = ..., entry_first_records: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_terms: _Optional[_Iterable[int]] = ..., newest_move: _Optional[int] = ...) -> None: ...
 
 class TailRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "consistency", "tags", "max_size_bytes", "cluster_id", "group", "sql")

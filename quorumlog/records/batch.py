@@ -261,11 +261,14 @@ def encode_single(entry: Entry, queue_id: int, born_unix_ms: int) -> bytes:
     return head + body + tail
 
 
-def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[Message]:
+def decode_records(
+    records: bytes, *, topic: str = "", group: str = "", newest_move: int | None = None
+) -> list[Message]:
     """Decode records that lie back to back, in order; every body CRC is checked.
 
     `topic` is the expected one: it saves time and is not required. `group` is the broker group of
-    the log. The messages hold no reference to `records`. Raises CorruptRecordError naming the byte.
+    the log, `newest_move` the last move when they were read. The messages hold no reference to
+    `records`. Raises CorruptRecordError naming the byte.
     """
     messages: list[Message] = []
     append, unpack = messages.append, _DECODE.unpack_from
@@ -288,16 +291,17 @@ def decode_records(records: bytes, *, topic: str = "", group: str = "") -> list[
             body = records[at + 88 : body_hi]
             if crc32(body) & 0x7FFFFFFF != crc:
                 raise _corrupt(at, f"body CRC is {crc32(body) & 0x7FFFFFFF:08X}, not {crc:08X}")
-            append(Message(topic, queue_id, offset, body, records[at : at + 88], b"", group))
+            head = records[at : at + 88]
+            append(Message(topic, queue_id, offset, body, head, b"", group, newest_move))
         else:
-            append(_decode_any(records, at, hi, group))
+            append(_decode_any(records, at, hi, group, newest_move))
         at = end
     if at != hi:
         raise _corrupt(at, f"{hi - at} bytes are left over")
     return messages
 
 
-def _decode_any(records: bytes, at: int, hi: int, group: str) -> Message:
+def _decode_any(records: bytes, at: int, hi: int, group: str, newest_move: int | None) -> Message:
     """Decode a record of any kind: properties, other topic, compressed, version 2, IPv6 hosts."""
     size_bytes, magic, crc, queue_id, offset, sys_flag, _ = _DECODE.unpack_from(records, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -325,7 +329,8 @@ def _decode_any(records: bytes, at: int, hi: int, group: str) -> Message:
     except UnicodeDecodeError:
         raise _corrupt(at, "topic is no text") from None
     kind = CompressedMessage if sys_flag & IS_COMPRESSED else Message
-    return kind(topic, queue_id, offset, body, records[at:body_at], properties, group)
+    head = records[at:body_at]
+    return kind(topic, queue_id, offset, body, head, properties, group, newest_move)
 
 
 def _check_property_crc(records: bytes, at: int, end: int, properties: bytes) -> None:

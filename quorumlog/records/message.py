@@ -29,7 +29,9 @@ class Message:
     `properties` also holds KEYS and TAGS, the names under which RocketMQ keeps keys and tag.
     """
 
-    __slots__ = ("_head", "_properties", "body", "group", "queue_id", "queue_offset", "topic")
+    __slots__ = (
+        "_head", "_properties", "body", "group", "newest_move", "queue_id", "queue_offset", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class Message:
         head: bytes,
         properties: bytes | dict[str, str],
         group: str = "",
+        newest_move: int | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -48,12 +51,16 @@ class Message:
         self.body = body
         self._properties: bytes | dict[str, str] = properties
         self.group = group  # The broker group whose log it is in.
+        self.newest_move = newest_move
+        """As that of its batch."""
 
     @property
-    def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str]:
+    def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str, int | None]:
         """The arguments to make an equal message."""
-        where = (self.topic, self.queue_id, self.queue_offset)
-        return (*where, self.stored_body, self._head, self._properties, self.group)
+        head, where = self._head, (self.topic, self.queue_id, self.queue_offset)
+        return (
+            *where, self.stored_body, head, self._properties, self.group, self.newest_move,
+        )  # fmt: skip
 
     @property
     def stored_body(self) -> bytes:
@@ -184,7 +191,8 @@ class MessageBatch(Sequence[Message]):
     `max_offset` is one past the last committed message, so `max_offset - next_offset` is the lag.
     `messages` may be empty although there are later ones: none of those examined had the tags.
     `is_out_of_range`: there is no message at the offset, it has expired or is beyond the end.
-    `queue` names the queue with its broker group.
+    `queue` names the queue with its broker group. `newest_move` is the last move of offsets by a
+    tool before they were read, of any group (None: not known).
     """
 
     topic: str
@@ -199,6 +207,7 @@ class MessageBatch(Sequence[Message]):
     is_out_of_range: bool
     messages: list[Message]
     queue: Queue
+    newest_move: int | None = None
 
     def __len__(self) -> int:
         return len(self.messages)

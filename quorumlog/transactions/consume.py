@@ -62,6 +62,8 @@ class ConsumeTransaction:
         self._timeout_ms = timeout_ms
         self._entries: list[Entry] = []
         self._consumed: dict[Queue, tuple[int, int]] = {}
+        self._newest_moves: dict[Queue, int] = {}
+        """The last move before each queue was read, as far as it is known."""
         self._is_done = False
         self.receipts: Sequence[Receipt] = ()
         """Receipts of the outputs, once they are stored."""
@@ -110,6 +112,9 @@ class ConsumeTransaction:
                 f"order, and batches where a filter leaves some out"
             )
         self._consumed[queue] = lo, hi
+        if what.newest_move is not None:
+            before = self._newest_moves.get(queue, what.newest_move)
+            self._newest_moves[queue] = min(before, what.newest_move)
 
     def _check_open(self) -> None:
         if self._is_done:
@@ -202,15 +207,16 @@ class ConsumeTransaction:
         known = self._stored
         unsure = [q for q, (lo, _) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
         if unsure:
-            found = await self._fetch_stored(unsure, deadline)
-            # What the client knew first is from before the messages were read.
-            moved = {q: one.offset for q, one in found.items() if one.is_moved(known.get(q))}
-            if moved:
-                raise moved_conflict(moved)
-            known.update(found)
+            known.update(await self._fetch_stored(unsure, deadline))
+        for queue, newest in self._newest_moves.items():
+            if (known[queue].move or 0) > newest:
+                raise ConflictError(
+                    f"group {self._consumer_group}: a tool moved {queue} to {known[queue].offset} "
+                    f"after these messages were read; forget what was made of them and read again"
+                )
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():
-            stored, move = self._stored[queue]
+            stored, move, _ = self._stored[queue]
             if stored > lo:
                 raise ConflictError(
                     f"group {self._consumer_group}: offset {lo} of {queue} was consumed already, "

@@ -129,6 +129,21 @@ def test_a_group_without_room_is_said_at_once_and_what_nodes_say_after_the_time(
     assert caught.value.code == "local.not_ready"
 
 
+@pytest.mark.parametrize("replication", ["raft", "sync_master", "async_master"])
+def test_a_start_without_room_says_so_in_each_mode_of_replication(
+    tmp_path: Path, replication: str
+) -> None:
+    settings = {**SMALL, "disk_reserve_bytes": 1 << 60}
+    cluster = LocalCluster.create(tmp_path, 2, replication=replication, settings=settings)
+    try:
+        cluster.start()
+        with pytest.raises(LocalError, match=r"node 1: .* are free on its disk") as caught:
+            cluster.wait_ready()
+        assert caught.value.code == "local.no_room"
+    finally:
+        cluster.stop()
+
+
 @pytest.mark.long
 def test_a_node_that_does_not_get_ready_is_said_after_the_time(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path, 3, settings=SMALL)

@@ -210,6 +210,7 @@ class Node:
                         await cluster.wait_appended()
         response.max_offset = len(queue)
         response.next_offset = request.offset
+        response.newest_move = max(cluster.moved.values(), default=0)
         if request.offset < least:
             response.status = log_pb2.PULL_STATUS_OFFSET_TOO_SMALL
             response.next_offset = least

@@ -15,6 +15,7 @@ from node.broker.groups.settings import check_reader
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
 from node.errors.common import BadRequestError
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.log_pb2 import PullRequest, PullResponse, TailRequest
 from store.derived.queues.pull import PullResult, PullStatus
@@ -253,6 +254,7 @@ class Pulls:
             max_offset=result.max_offset,
             applied_index=context.driver.applied_index,
             node_id=context.driver.node_id,
+            newest_move=context.state.table(MovedOffsetsTable).newest,
         )
         return PulledRecords(response, result.data)
 

@@ -148,6 +148,11 @@ class HaDriver(HaReplica):
         """Have `listener` called with every change of this node's role."""
         self._role_listeners.append(listener)
 
+    @property
+    def no_room(self) -> StoreFullError | FileSystemError | None:
+        """What keeps an append from being answered until the disk has room; None: nothing."""
+        return self.save_error or self._apply_error
+
     # --- Requests of this node's broker ---
 
     def append(self, batch: bytes, check: Callable[[Prepared], None]) -> asyncio.Future[Committed]:
@@ -167,7 +172,7 @@ class HaDriver(HaReplica):
             raise BusyError("appends that wait for copies", error.held, error.limit) from error
         if not self.is_ready:
             raise NotReadyError(self.term)
-        if (no_room := self.save_error or self._apply_error) is not None:
+        if (no_room := self.no_room) is not None:
             # This append could not be answered before there is room.
             self.log.store.counters.store_full_count += isinstance(no_room, StoreFullError)
             raise no_room.with_traceback(None)

@@ -58,6 +58,9 @@ class MovedOffsetsTable(Table):
                     raise ValueError(f"moved offsets of an unknown form: {rows[:3]}")
         self._groups: Final[dict[str, Any]] = dict(groups)
         """Parts of images: replaced, never changed."""
+        rows = (row for topics in groups.values() for rows in topics.values() for row in rows)
+        self.newest = max((row[1] for row in rows), default=0)
+        """Number of the newest move of any group; 0: there is none. All later ones have higher."""
 
     def of(self, group: str, topic: str, queue_id: int) -> Move | None:
         """Return the last move of a group in a queue; None: there was none."""
@@ -70,7 +73,10 @@ class MovedOffsetsTable(Table):
 
     def move(self, group: str, queues: Iterable[tuple[str, int]], number: int) -> None:
         """Note that a group was moved in queues."""
-        self._put(group, ((topic, queue_id, Move(number, False)) for topic, queue_id in queues))
+        moves = [(topic, queue_id, Move(number, False)) for topic, queue_id in queues]
+        if moves:
+            self.newest = number
+            self._put(group, moves)
 
     def follow(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
         """Note that a consumer knows of the last move of a group in queues, if there is one."""

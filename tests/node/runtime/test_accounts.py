@@ -19,7 +19,7 @@ from node.runtime.accounts import (
     on_behalf_of,
 )
 from node.runtime.shares import DECIDED_MS, Shares
-from tests.seeds import FRESH
+from tests.seeds import FRESH, chosen
 
 SMALL = {kind: Limit(f"{kind.name.lower()} of a test", 16, 1_600) for kind in Kind}
 """An address has 8 of each with 800 bytes, a connection 2 with 200."""
@@ -156,9 +156,10 @@ def test_a_lease_takes_in_steps_and_gives_back_what_it_does_not_use() -> None:
     assert accounts.address_count == 0
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(FRESH, marks=pytest.mark.long)])
-def test_sums_are_those_of_the_charges_after_any_order_of_calls(seed: int) -> None:
-    random, accounts = Random(seed), Accounts(SMALL)
+@pytest.mark.parametrize("seed", [1, 2, FRESH])
+def test_sums_are_those_of_the_charges_after_any_order_of_calls(seed: int | str) -> None:
+    again = "tests/node/runtime/test_accounts.py -k fresh"
+    random, accounts = Random(chosen(seed, again)), Accounts(SMALL)
     charges: list[Charge] = []
     opened = [accounts.open(f"10.0.0.{number % 3}") for number in range(9)]
     for _ in range(3_000):

@@ -128,7 +128,7 @@ def test_a_table_has_a_head_and_escapes_what_a_terminal_would_obey(
 def test_a_reader_that_went_away_is_met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    stdout = open(writing, "w", encoding="utf-8")  # noqa: SIM115  Closing it would raise again.
+    stdout = open(writing, "w", encoding="utf-8")  # noqa: SIM115
     monkeypatch.setattr(sys, "stdout", stdout)
 
     async def act() -> None:
@@ -137,8 +137,7 @@ def test_a_reader_that_went_away_is_met_by_the_write(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(BrokenPipeError):
         asyncio.run(act())
-    with pytest.raises(BrokenPipeError):
-        stdout.close()
+    stdout.close()
 
 
 def test_a_slow_reader_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from quorumlog import errors
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.local_offsets import LocalOffsets
+from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
 from quorumlog.records.queues import Queue
 from tests.patience import eventually
 from tests.quorumlog.consume.test_group import take
-from tests.quorumlog.fake_cluster import FakeCluster, Node, connect, fake_cluster
+from tests.quorumlog.fake_cluster import FakeCluster, Node, abort, connect, error, fake_cluster
 
 KEY = "g", "orders", 0
 
@@ -177,6 +178,33 @@ async def test_a_member_stores_its_offsets_one_after_the_other(
         await asyncio.gather(*calls)
         assert asked == [2, 6], "each stores what is handed out when it has its turn"
         assert cluster.offsets[KEY] == 6
+
+
+@pytest.mark.parametrize("then", [2, 5, 8, 9])
+@pytest.mark.parametrize("lost", [[3], [10], [3, 9]])
+@pytest.mark.parametrize("stored", ["by the call", "as before", "by others"])
+async def test_after_a_call_without_an_answer_the_next_offset_is_stored_unless_others_moved_it(
+    stored: str, lost: list[int], then: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unanswered(node: Node, request: CommitOffsetsRequest, context: Any) -> None:
+        if stored == "by the call":
+            await commit(node, request, context)
+        await abort(context, error("node.x", outcome=common_pb2.OUTCOME_UNKNOWN))
+
+    async with one_queue(60_000) as (cluster, consumer):
+        await take(consumer, 10)
+        await consumer.commit_offsets({("orders", 0): 8})
+        commit = Node.CommitOffsets
+        monkeypatch.setattr(Node, "CommitOffsets", unanswered)
+        for offset in lost:
+            with pytest.raises(errors.QuorumlogError):
+                await consumer.commit_offsets({("orders", 0): offset})
+        monkeypatch.setattr(Node, "CommitOffsets", commit)
+        if stored == "by others":
+            cluster.offsets[KEY], then = 1, 1
+        with pytest.raises(errors.ConflictError) if then == 1 else nullcontext():
+            await consumer.commit_offsets({("orders", 0): max(then, 2)})
+        assert cluster.offsets[KEY] == then
 
 
 def test_a_file_of_offsets_is_durable_with_its_name(

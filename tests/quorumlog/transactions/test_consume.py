@@ -216,3 +216,28 @@ async def test_messages_from_before_a_move_are_of_no_transaction(
             async with client.transaction("g") as taken:
                 taken.consumed(again)
             assert cluster.offsets["g", "orders", 0] == again.next_offset
+
+
+async def _batch_again(client: quorumlog.Client) -> Any:
+    async with client.pull_consumer("orders", queues=[0]) as consumer:
+        return await consumer.next_batch()
+
+
+async def _message_again(client: quorumlog.Client) -> Any:
+    async with client.pull_consumer("orders", queues=[0]) as consumer:
+        return await anext(consumer)
+
+
+@pytest.mark.parametrize("read", [_batch_again, _message_again, lambda c: c.pull("orders", 0, 0)])
+async def test_messages_of_any_reader_know_the_moves_that_came_before(read: Any) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await client.producer().send_batch("orders", [b"a", b"b"], queue_id=0)
+        old = await read(client)
+        cluster.offsets["g", "orders", 0], cluster.moved["orders", 0] = 0, 7
+        for _ in range(2):
+            with pytest.raises(ConflictError, match="after these messages were read"):
+                async with client.transaction("g") as refused:
+                    refused.consumed(old)
+        async with client.transaction("g") as taken:
+            taken.consumed(await read(client))
+        assert cluster.offsets["g", "orders", 0] > 0

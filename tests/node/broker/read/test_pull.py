@@ -10,9 +10,11 @@ import pytest
 from node.config.limits import Limits
 from node.errors import common as errors
 from node.errors.common import NodeError
-from node.state.state import COMMAND_TOPIC
+from node.state.state import COMMAND_TOPIC, State
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
+from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
@@ -42,6 +44,17 @@ async def waiting(node: Fixture, count: int) -> None:
 
 
 # --- Once ---
+
+
+async def test_a_pull_tells_the_newest_move_of_any_group(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node:
+        assert (await pull(node)).newest_move == 0
+        row = GroupOffset(topic="orders", queue_id=1, offset=0)
+        await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
+        found = await node.broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
+        assert (await pull(node)).newest_move == found.offsets[0].move > 0
+        table = State(Limits(), node.machine.image()).table(MovedOffsetsTable)
+        assert table.newest == found.offsets[0].move, "and after a restart"
 
 
 async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""A pipe that nobody reads: Ctrl-C ends a command that waits for it, however it writes."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.patience import PATIENCE_S, wait_for
+
+COMMANDS = """
+import click
+from qlog import LazyGroup
+from qlog.connection import run, stop_on_signals, until
+from qlog.messages.consume_output import MessageWriter, OutputFormat
+
+@click.group(cls=LazyGroup, lazy={})
+def main(): ...
+
+@main.command()
+def printed(): click.echo("x" * 1_000_000)
+
+@main.command()
+def streamed():
+    async def stream():
+        with stop_on_signals() as stop:
+            async with MessageWriter.opened(OutputFormat.JSON) as writer:
+                await until(stop.requested, writer._put(bytes(1_000_000)))
+        return 130 * writer.is_stuck
+    return run(stream())
+
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["printed", "streamed"])
+def test_an_interrupt_ends_a_command_whose_reader_has_stopped(command: str) -> None:
+    reader, writer = os.pipe()
+    size_bytes = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
+    assert size_bytes < 1_000_000
+
+    def is_full() -> bool:
+        waiting = fcntl.ioctl(reader, termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder) == size_bytes
+
+    with subprocess.Popen([sys.executable, "-c", COMMANDS, command], stdout=writer) as process:
+        os.close(writer)
+        wait_for("the command that waits for the reader", is_full)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    os.close(reader)
