@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from node.broker.core.offset_moves import CountedSet
@@ -23,6 +23,7 @@ from node.runtime.accounts import Kind, row_size_bytes
 Key = tuple[str, str, int]
 """Group, topic and the group's queue."""
 NOTHING: Final = -1
+_UNANSWERED_COUNT_MAX: Final = 4
 HANDOVER_S: Final = 0.2
 """Longest wait for the reader of a queue. Two members may wait for each other, over topics."""
 CHANGED_S: Final = 1.3
@@ -50,6 +51,12 @@ class Known(NamedTuple):
     """Where the client is to go, as it was told."""
     is_behind: bool = False
     """Whether a commit was refused, and the client was not told yet where to go."""
+    unanswered: tuple[int, ...] = ()
+    """The last offsets that may be stored since: commits of them had no answer."""
+
+    def without_answer(self, offset: int) -> Self:
+        """Return what is known after a commit without an answer."""
+        return self._replace(unanswered=(*self.unanswered, offset)[-_UNANSWERED_COUNT_MAX:])
 
 
 class _Reader(NamedTuple):

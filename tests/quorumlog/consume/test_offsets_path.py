@@ -3,6 +3,7 @@
 import asyncio
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,8 @@ def test_of_consumers_of_one_file_one_stores_and_the_others_are_told(
 
 
 async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> None:
-    path, more = tmp_path / "offsets", {"mode": "broadcasting", "commit_interval_ms": 10}
+    path = tmp_path / "offsets"
+    more: dict[str, Any] = {"mode": "broadcasting", "commit_interval_ms": 10}
     async with fake_cluster() as cluster, connect(cluster) as client:
         await client.producer().send_batch("orders", [b"1", b"2"], queue_id=0)
         one = client.group_consumer("g", "orders", offsets_path=str(path), **more)

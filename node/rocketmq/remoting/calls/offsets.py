@@ -5,6 +5,7 @@ consumer begins. All are the leader's: a reader that was told an offset by one n
 an earlier one by the next.
 """
 
+import asyncio
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -17,10 +18,10 @@ from node.errors.common import BusyError, NodeError
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Handler, Request
 from node.rocketmq.remoting.known_offsets import NOTHING, Key, Known, KnownOffsets, Target
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, QUEUE_ID_MAX, int_of, text_of
-from node.rocketmq.remoting.protocol.marks import KNOWN, MOVE, MOVED, TOLD
+from node.rocketmq.remoting.protocol.marks import KNOWN, MOVE, MOVED, TOLD, UNANSWERED
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.moved_offsets import Move, MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
@@ -146,14 +147,21 @@ class OffsetCalls(Calls):
         """Store how far a group is, unless others have moved it from what the client knows."""
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
-        known = self._known(request)
-        with self.known.storing(request.connection, self._key(request)):
-            answer = await self._ask(request, known, self._store)
+        known, offset = self._known(request), int_of(request.command.ext, "commitOffset")
+        try:
+            with self.known.storing(request.connection, self._key(request)):
+                answer = await self._ask(request, known, self._store)
+        except (asyncio.CancelledError, NodeError, RefusedError) as error:
+            if isinstance(error, asyncio.CancelledError) or _is_open(refusal_of(error)):
+                self._note(request, known.without_answer(offset))
+            raise
         if answer.code == ResponseCode.SUCCESS:
             move = int(answer.ext[MOVE]) if MOVE in answer.ext else known.move
-            self._note(request, Known(int_of(request.command.ext, "commitOffset"), move))
+            self._note(request, Known(offset, move))
         elif MOVED in answer.ext and known.target is None:
             self._note(request, known._replace(is_behind=True))
+        elif _is_open(answer):
+            self._note(request, known.without_answer(offset))
         return answer._replace(ext={})
 
     async def _ask(self, request: Request, known: Known, answer: Handler) -> Answer:
@@ -161,6 +169,8 @@ class OffsetCalls(Calls):
         ext = request.command.ext | {KNOWN: str(known.offset)}
         if known.move is not None:
             ext |= {MOVE: str(known.move)}
+        if known.unanswered:
+            ext |= {UNANSWERED: " ".join(map(str, known.unanswered))}
         if known.target is not None and known.target.is_asked:
             ext |= {TOLD: str(known.target.move)}
         request = request._replace(command=replace(request.command, ext=ext))
@@ -242,6 +252,8 @@ class OffsetCalls(Calls):
         stored = self._context.state.groups.get(group, {}).get(topic, {}).get(queue_id)
         move = self._context.state.table(MovedOffsetsTable).of(group, topic, queue_id)
         is_news = move is not None and move.is_news(followed)
+        if stored is not None and str(stored) in ext.get(UNANSWERED, "").split():
+            row.newest_known = stored
         is_told = move is not None and ext.get(TOLD) == str(move.number)
         if stored is not None and is_told and self._has_no_members(group):
             row.newest_known, row.move, is_news = stored, int(ext[TOLD]), False
@@ -278,6 +290,12 @@ class OffsetCalls(Calls):
 def _followed(request: Request) -> int | None:
     ext = request.command.ext
     return int_of(ext, MOVE) if MOVE in ext else None
+
+
+def _is_open(refusal: Answer) -> bool:
+    """Whether a commit may be stored although it was refused: its outcome, or the leader, is not
+    known."""
+    return refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def _number(move: Move | None) -> str:

@@ -15,6 +15,8 @@ SQL: Final = "__QL_SQL"
 """Ext fields of a pull: what its client reads, as its heartbeat told the node that forwards it."""
 KNOWN: Final = "__QL_KNOWN"
 """Ext field of a commit: the newest offset that its client knows to be stored."""
+UNANSWERED: Final = "__QL_UNANSWERED"
+"""Ext field of a commit: offsets of its client that may be stored since, with blanks between."""
 MOVE: Final = "__QL_MOVE"
 """Ext field of a commit and of answers about a group's offset: number of the last move that the
 client has followed, or that the leader knows."""
@@ -23,7 +25,7 @@ TOLD: Final = "__QL_TOLD"
 group's offset."""
 MOVED: Final = "__QL_MOVED"
 """Ext field of an answer to a commit: its client has to go where others moved the group."""
-ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, MOVE, TOLD})
+ADDED: Final = frozenset({FORWARDED, NAME, TAGS, SQL, KNOWN, UNANSWERED, MOVE, TOLD})
 """Ext fields that a client did not sign."""
 LED_ELSEWHERE: Final = "__QL_LED_ELSEWHERE"
 """Ext field of an answer to a forwarded command, which changed nothing."""

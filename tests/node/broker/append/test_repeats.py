@@ -83,8 +83,13 @@ async def test_other_messages_under_a_used_number_are_refused_and_the_same_are_k
 def call(feature: str, change: dict[str, Any]) -> Any:
     """What the feature asks of messages that are always the same, with a change of it."""
     if feature == "given back":
-        how = {"topic": "orders", "offset": 0, "delay_ms": 9, "is_dead": False}
-        more = {"group": "g", "attempt_count_max": 7, "stored": 1, "producer_id": 7} | change
+        how: dict[str, Any] = {"topic": "orders", "offset": 0, "delay_ms": 9, "is_dead": False}
+        more: dict[str, Any] = {
+            "group": "g",
+            "attempt_count_max": 7,
+            "stored": 1,
+            "producer_id": 7,
+        } | change
         how |= {name: more.pop(name) for name in how.keys() & more.keys()}
         stored = GroupOffset(topic="orders", queue_id=0, offset=more.pop("stored"))
         given = [RetryMessage(**how), RetryMessage(topic="orders", offset=1)]
@@ -92,7 +97,7 @@ def call(feature: str, change: dict[str, Any]) -> Any:
     request = batch("plain", properties={fmt.PROPERTY_DELAY_MS: change.get("delay", "50")})
     request.has_delayed = feature == "delayed"
     if feature == "half":
-        half = {"producer_group": "p", "check_after_ms": 9_000} | change
+        half: dict[str, Any] = {"producer_group": "p", "check_after_ms": 9_000} | change
         request.transaction.CopyFrom(HalfMessages(**half))
     if feature == "consumed":
         rows = change.get("rows", (("orders", 0, 1), ("orders", 1, 0)))

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from node.errors.common import LimitReachedError
+from node.errors.common import AppendTimeoutError, LimitReachedError
 from node.errors.transactions import OffsetConflictError
 from node.runtime.accounts import Kind, Limit
 from node.state.state import State
@@ -92,6 +92,32 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
             assert await stored(leader) == str(moved_to + 1)
             assert (await client.pull(0, moved_to + 1)).code != MOVED
             assert (await (await leader.client()).pull(0, 10)).code != MOVED, "one that comes later"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("lost", [3, 9])
+async def test_after_a_commit_without_an_answer_its_client_may_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, is_stored: bool, node: int
+) -> None:
+    async with pair_at(tmp_path) as pair:
+        await pair[0].node.append(0, 40)
+        client, groups = await pair[node].client(), pair[0].node.broker.groups
+        await client.heartbeat("a@1")
+        assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "5"})).code == 0
+
+        async def without_answer(request: CommitOffsetsRequest) -> None:
+            if is_stored:
+                await type(groups).commit_offsets(groups, request)
+            raise AppendTimeoutError(1)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(groups, "commit_offsets", without_answer)
+            assert (await client.ask(COMMIT, QUEUE | {"commitOffset": str(lost)})).code == 14
+        for offset in ("4", "8", "2"):
+            done = await client.ask(COMMIT, QUEUE | {"commitOffset": offset})
+            assert done.code == 0, done.remark
+            assert await stored(pair[0]) == offset
 
 
 @pytest.mark.parametrize("node", [0, 1])
