@@ -74,7 +74,10 @@ def drop_unwritten(*, waits: bool = True) -> None:
     except (OSError, KeyboardInterrupt):
         pass
     with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        number, nowhere = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        if nowhere != number:
+            os.close(nowhere)
 
 
 def escape_output() -> None:
