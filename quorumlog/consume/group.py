@@ -625,6 +625,7 @@ class GroupConsumer(Consumption):
                 while self._has_in_hand(queues):
                     self._is_put_down.clear()
                     await self._is_put_down.wait()
+                    await asyncio.sleep(0)  # A commit that put it down has the first turn.
 
     def _has_in_hand(self, queues: Sequence[Queue]) -> bool:
         return self._in_hand is not None and self._in_hand[0] in queues

@@ -139,10 +139,13 @@ def hand_overs(the: Scene, transport: Transport) -> None:
         is_read = asyncio.Event()
 
         async def read(leaves_at: int) -> None:
-            async with client.group_consumer("readers", "many") as member:
+            stays = leaves_at == sys.maxsize
+            async with client.group_consumer("readers", "many", auto_commit=not stays) as member:
                 async for message in member:
                     got.append(message.body)
                     await asyncio.sleep(0.07)  # It is in hand meanwhile.
+                    if stays:
+                        await member.commit()
                     if len(set(got)) == len(bodies):
                         is_read.set()
                     if len(got) >= leaves_at:
