@@ -1,41 +1,65 @@
-"""`python -m tests.tidy.figures`: the size and the structure of the repository, in one table.
+"""`python -m tests.tidy.figures`: the size and the structure of the repository, in two tables.
 
-Lines are lines of hand-written Python. An import counts also under TYPE_CHECKING. A circle is a
-set of modules that import each other directly or through others.
+Lines are lines of hand-written Python, by feature (`features`). An import counts also under
+TYPE_CHECKING. A circle is a set of modules that import each other directly or through others. A
+class implements a Protocol if it has all of its members, inherited ones of the repository included.
 """
 
 import ast
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tests.tidy import repository
+from tests.tidy import features, repository
 from tests.tidy.checks import Source
 
-PRODUCT: Final = ("node", "store", "quorumlog", "qlog", "raft", "deploy")
-OTHERS: Final = ("simulation", "bench", "chaos-tests", "pipeline", "campaign")
+DRIVERS: Final = {"RaftDriver", "HaDriver"}
+VAGUE_NAMES: Final = {"found", "one", "known", "asked", "told"}
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     names = [name for name in repository.files() if name.endswith(".py")]
     sources = [Source.parse(name, repository.text(name) or "") for name in names]
+    print(f"{'lines by feature':<52} {'code':>8} {'tests':>8} {'tests/code':>10}")
+    for name, size in features.sizes(map(_lines, _written(sources))).items():
+        ratio = f"{size.tests / size.code:.2f}" if size.code else "-"
+        print(f"{name:<52} {size.code:>8,} {size.tests:>8,} {ratio:>10}")
+    print()
     for name, value in figures(sources):
-        print(f"{name:<60} {value:>8,}")
+        print(f"{name:<52} {value:>8,}")
+
+
+def _written(sources: Iterable[Source]) -> list[Source]:
+    return [source for source in sources if not repository.is_generated(source.path)]
+
+
+def _lines(source: Source) -> tuple[str, int]:
+    return source.path, len((repository.text(source.path) or "").splitlines())
 
 
 def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
     """Yield the name and the value of each figure."""
-    sources = [source for source in sources if not repository.is_generated(source.path)]
-    product = [source for source in sources if source.is_in(*PRODUCT)]
-    house = [source for source in sources if source.is_in(*PRODUCT, *OTHERS)]
-    yield f"lines of {', '.join(PRODUCT)}", _line_count(product)
-    yield f"lines of these and {', '.join(OTHERS)}", _line_count(house)
-    yield "lines of tests", _line_count(source for source in sources if source.is_in("tests"))
+    sources = _written(sources)
+    sizes = features.sizes(map(_lines, sources))
+    yield "product", sum(sizes[name].code for name in features.PRODUCT)
+    yield "tools", sum(sizes[name].code for name in features.TOOLS)
+    yield "tests", sum(size.tests for size in sizes.values())
+    house = [source for source in sources if not source.is_in("tests")]
+    product = [one for one in house if features.feature_of(one.path) in features.PRODUCT]
     for title, part in (("in the product", product), ("in all folders", house)):
         protocols = {node.name for source in part for node in _protocols(source)}
         yield f"Protocols {title}", len(protocols)
+    yield "Protocols with one class of the product or none", _lonely_count(product)
+    for limit in (6, 8):
+        name = f"functions of the product with over {limit} parameters"
+        yield name, sum(_parameter_count(node) > limit for one in product for node in one.nodes)
+    outside = [one for one in product if not one.path.startswith("node/replication/")]
+    drivers = sum(any(_named(node) in DRIVERS for node in one.nodes) for one in outside)
+    yield "modules outside of node/replication with a driver", drivers
+    vague = sum(_vague_count(node) for one in sources for node in one.nodes)
+    yield f"assignments to {', '.join(sorted(VAGUE_NAMES))}", vague
     imports = _imports(house)
     ranks = _ranks()
     upward = {
@@ -48,8 +72,59 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
     yield "circles of modules", len(circles(imports))
 
 
-def _line_count(sources: Iterable[Source]) -> int:
-    return sum(len((repository.text(source.path) or "").splitlines()) for source in sources)
+def _named(node: ast.AST) -> str:
+    if isinstance(node, ast.alias):
+        return node.name
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _vague_count(node: ast.AST) -> int:
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        return 0
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    names = (name for target in targets for name in ast.walk(target))
+    return sum(isinstance(name, ast.Name) and name.id in VAGUE_NAMES for name in names)
+
+
+def _parameter_count(node: ast.AST) -> int:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return 0
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in every)
+
+
+def _lonely_count(product: Iterable[Source]) -> int:
+    """Return how many Protocols at most one class of the product implements."""
+    classes = {
+        node.name: node for one in product for node in one.nodes if isinstance(node, ast.ClassDef)
+    }
+    protocols = {node.name for source in product for node in _protocols(source)}
+    members = {name: _members(name, classes) for name in classes}
+    has = {
+        protocol: [n for n in members.keys() - protocols if members[protocol] <= members[n]]
+        for protocol in protocols
+    }
+    return sum(len(names) <= 1 for names in has.values())
+
+
+def _members(name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """Return the members of a class and of its bases, as far as they are ours."""
+    members = set[str]()
+    for node in ast.walk(classes[name]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            members.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    members.add(target.id)
+                elif isinstance(target, ast.Attribute):
+                    members.add(target.attr)
+    for base in classes[name].bases:
+        parent = ast.unparse(base).partition("[")[0]
+        if parent in classes and parent != name:
+            members |= _members(parent, classes)
+    return members
 
 
 def _protocols(source: Source) -> Iterator[ast.ClassDef]:

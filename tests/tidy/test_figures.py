@@ -1,7 +1,43 @@
-"""The figures of the repository are counted, and planted circles are found."""
+"""The figures of the repository are counted, its size is bounded, planted circles are found."""
 
-from tests.tidy import figures
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.tidy import features, figures
 from tests.tidy.checks import Source
+
+ROWS: Final = Path(__file__).with_name("sizes.txt")
+SLACK_COUNT: Final = 500
+"""Lines of fewer than the last row says, after which another row is due."""
+
+
+@pytest.fixture(scope="module")
+def values(all_sources: list[Source]) -> dict[str, int]:
+    return dict(figures.figures(all_sources))
+
+
+def test_the_size_is_within_the_last_row(values: dict[str, int]) -> None:
+    row = ROWS.read_text().splitlines()[-1].split()
+    assert row[3:], "a row has a reason"
+    for name, allowed in zip(("product", "tools", "tests"), row[:3], strict=True):
+        limit, count = int(allowed.replace(",", "")), values[name]
+        where = f"{name} has {count:,} lines, the last row of {ROWS.name} says {limit:,}: "
+        assert count <= limit, where + "take lines out, or add a row with the reason"
+        assert count > limit - SLACK_COUNT, where + "add a row, so that they do not come back"
+
+
+def test_a_file_belongs_to_the_feature_with_the_longest_path() -> None:
+    for path, feature in (
+        ("node/broker/pop/receive.py", "broker: pop"),
+        ("node/broker/broker.py", "broker: append, pull, groups, topics"),
+        ("deploy/local_nodes.py", "local clusters"),
+        ("tests/node/test_node.py", "node: assembly, runtime, administration"),
+    ):
+        assert features.feature_of(path) == feature
+    with pytest.raises(KeyError, match="name its feature"):
+        features.sizes([("new/file.py", 1)])
 
 
 def test_planted_circles_are_found_and_chains_are_none() -> None:
@@ -10,11 +46,8 @@ def test_planted_circles_are_found_and_chains_are_none() -> None:
     assert sorted(map(sorted, figures.circles(imports))) == [["a", "b", "c"], ["f", "g"]]
 
 
-def test_every_figure_of_the_repository_is_counted(all_sources: list[Source]) -> None:
-    values = dict(figures.figures(all_sources))
-    product, house, tests = list(values.values())[:3]
-    assert 0 < product < house
-    assert tests > 0
+def test_every_figure_of_the_repository_is_counted(values: dict[str, int]) -> None:
+    assert min(values["product"], values["tools"], values["tests"]) > 0
     # `python -m node`, `python -m pipeline` and `quorumlog.testing`: the contracts name them.
     assert values["imports of a higher folder"] == 3
     # A simulated world makes its parts, and they act on each other: `simulation.ha.world` and
