@@ -161,7 +161,7 @@ class LazyGroup(click.Group):
         """Run the command line; the process ends with one of ExitCode."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
-        _hang_up_as_interrupt()
+        _end_as_interrupt()
         _take_back_signals()
         choose_engine()
         prepare_stdout()
@@ -218,17 +218,19 @@ def _take_back_signals() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
 
 
-def _on_hang_up(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # Of a script's background jobs.
         signal.default_int_handler(number, frame)
     signal.raise_signal(signal.SIGINT)
 
 
-def _hang_up_as_interrupt() -> None:
-    """Let a terminal that closes end any command as Ctrl-C does, unless hang-ups are ignored."""
-    is_main = threading.current_thread() is threading.main_thread()  # Others may not set it.
-    if is_main and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _on_hang_up)
+def _end_as_interrupt() -> None:
+    """Let SIGTERM and a terminal that closes end any command as Ctrl-C does, unless they are
+    ignored: a command may have started nodes."""
+    if threading.current_thread() is threading.main_thread():  # Others may not set it.
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _interrupt)
 
 
 @click.group(
@@ -263,6 +265,6 @@ def main(transport: str) -> None:
       1    done, and it found something: damage, a node that is down, no message
       2    the command line makes no sense; nothing was done
       3    the operation failed; stderr says what, why and what to do
-      130  Ctrl-C, or the terminal was closed
+      130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
     """
