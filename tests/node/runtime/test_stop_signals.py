@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from node.runtime.stop_signals import stop_signals
-from qlog import _end_as_interrupt
-
+from quorumlog.command_signals import take_signals
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -26,7 +25,7 @@ def _restored() -> Iterator[None]:
 def test_a_signal_stops_a_node_and_interrupts_a_command(interrupt: Any, number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, interrupt)  # Ignored by background jobs of a script.
-    _end_as_interrupt()
+    take_signals()
     assert number in stop_signals()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
@@ -34,7 +33,7 @@ def test_a_signal_stops_a_node_and_interrupts_a_command(interrupt: Any, number: 
 
 def test_a_hang_up_under_nohup_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _end_as_interrupt()
+    take_signals()
     assert signal.SIGHUP not in stop_signals()
     signal.raise_signal(signal.SIGHUP)
 
