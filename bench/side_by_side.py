@@ -31,6 +31,7 @@ from bench.peers.own_python import python_words
 from bench.peers.registry import ENTRIES, OWN
 from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
 from bench.report import directory_kind, machine
+from quorumlog.command_signals import take_signals
 
 _TMPFS: Final = "/dev/shm"
 _ROOT: Final = Path(__file__).parents[1]
@@ -44,6 +45,7 @@ _LEAST_SESSION_S: Final = 10.0
 def main(arguments: Sequence[str]) -> int:
     """Run or continue a comparison; return 0 also when peers failed."""
     given = _parser().parse_args(arguments)
+    take_signals()
     scale = QUICK if given.quick else FULL
     places = _places(given.disk, given.place)
     if given.rounds:

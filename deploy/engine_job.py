@@ -33,6 +33,7 @@ from deploy.stdlib_source import (
     standard_library,
 )
 from quorumlog.command_errors import CliError, ExitCode, report
+from quorumlog.command_signals import take_signals
 from store.record.message import decode_message
 from store.store import Store
 
@@ -207,7 +208,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     place = JobDirectory.make(directory)
-    with JobProgress() as progress:
+    with place.undone(), JobProgress() as progress:
         click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
         summary = run_job(place.path, source or standard_library(), seed, progress)
     is_passed = summary.verdict == "passed"
@@ -222,6 +223,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
 
 def main() -> int:
     """Run the command and return its exit code."""
+    take_signals()
     try:
         code: int = engine_job.main(standalone_mode=False)
         return code

@@ -1,11 +1,14 @@
 """The directory of one run of a job: a new one, or one that the caller named.
 
 Owns whose it is: what the caller named, and what a run that failed left behind, is never removed.
+A run that is interrupted leaves nothing.
 """
 
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,6 +34,15 @@ class JobDirectory:
                 do="name a new directory, or remove this one",
             )
         return cls(named, is_temporary=False)
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Remove a directory that was made here if the work in the block is interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.remove_temporary()
+            raise
 
     def remove_temporary(self) -> str | None:
         """Remove a directory that was made here; return the path of one that stays."""

@@ -35,6 +35,7 @@ from deploy.stdlib_source import (
     standard_library,
 )
 from quorumlog.command_errors import CliError, ExitCode, report
+from quorumlog.command_signals import take_signals
 
 NODE_COUNT: Final = 3
 UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.
@@ -258,15 +259,17 @@ def main_job(
     began = time.monotonic()
     click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
     cluster = LocalCluster.create(place.path, nodes=NODE_COUNT, flush="sync")
-    try:
-        with JobProgress() as progress:
-            progress.step("Start three nodes", NODE_COUNT)
-            cluster.start()
-            cluster.wait_ready()
-            asyncio.run(run_job(cluster, files, seed, progress, summary))
-    finally:
-        if not (keep and summary.is_read):
-            cluster.stop()
+    with place.undone():
+        try:
+            with JobProgress() as progress:
+                starting = progress.step("Start three nodes", NODE_COUNT)
+                cluster.start()
+                cluster.wait_ready()
+                starting.reached(NODE_COUNT)
+                asyncio.run(run_job(cluster, files, seed, progress, summary))
+        finally:
+            if not (keep and summary.is_read):
+                cluster.stop()
     summary.settle(round(time.monotonic() - began, 1))
     is_passed = summary.verdict == "passed"
     if is_passed and not keep:
@@ -280,6 +283,7 @@ def main_job(
 
 def main() -> int:
     """Run the command and return its exit code."""
+    take_signals()
     try:
         code: int = main_job.main(standalone_mode=False)
         return code

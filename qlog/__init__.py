@@ -9,12 +9,9 @@ from the help.
 """
 
 import importlib
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import click
@@ -24,6 +21,7 @@ from qlog.numbers import make_strict
 from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
+from quorumlog.command_signals import take_signals
 from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stdout
 from quorumlog.version import __version__
 
@@ -161,8 +159,7 @@ class LazyGroup(click.Group):
         """Run the command line; the process ends with one of ExitCode."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
-        _hang_up_as_interrupt()
-        _take_back_signals()
+        take_signals()
         choose_engine()
         prepare_stdout()
         escape_output()
@@ -181,8 +178,7 @@ class LazyGroup(click.Group):
             error.show()
             return ExitCode.USAGE
         except (click.Abort, KeyboardInterrupt):  # The second of the last flush.
-            click.echo("interrupted", err=True)
-            return ExitCode.INTERRUPTED
+            return report(click.Abort())
         except SystemExit:
             # Click met a broken pipe, replaced stdout and chose 1, which means findings here.
             if sys.stdout is stdout:
@@ -206,29 +202,6 @@ def _check_docstrings() -> None:
             "they are the help of the commands, and name the keys of their output",
             "run it without; PYTHONOPTIMIZE may be 1",
         )
-
-
-def _take_back_signals() -> None:
-    """Undo what a parent left: with SIGCHLD ignored each child has ended with 0, and a blocked
-    signal ends nothing."""
-    if threading.current_thread() is threading.main_thread():
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        ours = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
-
-
-def _on_hang_up(number: int, frame: FrameType | None) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # Of a script's background jobs.
-        signal.default_int_handler(number, frame)
-    signal.raise_signal(signal.SIGINT)
-
-
-def _hang_up_as_interrupt() -> None:
-    """Let a terminal that closes end any command as Ctrl-C does, unless hang-ups are ignored."""
-    is_main = threading.current_thread() is threading.main_thread()  # Others may not set it.
-    if is_main and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _on_hang_up)
 
 
 @click.group(
@@ -263,6 +236,6 @@ def main(transport: str) -> None:
       1    done, and it found something: damage, a node that is down, no message
       2    the command line makes no sense; nothing was done
       3    the operation failed; stderr says what, why and what to do
-      130  Ctrl-C, or the terminal was closed
+      130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
     """

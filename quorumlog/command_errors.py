@@ -90,6 +90,9 @@ def explain(error: Exception) -> Explanation:
 
 def report(error: Exception) -> ExitCode:
     """Print an error to stderr, with a traceback if it is a bug, and return its exit code."""
+    if isinstance(error, click.Abort):
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
     explanation = explain(error)
     error = _first(error)
     foreseen = isinstance(error, CliError | click.ClickException | OSError)

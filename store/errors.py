@@ -100,6 +100,17 @@ class StoreFullError(StoreError):
     path: str
     needed_bytes: int
     free_bytes: int
+    is_limited: bool = False
+    """Whether a quota or the limit of file sizes refuses the bytes, not the disk."""
+
+    def __str__(self) -> str:
+        if not self.is_limited:
+            return super().__str__()
+        return (
+            f"{self.path} needs {self.needed_bytes} bytes, and a limit refuses them although "
+            f"{self.free_bytes} are free on its disk; raise the quota, or the limit of file sizes "
+            f"('ulimit -f'), appends resume by themselves"
+        )
 
 
 class FileSystemError(StoreError):

@@ -1,20 +1,31 @@
 """Offsets that a broadcasting consumer keeps for itself: in memory, or in a small JSON file.
 
-Owns the file; must not know the consumer. Each store replaces the whole file, so a crash leaves the
-old one. A store replaces only what this consumer has read or written itself: a file of two
-consumers is found out before one of them overwrites the other's offsets.
+Owns the file; must not know the consumer. Each store replaces the whole file by a new one, so a
+crash leaves the old one. A store replaces only what this consumer has read or written itself, and
+holds a lock on the new file meanwhile: a file of two consumers is found out before one of them
+overwrites the other's offsets. The new file has one name, so a crash leaves one of them at most.
 """
 
 import json
 import os
-import secrets
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Final
 from weakref import WeakValueDictionary
 
 from quorumlog.errors import ConflictError, InvalidRequestError, QuorumlogError
 from quorumlog.foreign_json import read_json
 from quorumlog.records.queues import Queue
+
+try:
+    import fcntl
+except ImportError:  # Not on Windows: two stores of the same instant are not told apart there.
+    fcntl = None  # type: ignore[assignment]
+
+_NUMBER_MAX: Final = {"offset": (1 << 63) - 1, "queue_id": (1 << 31) - 1}
+_PLAIN: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags to open what may be no file without waiting for it."""
 
 
 class LocalOffsets:
@@ -65,16 +76,15 @@ class LocalOffsets:
             for q, offset in sorted(self._offsets.items())
         ]
         content = json.dumps({"offsets": lines}, indent=1).encode()
-        # A number of a process is that of another one in another container.
-        temporary = f"{self._path}.{secrets.token_hex(4)}.tmp"
         try:
-            if _content(self._path) not in (None, self._known):
-                raise self._conflict()
-            with open(temporary, "wb") as file:
+            with self._new_file() as file:
+                if _content(self._path) not in (None, self._known):
+                    raise self._conflict()
+                file.truncate(0)  # Of a store that a crash ended.
                 file.write(content)
                 file.flush()
                 os.fdatasync(file.fileno())
-            os.replace(temporary, self._path)
+                os.replace(file.name, self._path)
             self._known = content
             directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
             try:
@@ -88,12 +98,35 @@ class LocalOffsets:
                 code="client.offsets_file",
             ) from error
 
+    @contextmanager
+    def _new_file(self) -> Iterator[BinaryIO]:
+        """Open the file that is to replace the old one, for this consumer alone. It is removed if
+        the block fails. Raises ConflictError, OSError."""
+        name = f"{self._path}.tmp"
+        with open(name, "ab", opener=lambda path, flags: os.open(path, flags | _PLAIN)) as file:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_there = os.path.samestat(os.fstat(file.fileno()), os.stat(name))
+            except (BlockingIOError, FileNotFoundError):
+                is_there = False
+            if not is_there:  # Another consumer stores, or has just stored.
+                raise self._conflict()
+            try:
+                yield file
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+                raise
+
     def _read(self) -> None:
         if self._path is None:
             return
         try:
             self._known = known = _content(self._path)
-            lines = () if known is None else read_json(known, is_unique=True)["offsets"]
+            lines = [] if known is None else read_json(known, is_unique=True)["offsets"]
+            if not isinstance(lines, list):
+                raise TypeError("offsets are no list")
             self._offsets = {_queue(line): _number(line, "offset") for line in lines}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequestError(
@@ -113,23 +146,33 @@ _taken: Final = WeakValueDictionary[tuple[int, str], LocalOffsets]()
 
 
 def _content(path: str) -> bytes | None:
-    """Return what stands in a file; None if there is none. Raises OSError."""
+    """Return what stands in a file; None if there is none. Raises OSError, also for what is no
+    regular file."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _PLAIN)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(f"{path} is no regular file")
             return file.read()
     except FileNotFoundError:
         return None
 
 
 def _queue(line: Mapping[str, Any]) -> Queue:
-    return Queue(str(line["topic"]), _number(line, "queue_id"), str(line["group"]))
+    return Queue(_text(line, "topic"), _number(line, "queue_id"), _text(line, "group"))
+
+
+def _text(line: Mapping[str, Any], name: str) -> str:
+    value = line[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, no text")
+    return value
 
 
 def _number(line: Mapping[str, Any], name: str) -> int:
-    """Return a number of a line. Raises TypeError, or ValueError for one below 0."""
+    """Return a number of a line. Raises TypeError, or ValueError for one out of range."""
     value = line[name]
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}, no whole number")
-    if value < 0:
+    if not 0 <= value <= _NUMBER_MAX[name]:
         raise ValueError(f"{name} is {value}")
     return value

@@ -286,5 +286,6 @@ class FileSystem:
             directory = os.path.dirname(os.path.abspath(path))
             while not os.path.isdir(directory):  # The failed call was to make it.
                 directory = os.path.dirname(directory)
-            return StoreFullError(path, needed_bytes, self.free_bytes(directory)[0])
+            is_limited = code != errno.ENOSPC
+            return StoreFullError(path, needed_bytes, self.free_bytes(directory)[0], is_limited)
         return FileSystemError(operation, path, code)

@@ -1,8 +1,9 @@
 """Signals as a parent may leave them: commands see how children end, and can be ended."""
 
-import signal
 import subprocess
 import sys
+
+from quorumlog.command_errors import ExitCode
 
 COMMAND = """
 import signal, subprocess, sys
@@ -25,4 +26,4 @@ main()
 
 def test_a_command_takes_back_what_its_parent_ignored_and_blocked() -> None:
     ended = subprocess.run([sys.executable, "-c", COMMAND, "act"], check=False)
-    assert ended.returncode == -signal.SIGTERM
+    assert ended.returncode == ExitCode.INTERRUPTED

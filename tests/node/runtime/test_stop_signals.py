@@ -1,4 +1,4 @@
-"""A terminal that closes stops processes in order, nodes and commands, unless it is ignored."""
+"""SIGTERM and a terminal that closes stop nodes and commands in order, unless they are ignored."""
 
 import signal
 from collections.abc import Iterator
@@ -7,30 +7,33 @@ from typing import Any
 import pytest
 
 from node.runtime.stop_signals import stop_signals
-from qlog import _hang_up_as_interrupt
+from quorumlog.command_signals import take_signals
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGINT)}
+    before = {one: signal.getsignal(one) for one in SIGNALS}
     yield
     for one, handler in before.items():
         signal.signal(one, handler)
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
-def test_a_hang_up_stops_a_node_and_interrupts_a_command(interrupt: Any) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def test_a_signal_stops_a_node_and_interrupts_a_command(interrupt: Any, number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, interrupt)  # Ignored by background jobs of a script.
-    _hang_up_as_interrupt()
-    assert signal.SIGHUP in stop_signals()
+    take_signals()
+    assert number in stop_signals()
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(number)
 
 
 def test_a_hang_up_under_nohup_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _hang_up_as_interrupt()
+    take_signals()
     assert signal.SIGHUP not in stop_signals()
     signal.raise_signal(signal.SIGHUP)
 

@@ -1,6 +1,9 @@
 """A file that is read, changed and written back is of one owner: no other's part is lost."""
 
 import asyncio
+import fcntl
+import json
+import os
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 from bench.journal import RunUnderWayError, SessionJournal
 from campaign.state import StateTakenError, taken
 from quorumlog.consume.local_offsets import LocalOffsets
-from quorumlog.errors import ConflictError
+from quorumlog.errors import ConflictError, InvalidRequestError
 from quorumlog.records.queues import Queue
 from tests.patience import PATIENCE_S
 from tests.quorumlog.fake_cluster import connect, fake_cluster
@@ -35,11 +38,46 @@ def test_of_consumers_of_one_file_one_stores_and_the_others_are_told(
             with pytest.raises(ConflictError, match=f"{path}.*of its own"):
                 consumers[other].store({QUEUES[other]: offset})
     assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, path], "nothing is left of a store that failed"
     again = LocalOffsets(str(link))
     assert {again.get(queue) for queue in QUEUES} == {8, None, 1 if is_there and first else None}
     again.store({QUEUES[2]: 9})
     with pytest.raises(ConflictError):
         consumers[first].store({QUEUES[first]: 9})
+
+
+def test_what_a_crash_left_is_replaced_and_a_store_under_way_is_respected(tmp_path: Path) -> None:
+    path, new = tmp_path / "offsets", tmp_path / "offsets.tmp"
+    new.write_text("longer than the offsets" * 9)
+    offsets = LocalOffsets(str(path))
+    offsets.store({QUEUES[0]: 1})
+    assert LocalOffsets(str(path)).get(QUEUES[0]) == 1
+    assert not new.exists()
+    with new.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ConflictError, match="another consumer"):
+            offsets.store({QUEUES[0]: 2})
+    offsets.store({QUEUES[0]: 2})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"topic": None, "queue_id": 0, "group": "g", "offset": 1}],
+        [{"topic": "t", "queue_id": 1 << 31, "group": "g", "offset": 1}],
+        [{"topic": "t", "queue_id": 0, "group": "g", "offset": 1 << 63}],
+        {},
+        "",
+    ],
+)
+def test_what_holds_no_offsets_is_refused_by_name(tmp_path: Path, lines: object) -> None:
+    path = tmp_path / "offsets"
+    path.write_text(json.dumps({"offsets": lines}))
+    with pytest.raises(InvalidRequestError, match=f"{path} holds no offsets"):
+        LocalOffsets(str(path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequestError, match="no regular file"):
+        LocalOffsets(str(tmp_path / "pipe"))
 
 
 async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> None:

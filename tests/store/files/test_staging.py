@@ -40,6 +40,7 @@ def test_enospc_leaves_no_partial_file(
         create_file(FS, str(tmp_path), SIZE, SIZE, warm_up=warm_up)
     if isinstance(caught.value, StoreFullError):
         assert (caught.value.retryable, caught.value.needed_bytes) == (True, SIZE)
+        assert ("ulimit -f" in str(caught.value)) == failpoint.endswith("EDQUOT")
     assert names(tmp_path) == ["00000000000000000000"]
     with failpoints.armed(failpoint), pytest.raises(error):
         queue.roll()
