@@ -34,7 +34,6 @@ class Kind(StrEnum):
     PUT = "put"
     GET = "get"
     CAS = "cas"
-    ADMIN = "admin"
 
 
 class HistoryDurability(StrEnum):
@@ -215,14 +214,6 @@ def write(operations: Iterable[Operation], file: TextIO) -> None:
     """Write a history as JSON lines."""
     for operation in operations:
         file.write(to_json(operation) + "\n")
-
-
-def read(file: TextIO) -> Iterator[Operation]:
-    """Read a history; leave out an unfinished last line, as a killed client leaves it."""
-    for line in file:
-        if not line.endswith("\n"):
-            return
-        yield from_json(line)
 
 
 DRAIN_VALUES_MAX: Final = 10_000

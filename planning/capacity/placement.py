@@ -115,26 +115,3 @@ def next_host(
         ),
     )
     return best.name
-
-
-def violations(hosts: Sequence[FleetHost], placement: Placement) -> list[str]:
-    """Return sentences about what a placement breaks; empty if it keeps all rules."""
-    zones = {host.name: host.zone for host in hosts}
-    zone_count = len(set(zones.values()))
-    found = []
-    used: Counter[str] = Counter()
-    for group, chosen in sorted(placement.items()):
-        used.update(chosen)
-        if len(set(chosen)) != len(chosen):
-            found.append(f"group {group} has two copies on one host: {', '.join(chosen)}")
-        most = max(Counter(zones[name] for name in chosen).values())
-        if most > -(-len(chosen) // zone_count):
-            found.append(
-                f"group {group} has {most} of {len(chosen)} copies in one of {zone_count} zones"
-            )
-    found += [
-        f"host {host.name} has {used[host.name]} copies, and room for {host.node_count_max}"
-        for host in hosts
-        if used[host.name] > host.node_count_max
-    ]
-    return found

@@ -24,16 +24,13 @@ class FleetSample:
     down_count: int
     hot_ratio: float
     """Most leaders of a host over the mean of the hosts that may lead."""
-    is_hot: bool
     repair_bytes_per_s: float
 
     def row(self) -> dict[str, Any]:
         """Return the sample under stable keys."""
-        found = asdict(self)
-        del found["is_hot"]
         return {
             key: round(value, 4) if isinstance(value, float) else value
-            for key, value in found.items()
+            for key, value in asdict(self).items()
         }
 
 

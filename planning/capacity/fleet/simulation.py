@@ -15,7 +15,7 @@ from planning.capacity.fleet.report import FleetReport, FleetSample
 from planning.capacity.fleet.scenario import FaultKind, FleetFault, FleetScenario
 from planning.capacity.fleet.state import Copy, FleetGroup, FleetState
 from planning.capacity.fleet.traffic_flow import Rates, rates_of
-from planning.capacity.leaders import HOT_RATIO, balance, hot_ratio, loads_of, preferred_leaders
+from planning.capacity.leaders import balance, hot_ratio, loads_of, preferred_leaders
 from planning.capacity.placement import PlacementError, next_host, place, shared_groups
 
 SAMPLE_COUNT: Final = 120
@@ -282,6 +282,5 @@ class FleetSimulation:
             behind_count=sum(1 for _ in state.behind_copies()),
             down_count=len(state.hosts) - len(state.up_hosts()),
             hot_ratio=hot_ratio(loads) if loads else 1.0,
-            is_hot=bool(loads) and hot_ratio(loads) > HOT_RATIO,
             repair_bytes_per_s=sum(flow.bytes_per_s for flow in rates.flows),
         )
