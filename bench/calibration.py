@@ -22,8 +22,8 @@ from bench.cluster import ClusterLoad, make_topic
 from bench.engine import EngineScale, recovery_time
 from bench.own_cluster import OwnCluster, own_cluster
 from bench.report import directory_kind, machine
-from quorumlog.capacity.calibration import AppendPoint, Calibration
-from quorumlog.capacity.formats import FormatSizes
+from planning.capacity.calibration import AppendPoint, Calibration
+from planning.capacity.formats import FormatSizes
 
 if TYPE_CHECKING:
     from quorumlog.client import Client

@@ -2,10 +2,10 @@
 
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
-`bench`, `capacity`, `pipeline`, `rocketmq`), named in `COMMANDS` by an import string and imported
-when it is used: help and completion stay fast, and no server code is loaded before a command asks
-for it. `@group.command()` in that module adds a command, and `qlog.reference` writes docs/cli.md
-from the help.
+`bench`, `pipeline`, `rocketmq`) or in `planning.commands`, named in `COMMANDS` by an import string
+and imported when it is used: help and completion stay fast, and no server code is loaded before a
+command asks for it. `@group.command()` in that module adds a command, and `qlog.reference` writes
+docs/cli.md from the help.
 """
 
 import importlib
@@ -77,7 +77,7 @@ COMMANDS = {
         "Show the dead letters of a consumer group, and send them again.",
     ),
     "fleet": LazyCommand(
-        "qlog.capacity.fleet:fleet",
+        "planning.commands.fleet:fleet",
         "Simulate a fleet of hosts with many groups as hosts and zones fail: numbers only, no "
         "nodes.",
     ),
@@ -103,7 +103,7 @@ COMMANDS = {
         "qlog.pipeline.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
     ),
     "plan": LazyCommand(
-        "qlog.capacity.plan:plan",
+        "planning.commands.plan:plan",
         "Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a "
         "fault.",
     ),
@@ -143,8 +143,15 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        rows = [(name, self.lazy[name].summary) for name in sorted(self.lazy)]
+        """Write the list of commands without importing those that are lazy."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names))  # As much as click leaves for a line.
+        rows = [
+            (name, self.lazy[name].summary)
+            if name in self.lazy
+            else (name, self.commands[name].get_short_help_str(room))
+            for name in names
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

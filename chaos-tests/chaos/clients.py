@@ -13,9 +13,7 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.losses import MessagePlace
 from chaos.recorder import Recorder, now_ns
-from quorumlog.errors import QuorumlogError
-from quorumlog.records.options import Durability
-from raft.histories.history import (
+from checkers.history import (
     AppendCall,
     HistoryDurability,
     HistoryReceipt,
@@ -25,6 +23,8 @@ from raft.histories.history import (
     Seen,
     Value,
 )
+from quorumlog.errors import QuorumlogError
+from quorumlog.records.options import Durability
 
 IDEMPOTENT_QUEUES: Final = (0, 1)
 PLAIN_QUEUE: Final = 2

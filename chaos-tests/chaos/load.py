@@ -26,9 +26,9 @@ from chaos.clients import (
 )
 from chaos.errors import NotSoError
 from chaos.recorder import Recorder
+from checkers.history import Value
 from quorumlog.cluster.transport import Transport
 from quorumlog.errors import QuorumlogError
-from raft.histories.history import Value
 
 STOP_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_MS: Final = 4_000

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import quorumlog
-from quorumlog.admin.ha_types import HaLoss, HaStatus
-from raft.errors import Outcome
-from raft.histories.history import (
+from checkers.history import (
     NEVER_NS,
     AppendCall,
     Drain,
@@ -24,6 +22,8 @@ from raft.histories.history import (
     Records,
     Value,
 )
+from quorumlog.admin.ha_types import HaLoss, HaStatus
+from raft.errors import Outcome
 
 _ACKED: Final = Outcome.APPLIED
 _EPOCH_COUNT_OF_A_FAILOVER: Final = 2

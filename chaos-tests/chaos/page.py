@@ -11,8 +11,8 @@ from typing import Final
 from chaos.recorder import Event, Recorder
 from chaos.summary import CampaignSummary
 from chaos.trial import TrialResult
+from checkers.history import Kind
 from raft.errors import Outcome
-from raft.histories.history import Kind
 
 _WIDTH: Final = 1000
 _HEIGHT: Final = 90

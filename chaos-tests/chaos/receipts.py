@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from chaos.losses import MessagePlace
+from checkers.history import AppendCall, Kind, Operation, Value
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Kind, Operation, Value
 
 
 @dataclass(frozen=True, slots=True)

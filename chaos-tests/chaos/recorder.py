@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import quorumlog.errors
+from checkers import history
+from checkers.history import Drain, FaultNote, Kind, Operation, Request, Result
 from raft.errors import Outcome
-from raft.histories import history
-from raft.histories.history import Drain, FaultNote, Kind, Operation, Request, Result
 
 now_ns: Final = time.monotonic_ns
 

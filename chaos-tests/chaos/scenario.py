@@ -19,8 +19,8 @@ from chaos.profile import ClusterMode, Profile, ScenarioOptions
 from chaos.receipts import Moment, strays
 from chaos.recorder import Event, Recorder, now_ns
 from chaos.target import Target
+from checkers.history import FaultNote
 from deploy.local import NodeState
-from raft.histories.history import FaultNote
 
 _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0

@@ -25,10 +25,10 @@ from chaos.scenario import SHOWN_COUNT, Scenario, ScenarioContext
 from chaos.target import Target
 from chaos.usage import Usage
 from chaos.verdict import caught_up, drain, judge, leaders_of, same_digests
+from checkers.checker import check_values
+from checkers.history import Value
 from quorumlog.admin.ha_types import HaLoss
 from quorumlog.cluster.transport import Transport
-from raft.histories.checker import check_values
-from raft.histories.history import Value
 
 BEFORE_COUNT: Final = 200
 AFTER_COUNT: Final = 100

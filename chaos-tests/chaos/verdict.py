@@ -16,10 +16,10 @@ import quorumlog
 from chaos.body import value_of
 from chaos.clients import LOG_QUEUES, QUEUE_COUNT, REGISTER_QUEUE, queue_name
 from chaos.errors import NotSoError
+from checkers.checker import check_log
+from checkers.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
+from checkers.register import check_register_by_index, check_register_by_zones
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
-from raft.histories.checker import check_log
-from raft.histories.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
-from raft.histories.register import check_register_by_index, check_register_by_zones
 
 DRAIN_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.05

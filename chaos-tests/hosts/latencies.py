@@ -18,9 +18,9 @@ from chaos.errors import NotSoError
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, ScenarioContext
 
+from checkers.history import Kind, Operation
 from hosts.registry import on_hosts
 from raft.errors import Outcome
-from raft.histories.history import Kind, Operation
 
 COUNT_MIN: Final = 300
 """Steps that a 99th percentile is taken of: the three slowest of these are above it."""

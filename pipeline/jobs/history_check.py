@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from checkers import history
+from checkers.checker import Violation, check_log
+from checkers.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
+from checkers.linearizability import check_cas
+from checkers.register import check_register_by_index, check_register_by_zones
 from pipeline.errors import PipelineError
 from pipeline.progress import Show, show_nothing, tasks_shown
-from raft.histories import history
-from raft.histories.checker import Violation, check_log
-from raft.histories.history import AppendCall, Drain, FaultNote, HistoryReceipt, Kind, Operation
-from raft.histories.linearizability import check_cas
-from raft.histories.register import check_register_by_index, check_register_by_zones
 from store.config import MIB
 
 if TYPE_CHECKING:

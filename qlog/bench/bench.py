@@ -6,10 +6,11 @@ package `bench`.
 
 import os
 import tempfile
+from typing import Final
 
 import click
 
-from qlog.bench import calibrate as bench_calibrate
+from qlog import LazyCommand, LazyGroup
 from qlog.bench import cluster as bench_cluster
 from qlog.bench import compare as bench_compare
 from qlog.bench import delay as bench_delay
@@ -21,14 +22,20 @@ _COLUMNS = (
     "limit", "ratio", "limit_is", "detail",
 )  # fmt: skip
 
+PLANNING: Final = {
+    "calibrate": LazyCommand(
+        "planning.commands.calibrate:calibrate",
+        "Measure what qlog plan rests on, and write it to FILE: about two minutes.",
+    ),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=PLANNING)
 def bench() -> None:
     """Measure this machine, the engine and the cluster."""
 
 
 for _command in (
-    bench_calibrate.calibrate,
     bench_cluster.produce,
     bench_cluster.consume,
     bench_cluster.failover,

@@ -1,7 +1,7 @@
 """`qlog cluster rebalance`: spread the leaders of all broker groups over the hosts.
 
 Owns the options, what of a cluster's status counts as able to lead, and the printing. Which leaders
-move is chosen by `quorumlog.capacity.leaders`; the hand-over is the admin client's.
+move is chosen by `planning.capacity.leaders`; the hand-over is the admin client's.
 """
 
 import asyncio
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qlog.cluster.node_rows import is_down
-from qlog.command_decorators import Printout, cluster_command
-from quorumlog.capacity.leaders import (
+from planning.capacity.leaders import (
     LeaderMove,
     LedGroup,
     attainable_ratio,
@@ -21,6 +19,8 @@ from quorumlog.capacity.leaders import (
     hot_ratio,
     loads_of,
 )
+from qlog.cluster.node_rows import is_down
+from qlog.command_decorators import Printout, cluster_command
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:

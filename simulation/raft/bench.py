@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 import time
 
-from raft.errors import Outcome
-from raft.histories.checker import check_log
-from raft.histories.history import (
+from checkers.checker import check_log
+from checkers.history import (
     AppendCall,
     Drain,
     HistoryReceipt,
@@ -17,6 +16,7 @@ from raft.histories.history import (
     Records,
     Value,
 )
+from raft.errors import Outcome
 
 QUEUE = "log"
 _TAIL_EVERY = 5

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
-from raft.histories.history import Swapped
-from raft.histories.linearizability import INITIAL
+from checkers.history import Swapped
+from checkers.linearizability import INITIAL
 from raft.messages import Index, Term
 from raft.ready import EntryKind
 from simulation.raft.coverage import Coverage

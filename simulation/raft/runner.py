@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 
-from raft.histories.checker import Violation, check_log
-from raft.histories.history import Drain, Operation
-from raft.histories.linearizability import check_cas
-from raft.histories.register import check_register_by_index, check_register_by_zones
+from checkers.checker import Violation, check_log
+from checkers.history import Drain, Operation
+from checkers.linearizability import check_cas
+from checkers.register import check_register_by_index, check_register_by_zones
 from raft.messages import Index
 from simulation.raft.coverage import Coverage
 from simulation.raft.options import SimulatorOptions, draw

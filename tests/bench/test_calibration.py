@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from bench.calibration import CHECKED_KINDS, KINDS, compared
 from bench.limits import disk_bytes_per_second
+from planning.commands import calibration_file
 from qlog import main
-from qlog.capacity import calibration_file
 from tests.qlog.running import check_keys
 
 

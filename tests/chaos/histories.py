@@ -8,8 +8,7 @@ from random import Random
 
 from chaos.clients import LOG_QUEUES, REGISTER_QUEUE, queue_name
 
-from raft.errors import Outcome
-from raft.histories.history import (
+from checkers.history import (
     AppendCall,
     Drain,
     HistoryReceipt,
@@ -21,6 +20,7 @@ from raft.histories.history import (
     Result,
     Seen,
 )
+from raft.errors import Outcome
 
 REPLICAS = (1, 2, 3)
 REGISTER = queue_name(REGISTER_QUEUE)

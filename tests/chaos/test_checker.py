@@ -12,8 +12,8 @@ from chaos.clients import queue_name
 from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
+from checkers.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
 from tests.chaos.histories import REGISTER, clean
 
 History = tuple[list[Operation], list[Drain]]

@@ -34,9 +34,9 @@ from hosts.registry import ALWAYS, HOST_SCENARIOS
 from hosts.results import results_json, results_table
 from hosts.suite import HostRun, HostSuite
 
+from checkers.history import AppendCall, Kind, Operation
 from deploy.local_process import NodeProcess, started_at
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Kind, Operation
 from tests import missing
 from tests.patience import wait_for
 

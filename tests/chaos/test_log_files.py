@@ -12,8 +12,8 @@ from chaos.recorder import Recorder
 from chaos.scenarios import derived, resources
 from chaos.scenarios.membership import longest_pause_ms
 
+from checkers.history import AppendCall, HistoryReceipt, Kind
 from deploy.local import LocalCluster
-from raft.histories.history import AppendCall, HistoryReceipt, Kind
 from store.config import StoreConfig
 from store.derived.keys.index_file import file_size_bytes
 from store.durability.durable_mark import DurableMark, Mark

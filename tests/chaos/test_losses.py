@@ -10,10 +10,8 @@ from chaos.scenarios.failovers import misstated
 from chaos.target import Target
 from chaos.trial import Trial
 
-from quorumlog.admin.ha_types import HaLoss
-from raft.errors import Outcome
-from raft.histories.checker import check_values
-from raft.histories.history import (
+from checkers.checker import check_values
+from checkers.history import (
     AppendCall,
     Drain,
     HistoryReceipt,
@@ -24,6 +22,8 @@ from raft.histories.history import (
     Seen,
     Value,
 )
+from quorumlog.admin.ha_types import HaLoss
+from raft.errors import Outcome
 
 PLACES: dict[Value, MessagePlace] = {
     f"v{n}": MessagePlace(1 if n < 8 else 2, 100 * n, "q0", n) for n in range(12)

@@ -3,8 +3,8 @@
 from chaos.losses import MessagePlace
 from chaos.receipts import Moment, acked_count, strays
 
+from checkers.history import AppendCall, HistoryReceipt, Kind, Operation, Value
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, HistoryReceipt, Kind, Operation, Value
 
 MOMENT = Moment(at_ns=1_000, term=4, end_position=500)
 

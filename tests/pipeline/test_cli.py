@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import pipeline.session
+from checkers import history
 from pipeline.errors import PipelineError
 from qlog.pipeline.pipeline import JOBS
 from quorumlog.command_errors import ExitCode
-from raft.histories import history
+from tests.checkers.histories import clean_history
 from tests.pipeline.commands import Run
-from tests.raft.histories.histories import clean_history
 from tests.store.fsck_stores import flip, fsck_config, log_files, make_store
 
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from node.config.types import Address
+from planning.commands.quantities import parse_size
 from qlog import main
-from qlog.capacity.quantities import parse_size
 from qlog.times import parse_duration, parse_time
 from quorumlog.errors import InvalidRequestError
 from quorumlog.records.options import parse_position

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.options import _by_queue
-from qlog.capacity import calibration_file
+from planning.commands import calibration_file
 from qlog.messages.produce_input import parse_json_lines
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.foreign_json import DEPTH_MAX, read_json

@@ -302,7 +302,8 @@ def _references(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 MIRRORED_PACKAGES: Final = frozenset(
-    {"raft", "store", "node", "quorumlog", "qlog", "pipeline", "bench", "campaign"}
+    {"raft", "store", "node", "quorumlog", "planning", "qlog", "checkers", "pipeline", "bench"}
+    | {"campaign"}
 )
 
 

@@ -55,13 +55,12 @@ PRODUCT: Final[dict[str, str]] = {
     "commands": "qlog tests/qlog",
     "commands: import from RocketMQ": "qlog/rocketmq tests/qlog/rocketmq",
     "local clusters": "deploy/local tests/deploy/test_local",
-    "capacity planning": """quorumlog/capacity qlog/capacity planning bench/calibration.py
-        tests/quorumlog/capacity tests/qlog/capacity tests/planning""",
+    "capacity planning": "planning bench/calibration.py tests/planning",
     "data pipeline": "pipeline qlog/pipeline tests/pipeline",
 }
 TOOLS: Final[dict[str, str]] = {
     "set-up, jobs, generators": "deploy tests/deploy",
-    "checkers of histories": "raft/histories checkers tests/raft/histories tests/checkers",
+    "checkers of histories": "checkers tests/checkers",
     "simulation of whole nodes": "simulation tests/simulation",
     "simulation of Raft": "simulation/raft raft/simulator.py tests/simulation/raft",
     "simulation of master-slave": "simulation/ha tests/simulation/ha",

@@ -66,7 +66,7 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
         (importer, imported)
         for importer, names in imports.items()
         for imported in names
-        if ranks.get(_package(imported), 0) > ranks.get(_package(importer), len(ranks))
+        if _rank(imported, ranks, 0) > _rank(importer, ranks, len(ranks))
     }
     yield "imports of a higher folder", len(upward)
     yield "circles of modules", len(circles(imports))
@@ -146,8 +146,11 @@ def _ranks() -> dict[str, int]:
     }
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+def _rank(module: str, ranks: Mapping[str, int], default: int) -> int:
+    """Return the layer of a module: that of its package, or of its folder if that has one."""
+    package, _, rest = module.partition(".")
+    folder = f"{package}.{rest.partition('.')[0]}"
+    return ranks.get(folder, ranks.get(package, default))
 
 
 def _imports(sources: Iterable[Source]) -> dict[str, set[str]]:

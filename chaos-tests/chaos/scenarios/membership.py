@@ -13,9 +13,9 @@ from chaos.errors import NotSoError
 from chaos.profile import Profile
 from chaos.recorder import Recorder, now_ns
 from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from checkers.history import Kind
 from quorumlog.errors import QuorumlogError
 from raft.errors import Outcome
-from raft.histories.history import Kind
 
 _Arguments = ParamSpec("_Arguments")
 ELECTION_MS_MAX: Final = 1_000

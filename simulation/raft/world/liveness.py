@@ -10,8 +10,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from checkers.history import AppendCall, Drain
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Drain
 from raft.messages import NodeId, Standing
 from raft.quorum import quorum_size
 from raft.ready import EntryKind

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkers.history import AppendCall, Drain, Kind, Operation, acked
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Drain, Kind, Operation, acked
 from raft.messages import Index
 from simulation.raft.world.workload import QUEUE
 

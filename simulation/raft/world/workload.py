@@ -11,8 +11,7 @@ from enum import IntEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from raft.errors import Outcome
-from raft.histories.history import (
+from checkers.history import (
     AppendCall,
     CasCall,
     HistoryReceipt,
@@ -25,6 +24,7 @@ from raft.histories.history import (
     Seen,
     Swapped,
 )
+from raft.errors import Outcome
 from raft.messages import NO_NODE, Index, NodeId
 from raft.pump.effects import Resolution
 from simulation.raft.ledger import ANYTHING, CasBody

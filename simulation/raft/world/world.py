@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, TypeAlias
 
+from checkers.history import Operation
 from raft.errors import Outcome
-from raft.histories.history import Operation
 from raft.messages import NodeId
 from raft.pump.effects import Outgoing
 from raft.ready import InitialState, bootstrap_state, joining_state

@@ -9,18 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.history_check import (
-    HistoryPart,
-    check_queue,
-    history_check,
-    judge,
-    read_parts,
-    whole_drains,
-)
-from raft.errors import Outcome
-from raft.histories import history
-from raft.histories.history import (
+from checkers import history
+from checkers.history import (
     AppendCall,
     Drain,
     FaultNote,
@@ -32,7 +22,17 @@ from raft.histories.history import (
     Records,
     Seen,
 )
-from tests.raft.histories.histories import call, clean_history
+from pipeline.errors import PipelineError
+from pipeline.jobs.history_check import (
+    HistoryPart,
+    check_queue,
+    history_check,
+    judge,
+    read_parts,
+    whole_drains,
+)
+from raft.errors import Outcome
+from tests.checkers.histories import call, clean_history
 
 QUEUES = ("q0", "q1", "q2")
 REGISTER = "r"

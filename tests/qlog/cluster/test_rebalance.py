@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from deploy.local import LocalCluster
+from planning.capacity.leaders import balance
 from qlog.cluster.rebalance import SeenLeaders, appended_sizes
 from quorumlog.admin.types import ClusterStatus, GroupStatus, MemberStatus, NodeDown, NodeStatus
-from quorumlog.capacity.leaders import balance
 from quorumlog.command_errors import CliError
 from quorumlog.pb import admin_pb2
 from tests.qlog.running import Qlog

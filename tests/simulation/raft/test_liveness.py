@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from checkers.history import Kind
 from raft.errors import Outcome
-from raft.histories.history import Kind
 from simulation.raft.runner import run_seed
 from simulation.raft.world.world import World
 from tests.simulation.raft.worlds import calm_options

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from checkers.history import AppendCall, Kind
 from raft.errors import Outcome
-from raft.histories.history import AppendCall, Kind
 from raft.messages import Standing
 from simulation.mutants import switched_on
 from simulation.raft import shrink

@@ -1,0 +1,65 @@
+"""`qlog plan`: what a load needs.
+
+Owns the command and the printing; the figures are `planning.capacity`'s.
+"""
+
+from typing import Any
+
+import click
+
+from planning.commands import calibration_file
+from planning.commands.load_options import demand_of, load_options, usage_error
+from qlog.output import Format, cell, output_option, print_record, print_rows
+from quorumlog.command_errors import ExitCode
+
+_COLUMNS = ("part", "figure", "value", "formula")
+
+
+@click.command()
+@load_options
+@output_option
+def plan(calibration: str | None, output: Format, **load: Any) -> int:
+    """Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a fault.
+
+    Each figure stands beside its formula with the numbers put in. Sizes follow from the formats of
+    the files; rates and times from a calibration, which qlog bench calibrate writes. A group is the
+    nodes that hold the same log; a host runs several nodes. docs/planning.md explains the figures.
+
+    \b
+    Keys of -o json:
+      calibration, group_bottleneck, host_bottleneck, warnings, figures
+      figures: part, figure, value, unit, formula
+
+    \b
+    Examples:
+      qlog plan --rate 50000msg/s --size 1KiB --retention 7d
+      qlog plan --rate 200MB/s --size 4KiB --batch 50 --zones 3 --zone-failures 1
+      qlog plan --rate 50kmsg/s --size 1KiB --calibration here.json -o json | jq .warnings
+
+    Ends with 0, or with 1 when there are warnings.
+    """
+    from planning.capacity.demand import DemandError
+    from planning.capacity.plan import plan as make_plan
+    from planning.commands.formats import format_sizes
+
+    demand = demand_of(load)
+    known = calibration_file.load(calibration)
+    calibration_file.tell_origin(known)
+    try:
+        found = make_plan(demand, known, format_sizes())
+    except DemandError as error:
+        raise usage_error(error) from None
+    if output is Format.TABLE:
+        click.echo(f"calibration       {cell(known.source)}")
+        click.echo(f"group_bottleneck  {found.limits.bottleneck.name}")
+        click.echo(f"host_bottleneck   {found.layout.bottleneck}\n")
+        rows = [
+            {"part": one.part, "figure": one.name, "value": one.text, "formula": one.formula}
+            for one in found.figures
+        ]
+        print_rows(rows, output, columns=_COLUMNS)
+        for warning in found.warnings:
+            click.echo(f"warning: {warning}")
+    else:
+        print_record({"calibration": known.source, **found.row()}, output)
+    return ExitCode.FINDINGS if found.warnings else ExitCode.OK
