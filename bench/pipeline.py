@@ -51,7 +51,7 @@ def measure(
     count: int, rounds: int, say: Callable[[str], None], directory: str | None = None
 ) -> list[PipelineFigure]:
     """Fill a cluster of three nodes with `count` messages, and read them."""
-    with own_cluster(directory, node_count=3, flush="async") as cluster:
+    with own_cluster(directory, flush="async") as cluster:
         say(f"filling a topic with {count} messages")
         _fill(cluster.bootstrap, count)
         figures = [_without_spark(cluster.bootstrap, count, rounds)]

@@ -27,7 +27,6 @@ import psutil
 from bench import comparison_plot, comparison_table
 from bench.comparison import compare
 from bench.journal import OtherRunError, RunUnderWayError, SessionJournal
-from bench.peers.own_python import python_words
 from bench.peers.registry import ENTRIES, OWN
 from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
 from bench.report import directory_kind, machine
@@ -188,7 +187,8 @@ class _Run:
                 "directory": directory,
                 "scale": self._scale.row(),
             }
-            words = [*python_words("bench.session"), json.dumps(spec)]
+            # `-P`: a folder `bench` in the working directory is not the package.
+            words = [sys.executable, "-P", "-m", "bench.session", json.dumps(spec)]
             try:
                 return _run_child(words, seconds)
             finally:
