@@ -24,11 +24,11 @@ from bench.own_cluster import NODE_COUNT, OwnCluster, own_cluster
 from bench.report import directory_kind, machine
 from quorumlog.capacity.calibration import AppendPoint, Calibration
 from quorumlog.capacity.formats import FormatSizes
+from store.config import MIB
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
-MIB: Final = 1 << 20
 KINDS: Final = ((1, 1024), (1, 65_536), (10, 2048), (100, 100), (100, 1024), (16, 16_384))
 """Messages of a batch and size of a body: small and large of both, to tell the terms of a cost
 apart, and one between, since a single message has a shorter way than the first of several."""

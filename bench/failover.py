@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.cluster import Progress
@@ -238,14 +238,5 @@ def _row(done: list[LeaderKill]) -> dict[str, Any]:
         "without_leader": latency([kill.without_leader_ms for kill in done]),
         "healthy_again": latency([kill.healthy_again_ms for kill in done]),
         "histogram": histogram(acks),
-        "kills": [
-            {
-                "node_id": kill.node_id,
-                "term": kill.term,
-                "next_ack_ms": round(kill.next_ack_ms, 1),
-                "without_leader_ms": round(kill.without_leader_ms, 1),
-                "healthy_again_ms": round(kill.healthy_again_ms, 1),
-            }
-            for kill in done
-        ],
+        "kills": [{key: round(value, 1) for key, value in asdict(kill).items()} for kill in done],
     }

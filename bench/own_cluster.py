@@ -46,6 +46,11 @@ class OwnCluster:
         return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
 
 
+def parent_of_data(given: str | None = None) -> str:
+    """Return the given directory, else /dev/shm if it can be written, else the temporary one."""
+    return given or (TMPFS if os.access(TMPFS, os.W_OK) else tempfile.gettempdir())
+
+
 @contextmanager
 def own_cluster(
     directory: str | None,
@@ -53,14 +58,13 @@ def own_cluster(
     flush: Literal["sync", "async"],
     replication: Literal["raft", "sync_master", "async_master"] = "raft",
 ) -> Iterator[OwnCluster]:
-    """Run three nodes in a new directory, below the one given, /dev/shm or the temporary one.
+    """Run three nodes in a new directory below that of `parent_of_data`.
 
     Afterwards it is removed, unless the run failed and the place was given: logs may explain it.
     """
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
-    parent = directory or (TMPFS if os.access(TMPFS, os.W_OK) else None)
-    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
+    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent_of_data(directory))
     is_kept = directory is not None
     try:
         nodes = LocalCluster.create(

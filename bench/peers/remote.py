@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from bench.peers.peer import (
     ConsumeResult,
-    NotOfferedError,
     PeerFailedError,
     PeerLoad,
     ProduceResult,
@@ -42,8 +41,6 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     if not line:
         raise PeerFailedError(f"the driver ended while it was at {request['op']}")
     answer: dict[str, Any] = json.loads(line)
-    if "not_offered" in answer:
-        raise NotOfferedError(answer["not_offered"])
     if "error" in answer:
         # Errors of RocketMQ end with a link to more text, which does not help here.
         said = " ".join(answer["error"].split("See https://")[0].split())
