@@ -10,7 +10,7 @@ cluster.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from bench import cluster, failover, limits
-from bench.cluster import ClusterLoad, make_topic
+from bench.cluster import ClusterLoad, Progress, make_topic
 from bench.engine import EngineScale, recovery_time
-from bench.own_cluster import OwnCluster, own_cluster
+from bench.own_cluster import NODE_COUNT, OwnCluster, own_cluster
 from bench.report import directory_kind, machine
 from planning.capacity.calibration import AppendPoint, Calibration
 from planning.capacity.formats import FormatSizes
+from store.config import MIB
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
-MIB: Final = 1 << 20
-NODE_COUNT: Final = 3
 KINDS: Final = ((1, 1024), (1, 65_536), (10, 2048), (100, 100), (100, 1024), (16, 16_384))
 """Messages of a batch and size of a body: small and large of both, to tell the terms of a cost
 apart, and one between, since a single message has a shorter way than the first of several."""
@@ -45,8 +44,6 @@ _GROWTH_COUNT: Final = 20_000
 _POLL_S: Final = 0.01
 _DEADLINE_S: Final = 120.0
 _TIMEOUT_MS: Final = 30_000
-
-Progress = Callable[[str, float, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +86,14 @@ async def measure(
     import quorumlog
 
     kinds = KINDS + (CHECKED_KINDS if is_checked else ())
-    with own_cluster(directory, node_count=NODE_COUNT, flush="sync") as own:
+    with own_cluster(directory, flush="sync") as own:
         async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
             await make_topic(client, ClusterLoad())
             points = await append_points(client, own, kinds, scale, show)
             memory = max(_own_memory(pid) for pid in own.pids.values())
             read_cpu_s = await _read_cpu(client, own, scale, show)
             catch_up = await _catch_up(client, own, scale, show)
-            kills = await failover.measure(client, own, kills=scale.kills, seed=1, show=show)
+            kills = await failover.measure(client, own.nodes, kills=scale.kills, seed=1, show=show)
         place = {**machine(), "directory_kind": own.directory_kind, "node_count": NODE_COUNT}
         parent = os.path.dirname(own.directory)
     show("disk and recovery", 0, None)
@@ -237,12 +234,12 @@ async def check(
     import quorumlog
 
     rows = [row for point in checked for row in _compared_appends(calibration, point)]
-    with own_cluster(directory, node_count=NODE_COUNT, flush="sync") as own:
+    with own_cluster(directory, flush="sync") as own:
         async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
             await make_topic(client, ClusterLoad())
             rows.append(await _log_growth(client, formats, show))
             caught_up = await _catch_up(client, own, scale, show)
-            kills = await failover.measure(client, own, kills=scale.kills, seed=2, show=show)
+            kills = await failover.measure(client, own.nodes, kills=scale.kills, seed=2, show=show)
     rows.append(
         compared(
             "log that a follower takes over, B/s",

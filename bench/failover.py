@@ -10,12 +10,14 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from bench.cluster import Progress
 from bench.report import histogram, latency
+from deploy.local import LocalCluster
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import ClusterStatus
@@ -34,8 +36,6 @@ _HEALTH_POLL_S = 0.05
 _FAILOVER_DEADLINE_S = 60.0
 _HEALTH_DEADLINE_S = 60.0
 _PAUSE_BEFORE_KILL_S = (0.1, 0.6)
-
-Progress = Callable[[str, float, float | None], None]
 
 
 class NotBackError(Exception):
@@ -58,16 +58,6 @@ async def _deadline(what: str, seconds: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise NotBackError(what, seconds) from error
-
-
-class KillableNodes(Protocol):
-    """The operations on a cluster that this module needs."""
-
-    def kill(self, node_id: int) -> None:
-        """SIGKILL; returns at once or when the process is gone."""
-
-    def restart(self, node_id: int) -> None:
-        """Start a killed node again; need not wait until it serves."""
 
 
 @dataclass(slots=True)
@@ -130,7 +120,7 @@ class Senders:
 
 
 async def measure(
-    client: "Client", nodes: KillableNodes, *, kills: int, seed: int, show: Progress
+    client: "Client", nodes: LocalCluster, *, kills: int, seed: int, show: Progress
 ) -> dict[str, Any]:
     """Kill the leader `kills` times, then read everything back; one row of results."""
     await client.admin.create_topic(TOPIC, queue_count=_QUEUE_COUNT)
@@ -152,7 +142,7 @@ async def measure(
     return {**_row(done), **audit}
 
 
-async def _kill_once(client: "Client", nodes: KillableNodes, senders: Senders) -> LeaderKill:
+async def _kill_once(client: "Client", nodes: LocalCluster, senders: Senders) -> LeaderKill:
     status = await _wait_healthy(client)
     leader_id, term = status.leader_id, status.term
     survivors = [node.node_id for node in status.nodes if node.node_id != leader_id]
@@ -164,7 +154,7 @@ async def _kill_once(client: "Client", nodes: KillableNodes, senders: Senders) -
         next_ack_ms = (await acked - began) * 1e3
         without_leader_ms = (await leaderless - began) * 1e3
     restarted = time.perf_counter()
-    await asyncio.to_thread(nodes.restart, leader_id)
+    await asyncio.to_thread(nodes.start, leader_id)
     await _wait_healthy(client)
     return LeaderKill(
         node_id=leader_id,
@@ -247,15 +237,6 @@ def _row(done: list[LeaderKill]) -> dict[str, Any]:
         "next_ack": latency(acks),
         "without_leader": latency([kill.without_leader_ms for kill in done]),
         "healthy_again": latency([kill.healthy_again_ms for kill in done]),
-        "histogram": histogram(acks, width_ms_min=100),
-        "kills": [
-            {
-                "node_id": kill.node_id,
-                "term": kill.term,
-                "next_ack_ms": round(kill.next_ack_ms, 1),
-                "without_leader_ms": round(kill.without_leader_ms, 1),
-                "healthy_again_ms": round(kill.healthy_again_ms, 1),
-            }
-            for kill in done
-        ],
+        "histogram": histogram(acks),
+        "kills": [{key: round(value, 1) for key, value in asdict(kill).items()} for kill in done],
     }

@@ -7,7 +7,6 @@ out first, so a load right behind the touch finds them. On other machines it cha
 """
 
 import mmap
-import sys
 
 import psutil
 
@@ -16,11 +15,7 @@ _FREE_SHARE_MAX = 0.5  # More could drive files out of the page cache.
 
 
 def touch_free_memory(size_bytes: int) -> None:
-    """Touch `size_bytes` of free memory, at most half of what is free, and give it back.
-
-    Does nothing on other systems than Linux."""
-    if sys.platform != "linux":
-        return
+    """Touch `size_bytes` of free memory, at most half of what is free, and give it back."""
     rest = min(size_bytes, int(psutil.virtual_memory().free * _FREE_SHARE_MAX))
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     chunks: list[mmap.mmap] = []

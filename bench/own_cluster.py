@@ -13,9 +13,9 @@ from typing import Literal
 
 from bench.report import directory_kind
 from deploy.local import LocalCluster
-from deploy.local_nodes import Relay
 
 TMPFS = "/dev/shm"
+NODE_COUNT = 3
 # A node makes the next two files ahead and fills them with zeros. With larger files three nodes
 # would do so for most of a run: 1.5 GiB before the first message needs any of it.
 FILE_SIZE_BYTES = 64 << 20
@@ -45,36 +45,30 @@ class OwnCluster:
         states = self.nodes.status()
         return {f"node {state.node_id}": state.pid for state in states if state.pid is not None}
 
-    def kill(self, node_id: int) -> None:
-        """End a node by SIGKILL."""
-        self.nodes.kill(node_id)
 
-    def restart(self, node_id: int) -> None:
-        """Start a killed node again."""
-        self.nodes.start(node_id)
+def parent_of_data(given: str | None = None) -> str:
+    """Return the given directory, else /dev/shm if it can be written, else the temporary one."""
+    return given or (TMPFS if os.access(TMPFS, os.W_OK) else tempfile.gettempdir())
 
 
 @contextmanager
 def own_cluster(
     directory: str | None,
     *,
-    node_count: int,
     flush: Literal["sync", "async"],
     replication: Literal["raft", "sync_master", "async_master"] = "raft",
-    relay: Relay | None = None,
 ) -> Iterator[OwnCluster]:
-    """Run nodes in a new directory: below the one given, else on /dev/shm, else the temporary one.
+    """Run three nodes in a new directory below that of `parent_of_data`.
 
     Afterwards it is removed, unless the run failed and the place was given: logs may explain it.
     """
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
-    parent = directory or (TMPFS if os.access(TMPFS, os.W_OK) else None)
-    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent)
+    root = tempfile.mkdtemp(prefix="qlog-bench-", dir=parent_of_data(directory))
     is_kept = directory is not None
     try:
         nodes = LocalCluster.create(
-            root, node_count, flush=flush, replication=replication, settings=_SETTINGS, relay=relay
+            root, NODE_COUNT, flush=flush, replication=replication, settings=_SETTINGS
         )
         with nodes:
             yield OwnCluster(root, nodes)

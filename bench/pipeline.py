@@ -7,8 +7,8 @@ machine, so the figure is that of a whole machine with its cores, not of a node.
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -32,42 +32,66 @@ BODY_SIZE_BYTES: Final = 1024
 QUEUE_COUNT: Final = 4
 ROWS_PER_BATCH: Final = 1_900  # As many as a pull brings.
 TARGET: Final = 150_000
+_TABLE: Final = "{:38} {:>12} {:>12} {:>7} {:>9}"
 SHAPES: Final = {"all columns": "", "body only": "body", "offsets only": "queue_id,queue_offset"}
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineFigure:
-    """Rows a second: of the source, and of the source that costs nothing."""
-
-    what: str
-    rows_per_s: int
-    spread: float
-    """Largest minus smallest of the rounds, as a share of the median."""
-    ceiling_rows_per_s: int | None = None
-    target: int | None = None
+def title(name: str) -> None:
+    """Print the head of a table."""
+    print(_TABLE.format(name, "ours", "ceiling", "spread", "target"))
 
 
-def measure(
-    count: int, rounds: int, say: Callable[[str], None], directory: str | None = None
-) -> list[PipelineFigure]:
-    """Fill a cluster of three nodes with `count` messages, and read them."""
-    with own_cluster(directory, node_count=3, flush="async") as cluster:
-        say(f"filling a topic with {count} messages")
+def line(
+    what: str, values: Sequence[float], ceiling: Sequence[float] = (), target: int | None = None
+) -> None:
+    """Print one figure: medians of the rounds, and the spread of ours as a share of its median."""
+    middle = statistics.median(values)
+    spread = f"{(max(values) - min(values)) / middle:.2f}" if len(values) > 1 else ""
+    limit = f"{statistics.median(ceiling):,.0f}" if ceiling else ""
+    print(_TABLE.format(what, f"{middle:,.0f}", limit, spread, target or ""), flush=True)
+
+
+@contextmanager
+def spark_with_sources() -> Iterator[SparkSession]:
+    """Run Spark on two cores with our sources and the constant one."""
+    with spark_session("bench", "local[2]") as spark:
+        pipeline.register(spark)
+        spark.dataSource.register(ConstantSource)
+        yield spark
+
+
+def read_rates(table: DataFrame, count: int, rounds: int) -> list[float]:
+    """Read all rows in each of the rounds. Return rows a second, without the first round, which
+    starts workers."""
+    rates: list[float] = []
+    for _ in range(rounds + 1):
+        began_s = time.perf_counter()
+        table.write.format("noop").mode("overwrite").save()
+        rates.append(count / (time.perf_counter() - began_s))
+    return rates[1:]
+
+
+def constant(spark: SparkSession, columns: str, count: int) -> DataFrame:
+    """Return `count` rows of these columns that cost nothing."""
+    return spark.read.format("constant").options(columns=columns, count=str(count)).load()
+
+
+def measure(count: int, rounds: int, directory: str | None) -> None:
+    """Fill a cluster of three nodes with `count` messages, read them, and print the figures."""
+    with own_cluster(directory, flush="async") as cluster:
         _fill(cluster.bootstrap, count)
-        figures = [_without_spark(cluster.bootstrap, count, rounds)]
-        with spark_session("bench", "local[2]") as spark:
-            pipeline.register(spark)
-            spark.dataSource.register(ConstantSource)
+        _without_spark(cluster.bootstrap, count, rounds)
+        with spark_with_sources() as spark:
             for what, columns in SHAPES.items():
-                say(f"reading: {what}")
-                given = {"servers": cluster.bootstrap, "topic": "bench", "columns": columns}
-                ours = _rates(spark, "quorumlog", given, count, rounds)
-                given = {"count": str(count), "columns": columns}
-                ceiling = _rates(spark, "constant", given, count, rounds)
-                figures.append(
-                    _figure(what, ours, ceiling, TARGET if what == "all columns" else None)
+                ours = spark.read.format("quorumlog").options(
+                    servers=cluster.bootstrap, topic="bench", columns=columns
                 )
-    return figures
+                line(
+                    what,
+                    read_rates(ours.load(), count, rounds),
+                    read_rates(constant(spark, columns, count), count, rounds),
+                    TARGET if what == "all columns" else None,
+                )
 
 
 def _fill(servers: str, count: int) -> None:
@@ -79,7 +103,7 @@ def _fill(servers: str, count: int) -> None:
                 producer.enqueue("bench", body)
 
 
-def _without_spark(servers: str, count: int, rounds: int) -> PipelineFigure:
+def _without_spark(servers: str, count: int, rounds: int) -> None:
     """Read and decode in one process: the work of a task without Spark around it."""
     options = SourceOptions(ClusterAddress(servers), ("bench",))
     with Connection(options.cluster) as connection:
@@ -91,32 +115,7 @@ def _without_spark(servers: str, count: int, rounds: int) -> PipelineFigure:
         rows = sum(batch.num_rows for part in parts for batch in read_range(options, part))
         rates.append(count / (time.perf_counter() - began_s))
         assert rows == count, f"{rows} rows of {count}"
-    return _figure("without Spark, one process", rates)
-
-
-def _rates(
-    spark: SparkSession, name: str, options: dict[str, str], count: int, rounds: int
-) -> list[float]:
-    rows: DataFrame = spark.read.format(name).options(**options).load()
-    rates: list[float] = []
-    for _ in range(rounds + 1):
-        began_s = time.perf_counter()
-        rows.write.format("noop").mode("overwrite").save()
-        rates.append(count / (time.perf_counter() - began_s))
-    return rates[1:]  # The first one starts workers.
-
-
-def _figure(
-    what: str, rates: Sequence[float], ceiling: Sequence[float] = (), target: int | None = None
-) -> PipelineFigure:
-    middle = statistics.median(rates)
-    return PipelineFigure(
-        what,
-        round(middle),
-        round((max(rates) - min(rates)) / middle, 2),
-        round(statistics.median(ceiling)) if ceiling else None,
-        target,
-    )
+    line("without Spark, one process", rates)
 
 
 class ConstantSource(DataSource):
@@ -166,13 +165,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each figure (default 3)")
     parser.add_argument("--dir", help="where the cluster is (default: /dev/shm if there is one)")
     given = parser.parse_args()
-    figures = measure(given.count, given.rounds, print, given.dir)
-    print(f"{'':28} {'rows/s':>10} {'ceiling':>10} {'spread':>7} {'target':>8}")
-    for figure in figures:
-        ceiling, target = figure.ceiling_rows_per_s or "", figure.target or ""
-        print(
-            f"{figure.what:28} {figure.rows_per_s:>10} {ceiling:>10} {figure.spread:>7} {target:>8}"
-        )
+    title("rows/s")
+    measure(given.count, given.rounds, given.dir)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ beside a plain loop that reads the same bytes and computes one CRC-32C over them
 """
 
 import argparse
-import os
 import shutil
 import tempfile
 import time
@@ -13,15 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pipeline
 from bench.engine import bench_config, one_batch
-from bench.pipeline import SHAPES, ConstantSource
+from bench.own_cluster import parent_of_data
+from bench.pipeline import SHAPES, constant, line, read_rates, spark_with_sources, title
 from pipeline.jobs.audit import audit
 from pipeline.schema import parse_columns
 from pipeline.segments import read_piece
 from pipeline.segments_check import check_range
 from pipeline.segments_log import SealedLog, open_sealed
-from pipeline.session import spark_session
 from store.config import MIB
 from store.files.checksum import crc32c
 from store.store import Store
@@ -31,7 +29,6 @@ QUEUE_COUNT: Final = 4
 ROWS_TARGET: Final = 300_000
 AUDIT_TARGET_MB: Final = 300
 _PIECE_SIZE_BYTES: Final = 64 * MIB
-_TABLE: Final = "{:44} {:>12} {:>12} {:>10}"
 
 
 def fill(root: str, count: int) -> SealedLog:
@@ -54,7 +51,7 @@ def on_one_core(log: SealedLog, count: int) -> None:
             rows = sum(b.num_rows for lo, hi in pieces for b in read_piece(log, lo, hi, columns))
             assert rows == count, f"{rows} rows of {count}"
 
-        line(f"segments, {what}, one core, rows/s", count / _core_seconds(read))
+        line(f"segments, {what}, one core, rows/s", [count / _core_seconds(read)])
     size_bytes = log.end_position - log.begin_position
 
     def check() -> None:
@@ -63,7 +60,7 @@ def on_one_core(log: SealedLog, count: int) -> None:
             assert not report.findings, report.findings
 
     ceiling = size_bytes / _core_seconds(lambda: _read_all(log)) / 1e6
-    line("audit, one core, MB/s", size_bytes / _core_seconds(check) / 1e6, ceiling)
+    line("audit, one core, MB/s", [size_bytes / _core_seconds(check) / 1e6], [ceiling])
 
 
 def _read_all(log: SealedLog) -> None:
@@ -83,35 +80,22 @@ def _core_seconds(work: Callable[[], None]) -> float:
 
 
 def on_spark(log: SealedLog, count: int, rounds: int) -> None:
-    """Measure the same on two cores; report the best round, since other load only adds time."""
-    with spark_session("bench", "local[2]") as spark:
-        pipeline.register(spark)
-        spark.dataSource.register(ConstantSource)
+    """Measure the same on two cores; print the best round, since other load only adds time."""
+    with spark_with_sources() as spark:
         for what, columns in SHAPES.items():
-            ours = spark.read.format("quorumlog-segments").option("columns", columns)
-            constant = spark.read.format("constant").options(columns=columns, count=str(count))
-            rates = []
-            for table in (ours.load(log.root), constant.load()):
-                seconds = []
-                for _ in range(rounds + 1):  # The first one starts workers.
-                    began = time.perf_counter()
-                    table.write.format("noop").mode("overwrite").save()
-                    seconds.append(time.perf_counter() - began)
-                rates.append(count / min(seconds))
+            ours = spark.read.format("quorumlog-segments").option("columns", columns).load(log.root)
+            best = max(read_rates(ours, count, rounds))
+            ceiling = max(read_rates(constant(spark, columns, count), count, rounds))
             target = ROWS_TARGET if what == "all columns" else None
-            line(f"segments, {what}, local[2], rows/s", rates[0], rates[1], target)
+            line(f"segments, {what}, local[2], rows/s", [best], [ceiling], target)
         seconds = []
         for _ in range(rounds + 1):
             began = time.perf_counter()
             found = audit(spark, [log.root, log.root])
             seconds.append(time.perf_counter() - began)
             assert found.is_clean, found.findings
-        line("audit, local[2], MB/s", found.size_bytes / min(seconds) / 1e6, 0, AUDIT_TARGET_MB)
-
-
-def line(what: str, value: float, ceiling: float = 0, target: int | None = None) -> None:
-    """Print one figure."""
-    print(_TABLE.format(what, f"{value:,.0f}", f"{ceiling:,.0f}" if ceiling else "", target or ""))
+        rate = found.size_bytes / min(seconds) / 1e6
+        line("audit, local[2], MB/s", [rate], target=AUDIT_TARGET_MB)
 
 
 def main() -> None:
@@ -122,12 +106,11 @@ def main() -> None:
     parser.add_argument("--no-spark", action="store_true", help="only what one core does")
     parser.add_argument("--dir", help="where the store is (default: /dev/shm if there is one)")
     given = parser.parse_args()
-    where = given.dir or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    root = tempfile.mkdtemp(prefix="segments-", dir=where)
+    root = tempfile.mkdtemp(prefix="segments-", dir=parent_of_data(given.dir))
     try:
         count = given.count // BATCH_COUNT * BATCH_COUNT
         log = fill(root, count)
-        print(_TABLE.format("", "ours", "ceiling", "target"))
+        title("")
         on_one_core(log, count)
         if not given.no_spark:
             on_spark(log, count, given.rounds)

@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from bench.peers.registry import OWN
-
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
+from store.config import GIB, MIB
 
 Scenario = Literal["limits", "rates", "growth", "topics"]
 SCENARIOS: Final[tuple[Scenario, ...]] = ("rates", "topics", "growth")

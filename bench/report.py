@@ -15,6 +15,7 @@ from bench import limits
 from store.files.mounts import is_in_memory
 
 _HISTOGRAM_BARS = 12
+_HISTOGRAM_STEP_MS_MIN = 100
 _LIMIT_COPY_CHUNK_SIZE_BYTES = 100 * 1024
 _LIMIT_COPY_SIZE_BYTES = 64 << 20
 _LIMIT_SYNC_COUNT = 200
@@ -45,8 +46,9 @@ def latency(values_ms: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def histogram(values_ms: Sequence[float], *, width_ms_min: int = 1) -> list[dict[str, Any]]:
-    """Return counts in at most a dozen equal, round steps: [{lo_ms, hi_ms, count}, ...]."""
+def histogram(values_ms: Sequence[float]) -> list[dict[str, Any]]:
+    """Return counts in at most a dozen equal, round steps of 100 ms or more: [{lo_ms, hi_ms,
+    count}, ...]."""
     if not values_ms:
         return []
     lo, hi = min(values_ms), max(values_ms)
@@ -54,7 +56,7 @@ def histogram(values_ms: Sequence[float], *, width_ms_min: int = 1) -> list[dict
         step * 10**power
         for power in range(10)
         for step in (1, 2, 5)
-        if step * 10**power >= max(width_ms_min, (hi - lo) / (_HISTOGRAM_BARS - 1))
+        if step * 10**power >= max(_HISTOGRAM_STEP_MS_MIN, (hi - lo) / (_HISTOGRAM_BARS - 1))
     )
     first, last = int(lo // width), int(hi // width)
     counts = [0] * (last - first + 1)

@@ -29,8 +29,8 @@ from bench.peers.peer import (
 from bench.peers.registry import ENTRIES
 from bench.plan import KEYS
 from bench.report import latency, machine_limits
+from store.config import GIB
 
-_GIB: Final = 1 << 30
 _SIZES: Final = {"1 KiB": 1024, "100 B": 100, "64 KiB": 65_536}
 _BATCH_COUNTS: Final = {"1 KiB": 100, "100 B": 100, "64 KiB": 16}
 _IN_FLIGHT: Final = 64
@@ -39,7 +39,7 @@ _FAILOVER_LEAD_S: Final = 1.0
 _FILL_BATCH_COUNT: Final = 100
 _BODY_SIZE_BYTES: Final = 1024
 _MEMORY_SHARE_MAX: Final = 0.6
-_TOUCHED_BYTES_PER_S: Final = _GIB
+_TOUCHED_BYTES_PER_S: Final = GIB
 """More than the nodes of any peer write in a second, together."""
 _CHECKPOINTED_S: Final = 15.0
 """Pause before a kill: time for a checkpoint of all that was written."""
@@ -57,7 +57,7 @@ def say(row: str, unit: str, value: float | None, **more: Any) -> None:
 def _check_memory(needed_bytes: float, what: str) -> None:
     """Raise NotOfferedError when that is most of the free memory of this machine."""
     if needed_bytes > psutil.virtual_memory().available * _MEMORY_SHARE_MAX:
-        needed = f"{needed_bytes / _GIB:.0f} GiB of memory"
+        needed = f"{needed_bytes / GIB:.0f} GiB of memory"
         raise NotOfferedError(f"three nodes would need {needed} {what}")
 
 
@@ -210,7 +210,7 @@ class Session:
         await self._warm_up()
         kept_count = 0
         for size_bytes in self._scale["log_sizes_bytes"]:
-            name = f"log of {size_bytes / _GIB:g} GiB"
+            name = f"log of {size_bytes / GIB:g} GiB"
             try:
                 self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
                 wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
@@ -243,7 +243,7 @@ class Session:
         kept_count, keys = 0, next(name for name, step in KEYS.items() if step == key_step)
         sizes = self._scale["log_sizes_bytes"]
         for size_bytes in (s for s in sizes if s >= self._scale["restart_size_bytes"]):
-            row = f"log of {size_bytes / _GIB:g} GiB, {keys} keys, SIGKILL of"
+            row = f"log of {size_bytes / GIB:g} GiB, {keys} keys, SIGKILL of"
             try:
                 self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
                 wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
@@ -267,7 +267,7 @@ class Session:
         on_disk = (size_bytes - kept_size_bytes) * _DISK_COPIES
         free = shutil.disk_usage(self._directory).free
         if on_disk > free:
-            needs, has = on_disk / _GIB, free / _GIB
+            needs, has = on_disk / GIB, free / GIB
             raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")
 
     async def _fill(self, count: int, key_step: int = 0) -> None:

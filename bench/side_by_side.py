@@ -27,13 +27,12 @@ import psutil
 from bench import comparison_plot, comparison_table
 from bench.comparison import compare
 from bench.journal import OtherRunError, RunUnderWayError, SessionJournal
-from bench.peers.own_python import python_words
+from bench.own_cluster import TMPFS
 from bench.peers.registry import ENTRIES, OWN
 from bench.plan import FULL, QUICK, SCENARIOS, PlannedSession, PlanScale, sessions
 from bench.report import directory_kind, machine
 from quorumlog.command_signals import take_signals
 
-_TMPFS: Final = "/dev/shm"
 _ROOT: Final = Path(__file__).parents[1]
 _REASON_SIZE_MAX: Final = 300
 _MORE_ERRORS: Final = re.compile(r"\.\.\.|and \d+ more exceptions?")
@@ -105,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _places(disk: str, only: str | None) -> dict[str, str]:
-    found = {"tmpfs": _TMPFS} if os.access(_TMPFS, os.W_OK) else {}
+    found = {"tmpfs": TMPFS} if os.access(TMPFS, os.W_OK) else {}
     found["disk"] = disk
     return {name: path for name, path in found.items() if only in (None, name)}
 
@@ -190,7 +189,8 @@ class _Run:
                 "directory": directory,
                 "scale": self._scale.row(),
             }
-            words = [*python_words("bench.session"), json.dumps(spec)]
+            # `-P`: a folder `bench` in the working directory is not the package.
+            words = [sys.executable, "-P", "-m", "bench.session", json.dumps(spec)]
             try:
                 return _run_child(words, seconds)
             finally:

@@ -9,12 +9,12 @@ from typing import Any
 from bench.calls.measurement import (
     BATCH_COUNT,
     BODY_SIZE_BYTES,
-    TRANSPORTS,
     CallsError,
     MeasuredCalls,
     ProcessCalls,
     measure,
 )
+from quorumlog.cluster.transport import TRANSPORTS
 
 _EXIT_FAILED = 3
 

@@ -6,7 +6,6 @@ know what a call is, nor which counts are too many.
 """
 
 import asyncio
-import inspect
 import json
 import os
 import shutil
@@ -22,16 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from bench.calls.counted_node import BEGIN, END, SETTINGS, SOCKET_VARIABLE, TICK_MS
 from bench.calls.counter import CallCounter, CallCounts
-from bench.own_cluster import TMPFS
+from bench.own_cluster import parent_of_data
 from bench.report import directory_kind
 from deploy.local import LocalCluster
+from quorumlog.cluster.transport import Transport
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
 BODY_SIZE_BYTES: Final = 1024
 BATCH_COUNT: Final = 100
-TRANSPORTS: Final = ("auto", "grpc", "framed")
 _TOPIC: Final = "calls"
 _QUEUE_COUNT: Final = 4
 _WARM_UP_COUNT: Final = 100
@@ -121,7 +120,7 @@ class ProcessCalls:
 class MeasuredCalls:
     """The calls of each process, with one message in flight and with batches."""
 
-    transport: str
+    transport: Transport
     directory_kind: str
     single: Sequence[ProcessCalls]
     """Of an append of one message."""
@@ -202,30 +201,16 @@ class CountedCluster:
         return found
 
 
-def connect(bootstrap: str, transport: str) -> "Client":
-    """Return a client that takes this transport.
-
-    Raises CallsError for one that the client does not have."""
-    import quorumlog
-
-    if "transport" in inspect.signature(quorumlog.connect).parameters:
-        chosen: dict[str, Any] = {"transport": transport}
-    elif transport == "framed":
-        raise CallsError("quorumlog.connect takes no transport yet; leave --transport out")
-    else:
-        chosen = {}
-    return quorumlog.connect(bootstrap, **chosen)
-
-
-async def measure(directory: str | None, transport: str = "auto") -> MeasuredCalls:
+async def measure(directory: str | None, transport: Transport) -> MeasuredCalls:
     """Start nodes in a new directory below the given one (default: memory), and count.
 
     Raises CallsError if another node came to lead or one ended."""
-    parent = directory or (TMPFS if os.access(TMPFS, os.W_OK) else tempfile.gettempdir())
-    root = Path(tempfile.mkdtemp(prefix="qlog-calls-", dir=parent))
+    import quorumlog
+
+    root = Path(tempfile.mkdtemp(prefix="qlog-calls-", dir=parent_of_data(directory)))
     try:
         with CountedCluster(root / "cluster") as cluster:
-            async with connect(cluster.nodes.bootstrap, transport) as client:
+            async with quorumlog.connect(cluster.nodes.bootstrap, transport=transport) as client:
                 single, batch = await _both(cluster, client)
             cluster.check()
         return MeasuredCalls(transport, directory_kind(str(root)), single, batch)

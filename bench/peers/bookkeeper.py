@@ -30,7 +30,6 @@ _ACK_COUNT: Final = 2
 _METADATA: Final = "zookeeper"
 _DRIVER: Final = "driver"
 _OPEN_TIMEOUT_S: Final = 600.0
-_MARGIN_S: Final = 120.0
 # The heap of the start script, 2 GiB, would be most of this machine's memory three times.
 _JAVA_OPTIONS: Final = (
     "-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=2g", "-XX:+UseG1GC",
@@ -124,12 +123,11 @@ class BookKeeperPeer:
 
     async def produce(self, load: PeerLoad) -> ProduceResult:
         """Run the load in the driver; the bodies of a batch are entries in a row."""
-        timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
-        return await remote.produce(self._control_port, load, timeout_s=timeout_s)
+        return await remote.produce(self._control_port, load)
 
     async def consume(self) -> ConsumeResult:
         """Read the entries of the first topic's ledgers in the driver."""
-        return await remote.consume(self._control_port, timeout_s=_MARGIN_S)
+        return await remote.consume(self._control_port)
 
     async def kill_leader(self) -> float:
         """Raise NotOfferedError: no node takes the appends, the client itself sends them to all."""

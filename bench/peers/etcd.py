@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc.aio
 
 from bench.peers.etcd_messages import message_classes
-from bench.peers.installed import installed_directory, why_no_program
+from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -26,6 +26,7 @@ from bench.peers.peer import (
     ProduceResult,
 )
 from bench.peers.processes import START_DEADLINE_S, Processes
+from deploy.cache import place
 from deploy.local_process import free_ports
 
 PUTS_PER_TXN_MAX: Final = 128  # etcd refuses more (--max-txn-ops).
@@ -88,7 +89,7 @@ class EtcdPeer:
         """Start the nodes; a topic is a prefix of keys, and needs no preparation."""
         if (why := why_missing()) is not None:
             raise PeerMissingError(why)
-        binary = str(installed_directory("etcd") / _BINARY)
+        binary = str(place("etcd") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         clients, peers = ports[:_NODE_COUNT], ports[_NODE_COUNT:]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))

@@ -29,24 +29,21 @@ def installed_version(peer: str) -> str:
     return found[1]
 
 
-def installed_directory(peer: str) -> Path:
-    """Return where that version is, if it is installed."""
-    return place(peer)
-
-
 def why_no_program(peer: str, program: str) -> str | None:
     """Return the reason why a program built for a peer is missing; None if it is there."""
-    directory = installed_directory(peer)
-    if (directory / program).is_file():
+    if (place(peer) / program).is_file():
         return None
-    return f"no {peer} {installed_version(peer)} in the cache; run bench/peers/install {peer}"
+    return _not_in_the_cache(peer)
 
 
 def why_no_jars(peer: str, *parts: str) -> str | None:
     """Return the reason why Java or folders of a peer are missing; None if all are there."""
     if shutil.which("java") is None:
         return "no java in PATH; install a JDK and run bench/peers/install"
-    directory = installed_directory(peer)
-    if all((directory / part).is_dir() for part in parts):
+    if all((place(peer) / part).is_dir() for part in parts):
         return None
+    return _not_in_the_cache(peer)
+
+
+def _not_in_the_cache(peer: str) -> str:
     return f"no {peer} {installed_version(peer)} in the cache; run bench/peers/install {peer}"

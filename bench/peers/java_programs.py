@@ -6,8 +6,8 @@ Owns the command and the form of a file of properties; must not know any program
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from bench.peers.installed import installed_directory
 from bench.peers.peer import PeerFailedError
+from deploy.cache import place
 
 _WORDS_SIZE_MAX = 300
 
@@ -16,7 +16,7 @@ def java_words(
     peer: str, home: str, options: Sequence[str], main: str, arguments: Sequence[str]
 ) -> list[str]:
     """Return the command that runs a class of a peer; all that it leaves lies below `home`."""
-    installed = installed_directory(peer)
+    installed = place(peer)
     path = f"{installed / 'classes'}:{installed / 'lib'}/*"
     # Each start may leave keys and certificates in the temporary directory.
     homes = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}")

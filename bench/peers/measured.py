@@ -35,7 +35,6 @@ async def measure(
     batch_count: int,
     body_size_bytes: int,
     on_step: Callable[[str], None],
-    trial_s: float = _TRIAL_S,
 ) -> dict[str, Any]:
     """Start a peer below a directory and drive it; return one row, or one with a reason."""
     entry = ENTRIES[name]
@@ -48,7 +47,7 @@ async def measure(
         on_step("start")
         await peer.start(root)
         on_step("trials")
-        in_flight = await best_in_flight(peer, trial_s=trial_s, batch_count=batch_count)
+        in_flight = await best_in_flight(peer, trial_s=_TRIAL_S, batch_count=batch_count)
         on_step("batches")
         batched = await peer.produce(
             PeerLoad(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.installed import installed_directory, why_no_program
+from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -26,6 +26,7 @@ from bench.peers.peer import (
     ProduceResult,
 )
 from bench.peers.processes import START_DEADLINE_S, Processes
+from deploy.cache import place
 from deploy.local_process import free_ports
 
 _BINARY: Final = "nats-server"
@@ -83,7 +84,7 @@ class NatsPeer:
         """Start the servers and make the stream; a subject needs no preparation."""
         if (why := why_missing()) is not None:
             raise PeerMissingError(why)
-        binary = str(installed_directory("nats") / _BINARY)
+        binary = str(place("nats") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[_NODE_COUNT:])
         self._processes = Processes(directory)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import count
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -24,24 +24,20 @@ _QUEUE_COUNT: Final = 4
 _IN_FLIGHT_MAX: Final = 32
 _TOPICS_AT_ONCE: Final = 32
 _TIMEOUT_MS: Final = 30_000
-_DURABILITY: Final = {
-    "sync": "synced on 2 of 3",
-    "async": "in the page cache of 2 of 3",
-}
 
 
 class OwnPeer:
     """Three nodes in raft mode."""
 
-    def __init__(self, flush: Literal["sync", "async"] = "sync") -> None:
+    facts = PeerFacts(
+        name="quorumlog",
+        durability="synced on 2 of 3",
+        client="quorumlog (Python, asyncio)",
+        settings="flush=sync, file_size_bytes=64MiB",
+    )
+
+    def __init__(self) -> None:
         """Create the peer; no process runs yet."""
-        self.facts = PeerFacts(
-            name="quorumlog" if flush == "sync" else "quorumlog-async",
-            durability=_DURABILITY[flush],
-            client="quorumlog (Python, asyncio)",
-            settings=f"flush={flush}, file_size_bytes=64MiB",
-        )
-        self._flush = flush
         self._nodes: LocalCluster | None = None
         self._client: Client | None = None
         self._held = AsyncExitStack()
@@ -55,7 +51,7 @@ class OwnPeer:
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the nodes and make the topics."""
         self._nodes = LocalCluster.create(
-            directory, _NODE_COUNT, flush=self._flush, settings={"file_size_bytes": "64MiB"}
+            directory, _NODE_COUNT, flush="sync", settings={"file_size_bytes": "64MiB"}
         )
         await self._start_nodes()
         await self._connect()

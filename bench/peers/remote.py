@@ -1,28 +1,27 @@
 """A client in a process of its own that is driven by requests: one JSON line there, one back.
 
-Owns the wire between this process and a driver: `produce` with a load, `consume`, `status`. For
-peers whose client is not in Python, or lives inside a node. Must not know what the driver does.
+Owns the wire between this process and a driver in Java: `produce` with a load, `consume`, `status`.
+Must not know what the driver does.
 """
 
 import asyncio
 import json
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from bench.peers.peer import (
     ConsumeResult,
-    NotOfferedError,
     PeerFailedError,
     PeerLoad,
     ProduceResult,
 )
 
-Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-
 _LINE_SIZE_BYTES_MAX: Final = 256 << 20
 _HOST: Final = "127.0.0.1"
+_MARGIN_S: Final = 120.0
+"""Limit of the time of an answer, beside that of the load."""
 
 
 async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
@@ -42,8 +41,6 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     if not line:
         raise PeerFailedError(f"the driver ended while it was at {request['op']}")
     answer: dict[str, Any] = json.loads(line)
-    if "not_offered" in answer:
-        raise NotOfferedError(answer["not_offered"])
     if "error" in answer:
         # Errors of RocketMQ end with a link to more text, which does not help here.
         said = " ".join(answer["error"].split("See https://")[0].split())
@@ -51,8 +48,9 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
     return answer
 
 
-async def produce(port: int, load: PeerLoad, *, timeout_s: float) -> ProduceResult:
+async def produce(port: int, load: PeerLoad) -> ProduceResult:
     """Have the driver run a load."""
+    timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
     found = await ask(port, {"op": "produce", **asdict(load)}, timeout_s=timeout_s)
     return ProduceResult(
         message_count=found["message_count"],
@@ -63,27 +61,7 @@ async def produce(port: int, load: PeerLoad, *, timeout_s: float) -> ProduceResu
     )
 
 
-async def consume(port: int, *, timeout_s: float) -> ConsumeResult:
+async def consume(port: int) -> ConsumeResult:
     """Have the driver read the first topic."""
-    found = await ask(port, {"op": "consume"}, timeout_s=timeout_s)
+    found = await ask(port, {"op": "consume"}, timeout_s=_MARGIN_S)
     return ConsumeResult(found["message_count"], found["size_bytes"], found["seconds"])
-
-
-async def serve(port: int, answer: Answer) -> None:
-    """Serve as a driver, until the process is ended: answer each line with one, errors too."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            try:
-                found = await answer(json.loads(line))
-            except NotOfferedError as error:
-                found = {"not_offered": str(error)}
-            except Exception as error:  # noqa: BLE001  The caller must get every error.
-                found = {"error": repr(error)}
-            writer.write(json.dumps(found).encode() + b"\n")
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, _HOST, port)
-    async with server:
-        await server.serve_forever()

@@ -35,7 +35,6 @@ _DRIVER: Final = "driver"
 _NAME_SERVER: Final = "namesrv"
 _STATUS_TIMEOUT_S: Final = 40.0
 _TOPICS_TIMEOUT_S: Final = 600.0
-_MARGIN_S: Final = 120.0
 _QUEUE_COUNT: Final = 4
 _FACTS: Final = {
     "dledger": PeerFacts(
@@ -149,12 +148,11 @@ class RocketMqPeer:
 
     async def produce(self, load: PeerLoad) -> ProduceResult:
         """Run the load in the driver."""
-        timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
-        return await remote.produce(self._control_port, load, timeout_s=timeout_s)
+        return await remote.produce(self._control_port, load)
 
     async def consume(self) -> ConsumeResult:
         """Read in the driver, with a lite pull consumer."""
-        return await remote.consume(self._control_port, timeout_s=_MARGIN_S)
+        return await remote.consume(self._control_port)
 
     async def kill_leader(self) -> float:
         """SIGKILL the master's process, if another one can follow it."""

@@ -6,7 +6,6 @@ once, a few rounds of both. Must not know what an input means.
 
 import asyncio
 import json
-import os
 import shutil
 import socket
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 import quorumlog
-from bench.own_cluster import TMPFS
+from bench.own_cluster import parent_of_data
 from bench.stalls.inputs import (
     QUEUE_COUNT,
     TOPIC,
@@ -82,9 +81,8 @@ class WatchedNode:
 @contextmanager
 def watched_node() -> Iterator[tuple[WatchedNode, int]]:
     """Run a node in a new directory; yield it with its broker port."""
-    parent = TMPFS if os.access(TMPFS, os.W_OK) else None
     with ExitStack() as held:
-        root = tempfile.mkdtemp(prefix="qlog-stalls-", dir=parent)
+        root = tempfile.mkdtemp(prefix="qlog-stalls-", dir=parent_of_data())
         held.callback(shutil.rmtree, root)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

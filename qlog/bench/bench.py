@@ -13,7 +13,6 @@ import click
 from qlog import LazyCommand, LazyGroup
 from qlog.bench import cluster as bench_cluster
 from qlog.bench import compare as bench_compare
-from qlog.bench import delay as bench_delay
 from qlog.output import Format, output_option, print_rows
 from quorumlog.command_errors import CliError, ExitCode
 
@@ -40,7 +39,6 @@ for _command in (
     bench_cluster.consume,
     bench_cluster.failover,
     bench_compare.compare,
-    bench_delay.delay,
 ):
     bench.add_command(_command)
 

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 Flush = Literal["sync", "async"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_NODE_COUNT = 3
 _TIMEOUT_MS = 30_000
 _PEERS = (
-    "quorumlog-remoting", "etcd", "nats", "kafka", "bookkeeper", "redis-wait1", "redis-wait2",
-    "pysyncobj", "rocketmq-dledger", "rocketmq-master-slave",
+    "quorumlog-remoting", "etcd", "nats", "kafka", "bookkeeper", "rocketmq-dledger",
+    "rocketmq-master-slave",
 )  # fmt: skip
 
 
@@ -117,7 +116,7 @@ async def cluster_of(
         return
     from bench.own_cluster import own_cluster
 
-    with own_cluster(directory, node_count=_NODE_COUNT, flush=flush) as own:
+    with own_cluster(directory, flush=flush) as own:
         click.echo(f"three nodes in {own.directory} ({own.directory_kind})", err=True)
         async with quorumlog.connect(
             own.bootstrap, timeout_ms=_TIMEOUT_MS, transport=transport()
@@ -127,6 +126,7 @@ async def cluster_of(
 
 def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
     """Return the conditions of the figures, besides the load."""
+    from bench.own_cluster import NODE_COUNT
     from bench.report import machine, machine_limits
 
     place: dict[str, Any] = {"machine": machine()}
@@ -137,7 +137,7 @@ def place_of(own: "OwnCluster | None", flush: Flush) -> dict[str, Any]:
         **place,
         "directory": own.directory,
         "directory_kind": own.directory_kind,
-        "node_count": _NODE_COUNT,
+        "node_count": NODE_COUNT,
         "flush": flush,
         "limits": machine_limits(own.directory),
     }
@@ -368,7 +368,7 @@ async def _failover(kills: int, seed: int, directory: str | None, flush: Flush) 
     with progress_bars() as show:
         async with cluster_of(None, directory, flush) as (client, own):
             assert own is not None, "no server was given, so the cluster is ours"
-            result = await failover.measure(client, own, kills=kills, seed=seed, show=show)
+            result = await failover.measure(client, own.nodes, kills=kills, seed=seed, show=show)
             place = place_of(own, flush)
     found = result["next_ack"]
     targets = [

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-import quorumlog
 from bench.calls import counted_node
 from bench.calls.__main__ import lines, record
 from bench.calls.counter import CallCounts
-from bench.calls.measurement import CallsError, MeasuredCalls, ProcessCalls, connect
+from bench.calls.measurement import MeasuredCalls, ProcessCalls
 
 # The goals are 300 for the leader, 150 for a follower and 80 for the client, and are reached by
 # 5 %; for a message of a batch it is 6 on the leader, which is far away. A change that needs fewer
@@ -90,26 +89,6 @@ def test_top_lists_functions_with_what_they_call_in_c() -> None:
     text = "\n".join(lines(found, 1))
     assert "client           8.01: 4.0 in Python, 4.01 in C" in text
     assert "1.00    4.00  a.py f  len 4" in text
-
-
-def test_transport_that_the_client_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(quorumlog, "connect", lambda bootstrap: asked.append((bootstrap,)))
-    connect("127.0.0.1:1", "auto")
-    with pytest.raises(CallsError, match="takes no transport"):
-        connect("127.0.0.1:1", "framed")
-    assert asked == [("127.0.0.1:1",)]
-
-
-def test_transport_is_handed_to_a_client_that_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def taken(bootstrap: str, *, transport: str = "auto") -> None:
-        asked.append((bootstrap, transport))
-
-    monkeypatch.setattr(quorumlog, "connect", taken)
-    connect("127.0.0.1:1", "grpc")
-    assert asked == [("127.0.0.1:1", "grpc")]
 
 
 def test_constants_that_a_counted_node_changes_are_those_of_a_node() -> None:

@@ -17,7 +17,7 @@ from tests import missing
 
 _COUNT = 100
 _DEADLINE_S = 300
-_WITHOUT_FAILOVER = ("bookkeeper", "redis-wait1", "redis-wait2", "rocketmq-master-slave")
+_WITHOUT_FAILOVER = ("bookkeeper", "rocketmq-master-slave")
 _LOADS = {
     "one at a time": PeerLoad(count=_COUNT, body_size_bytes=1024),
     "in flight": PeerLoad(count=_COUNT, body_size_bytes=100, in_flight_count=64),
