@@ -35,11 +35,12 @@ class _Iteration(Wrapper[_Consumer]):
     def __next__(self) -> Message:
         if forks.parent:  # Before the lock, which another thread of the parent may have held.
             forks.check()
+        reader = threading.current_thread()
         with self._taking:
-            message = self._inner.next_ready()
+            message = self._inner.next_ready(reader)
             if message is None:
                 try:
-                    message = loop_thread.call(self._inner.__anext__())
+                    message = loop_thread.call(self._inner.next_message(reader))
                 except StopAsyncIteration:
                     raise StopIteration from None
             return message
@@ -53,7 +54,7 @@ class _Iteration(Wrapper[_Consumer]):
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
         with self._taking:
-            return loop_thread.call(self._inner.next_batch())
+            return loop_thread.call(self._inner.next_batch_of(threading.current_thread()))
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""
