@@ -155,7 +155,15 @@ class GroupConsumer(Consumption):
 
     async def _join(self) -> None:
         self._starts.begin(group.name for group in self._groups.all)
-        await self._join_all()
+        try:
+            await self._join_all()
+        except BaseException:
+            # Else it would keep queues from the other members for the time of a session.
+            await self._stop_all()
+            leaves = self._leave_groups(Deadline(min(AWAY_MS, self._options.timeout_ms)))
+            await asyncio.gather(*leaves, return_exceptions=True)
+            self._memberships.clear()
+            raise
         self._groups.on_change.append(self._follow_groups)
         self._follow_groups()
 
@@ -440,14 +448,16 @@ class GroupConsumer(Consumption):
         finally:
             if self._local is not None:
                 self._local.close()
-            memberships = self._memberships.items()
-            # A group that is away drops this member when its heartbeats are missing.
-            there = [m for group, m in memberships if m.is_known and not group.is_away]
-            leaves = (member.leave(deadline) for member in there)
-            results = await asyncio.gather(*leaves, return_exceptions=True)
+            results = await asyncio.gather(*self._leave_groups(deadline), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and self._is_started:
                 raise result
+
+    def _leave_groups(self, deadline: Deadline) -> list[Awaitable[None]]:
+        # A group that is away drops this member when its heartbeats are missing.
+        memberships = self._memberships.items()
+        there = [m for group, m in memberships if m.is_known and not group.is_away]
+        return [member.leave(deadline) for member in there]
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         with failures_beside(error):
@@ -495,7 +505,7 @@ class GroupConsumer(Consumption):
                     await self._commit_processed(group, Deadline(self._options.timeout_ms))
             except QuorumlogError as error:
                 if not error.retryable:
-                    self._inbox.fail(error)
+                    self._fail(error)
                     return
                 where = group.router.where
                 _log.warning("group %s: offsets not stored yet%s: %s", self.group, where, error)
@@ -548,11 +558,24 @@ class GroupConsumer(Consumption):
             except QuorumlogError as error:
                 # Without a leader members keep their queues; twice is better than lost.
                 if not error.retryable:
-                    self._inbox.fail(error)
+                    self._fail(error)
                     return
                 where = membership.group.router.where
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
+
+    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Stop: this is no member any more, so it hands nothing out and stores nothing."""
+        self._inbox.fail(error, at_once=True)
+        self._current = None
+        for task in [task for kept in self._keeping.values() for task in kept]:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def _follow_moves(self, membership: Membership, deadline: Deadline) -> None:
         """Read on where a tool moved queues, also without an offset to be stored there."""

@@ -72,7 +72,11 @@ class Inbox:
         self.is_finished: Callable[[], bool] = lambda: False
 
     def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
-        """Add a batch of a fetcher."""
+        """Add a batch of a fetcher. After an error that is not deferred it is dropped, and the
+        fetcher gets no credit for another one: with traffic in other queues the error would never
+        be raised."""
+        if self._error is not None and not self._is_deferred(self._error):
+            return
         self._ready.append((fetcher, batch))
         self.held_size_bytes += batch.size_bytes
         self.held_count += len(batch.messages)
@@ -84,10 +88,13 @@ class Inbox:
         is_large = self.held_size_bytes >= self._size_bytes_max
         return is_large or self.held_count >= self._count_max
 
-    def fail(self, error: Exception) -> None:
-        """Have the consumer raise the first of these errors after the batches that are ready."""
-        if self._error is None:
+    def fail(self, error: Exception, *, at_once: bool = False) -> None:
+        """Have the consumer raise the first of these errors after the batches that are ready, or
+        `at_once`."""
+        if self._error is None or (at_once and self._is_deferred(self._error)):
             self._error = error
+        if at_once:
+            self._ready.clear()
         self._changed.set()
 
     def wake(self) -> None:
