@@ -54,6 +54,23 @@ class BatchIterator:
         return batch
 
 
+class MessageIterator:
+    """Iterates over messages of a consumer for one task."""
+
+    def __init__(self, consumer: "Consumption") -> None:
+        self._consumer = consumer
+        self._reader = asyncio.current_task()  # Once: it costs as much as handing a message out.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if forks.parent:
+            forks.check()
+        message = self._consumer.next_ready(self._reader)
+        return await self._consumer.next_message(self._reader) if message is None else message
+
+
 class Consumption:
     """The common part of both consumers: fetchers, delivery to the program, iteration."""
 
@@ -113,8 +130,8 @@ class Consumption:
         async with self._starting:
             pass  # The task in `start` has noticed.
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> MessageIterator:
+        return MessageIterator(self)
 
     def __anext__(self) -> Coroutine[Any, Any, Message]:
         # The task that asks is the reader, also if another one awaits the answer for it.
@@ -142,11 +159,15 @@ class Consumption:
         Does not wait, and may be called from another thread, by one thread at a time.
         """
         current, at = self._current, self._at
-        if current is None or at >= len(current.messages):
+        if current is None or at >= len(messages := current.messages):
             return None
-        self._at = at + 1
-        self._hand_out(current, at, at + 1, reader)
-        return current.messages[at]
+        self._at = at = at + 1
+        message, queue = messages[at - 1], current.queue
+        self._in_hand.take(reader, queue, message.queue_offset, 1)
+        # The last message takes along the ones that were filtered out behind it.
+        is_last = at == len(messages)
+        self._handed[queue] = current.next_offset if is_last else message.queue_offset + 1
+        return message
 
     def batches(self) -> BatchIterator:
         """Iterate over batches instead of messages."""
@@ -164,16 +185,10 @@ class Consumption:
         if batch is None:
             batch = await self._next(reader)
         if batch is not None:
-            self._hand_out(batch, 0, len(batch.messages), reader)
+            first = batch.messages[0].queue_offset
+            self._in_hand.take(reader, batch.queue, first, len(batch.messages))
+            self._handed[batch.queue] = batch.next_offset
         return batch
-
-    def _hand_out(self, batch: MessageBatch, lo: int, hi: int, reader: Reader) -> None:
-        """Record that messages [lo, hi) are handed out to a reader."""
-        messages, queue = batch.messages, batch.queue
-        self._in_hand.take(reader, queue, messages[lo].queue_offset, hi - lo)
-        # The last message takes along the ones that were filtered out behind it.
-        is_last = hi == len(messages)
-        self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
     def _position(self, queue: Queue) -> int:
         """Return the offset behind what was handed out of a queue, or need not be."""

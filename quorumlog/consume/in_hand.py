@@ -17,51 +17,67 @@ Reader = asyncio.Task[Any] | threading.Thread | None
 
 
 class InHand:
-    """The deliveries of one consumer."""
+    """The deliveries of one consumer: queue, offset of the first message, count of messages."""
 
     def __init__(self) -> None:
-        self._of: Final = dict[Reader, tuple[Queue, int, int, int]]()
-        """Queue, offset of the first message, count of messages, number of the delivery."""
-        self._number = 0
+        self._reader: Reader = None
+        self._last: tuple[Queue, int, int] | None = None
+        """The newest delivery, of `_reader`: mostly there is no other reader."""
+        self._others: Final = dict[Reader, tuple[Queue, int, int]]()
         self._is_less: Final = asyncio.Event()
 
     def take(self, reader: Reader, queue: Queue, offset: int, count: int) -> None:
         """Note a delivery; the one before of its reader is processed."""
-        self._number = number = self._number + 1
-        self._of[reader] = queue, offset, count, number
+        if reader is not self._reader:
+            if self._last is not None:
+                self._others[self._reader] = self._last
+            self._last, self._reader = None, reader
+            self._others.pop(reader, None)
+        self._last = queue, offset, count
 
     def put_down(self, reader: Reader) -> None:
         """Count the delivery of a reader as processed."""
-        self._of.pop(reader, None)
+        if reader is self._reader:
+            self._last = None
+        self._others.pop(reader, None)
         self._is_less.set()
 
     def put_down_all(self) -> None:
         """Count all deliveries as processed."""
-        self._of.clear()
+        self._last = None
+        self._others.clear()
         self._is_less.set()
 
     def drop(self, queues: Collection[Queue]) -> None:
         """Forget the deliveries of some queues, processed or not."""
-        for reader, (queue, *_) in self._of.copy().items():
+        if self._last is not None and self._last[0] in queues:
+            self._last = None
+        for reader, (queue, *_) in self._others.copy().items():
             if queue in queues:
-                self._of.pop(reader, None)
+                self._others.pop(reader, None)
 
     def offsets(self, *, without: Reader = None) -> dict[Queue, int]:
         """Return the first offset in hand of each queue, or that of all readers but one."""
         first = dict[Queue, int]()
-        for reader, (queue, offset, _, number) in self._of.copy().items():
-            if number < self._number and _has_ended(reader):
-                self._of.pop(reader, None)
-            elif without is None or reader is not without:
+        for reader, (queue, offset, _) in self._all().items():
+            if without is None or reader is not without:
                 first[queue] = min(offset, first.get(queue, offset))
         return first
 
     def reader_of(self, queue: Queue, offsets: Collection[int]) -> tuple[Reader] | None:
         """Return the reader whose delivery is of these offsets of a queue; None: there is none."""
-        for reader, (of, offset, count, _) in self._of.copy().items():
+        for reader, (of, offset, count) in self._all().items():
             if of == queue and offset in offsets and count == len(offsets):
                 return (reader,)
         return None
+
+    def _all(self) -> dict[Reader, tuple[Queue, int, int]]:
+        for reader in [*filter(_has_ended, self._others.copy())]:
+            self._others.pop(reader, None)
+        every = self._others.copy()
+        if (last := self._last) is not None:
+            every[self._reader] = last
+        return every
 
     async def wait_for(self, queues: Collection[Queue], limit_ms: int) -> None:
         """Wait while a delivery of these queues is in hand, for a while."""
