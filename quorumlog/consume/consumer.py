@@ -14,7 +14,7 @@ from typing import Literal, Self
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
@@ -118,7 +118,7 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Message:
-        if forks.parent:
+        if not forks.own[0]:
             forks.check()
         while (message := self.next_ready()) is None:
             spent = self._current
@@ -242,7 +242,8 @@ class Consumption:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        await self.close()
+        with failures_beside(error):
+            await self.close()
 
 
 @checked
