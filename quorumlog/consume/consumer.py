@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.in_hand import InHand, Reader
@@ -65,7 +65,7 @@ class MessageIterator:
         return self
 
     async def __anext__(self) -> Message:
-        if forks.parent:
+        if not forks.own[0]:
             forks.check()
         message = self._consumer.next_ready(self._reader)
         return await self._consumer.next_message(self._reader) if message is None else message
@@ -139,7 +139,7 @@ class Consumption:
 
     async def next_message(self, reader: Reader) -> Message:
         """Wait for the next message, and hand it out to a reader. Raises StopAsyncIteration."""
-        if forks.parent:
+        if not forks.own[0]:
             forks.check()
         while (message := self.next_ready(reader)) is None:
             spent = self._current
@@ -261,7 +261,8 @@ class Consumption:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        await self.close()
+        with failures_beside(error):
+            await self.close()
 
 
 @checked

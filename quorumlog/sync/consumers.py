@@ -33,7 +33,7 @@ class _Iteration(Wrapper[_Consumer]):
         return self
 
     def __next__(self) -> Message:
-        if forks.parent:  # Before the lock, which another thread of the parent may have held.
+        if not forks.own[0]:  # Before the lock, which another thread of the parent may have held.
             forks.check()
         reader = threading.current_thread()
         with self._taking:
@@ -74,8 +74,9 @@ class PullConsumer(_Iteration[async_consumer.PullConsumer]):
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
     seek = blocking(async_consumer.PullConsumer.seek)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class GroupConsumer(_Iteration[async_group.GroupConsumer]):
@@ -125,5 +126,6 @@ class PopConsumer(Wrapper[async_pop.PopConsumer]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()

@@ -128,3 +128,54 @@ async def test_what_a_program_left_open_is_stored_or_told_of(kind: str, tmp_path
     assert said.count("7 messages had no receipt") == 1, said
     assert said.count("had no receipt") == 1, said
     assert (ended.returncode, "Traceback" in said) == (0, False), said
+
+
+_LATE = """
+import sys
+{before}
+kept = []
+def hand():
+    from quorumlog import sync
+    with sync.connect(sys.argv[1]) as client:
+        client.producer().enqueue("orders", b"closed")
+    kept.append(sync.connect(sys.argv[1]))
+    kept[0].start()
+    kept.append(kept[0].producer())
+    for _ in range(300):
+        kept[1].enqueue("orders", b"left open")
+{register}
+"""
+_WORKER = """
+def work():
+    util.Finalize(None, hand, exitpriority=-2_000)
+worker = get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+"""
+_LIBRARY = "from multiprocessing import get_context, util"
+_OUTLIVES = "import threading; main = threading.main_thread()"
+_THREAD = "lambda: (other := threading.Thread(target=hand)).start() or other.join()"
+
+
+@pytest.mark.parametrize(
+    ("before", "register", "is_closed"),
+    [
+        ("import quorumlog, atexit", "atexit.register(hand)", True),
+        ("import atexit", "atexit.register(hand)", False),
+        ("import atexit, threading", f"atexit.register({_THREAD})", False),
+        (_LIBRARY, "util.Finalize(None, hand, exitpriority=-2_000)", False),
+        (_LIBRARY, _WORKER, True),
+        (_OUTLIVES, "threading.Thread(target=lambda: main.join() or hand()).start()", True),
+    ],
+)
+async def test_a_first_client_at_the_end_is_closed_or_refused(
+    before: str, register: str, is_closed: bool
+) -> None:
+    program = _LATE.format(before=before, register=register)
+    async with fake_cluster(1) as cluster:
+        command = [sys.executable, "-c", program, cluster.bootstrap]
+        ended = await asyncio.create_subprocess_exec(*command, stderr=PIPE, cwd=Path.cwd())
+        said = (await ended.communicate())[1].decode()
+        stored = Counter(cluster.bodies())
+    assert stored == {b"closed": 1} | ({b"left open": 300} if is_closed else {}), said
+    assert ("ClosedError: the program is ending" in said) is not is_closed, said
