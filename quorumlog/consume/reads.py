@@ -113,7 +113,7 @@ class ReadCalls:
             consumer_group=consumer_group,
         )
         records = response.records
-        newest_move = response.newest_move if response.HasField("newest_move") else None
+        newest_move = _newest_move(response)
         messages = []
         if records:
             messages = decode_records(
@@ -400,7 +400,9 @@ class ReadCalls:
 
         async def ask(group: BrokerGroup) -> list[Message]:
             response = await self._ask(group, "GetMessage", request, freshness, deadline)
-            return decode_records(response.records, group=group.name)
+            return decode_records(
+                response.records, group=group.name, newest_move=_newest_move(response)
+            )
 
         tasks = [asyncio.ensure_future(ask(group)) for group in self.asked_groups(freshness)]
         failed: QuorumlogError | None = None
@@ -468,10 +470,15 @@ def unknown_topic(topic: str) -> UnknownTopicError:
     return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
 
 
+def _newest_move(answer: log_pb2.PullResponse | log_pb2.RecordsResponse) -> int | None:
+    return answer.newest_move if answer.HasField("newest_move") else None
+
+
 def _with_key(
     answer: log_pb2.RecordsResponse, topic: str, key: str, group: BrokerGroup
 ) -> list[Message]:
-    found = decode_records(answer.records, topic=topic, group=group.name)
+    newest_move = _newest_move(answer)
+    found = decode_records(answer.records, topic=topic, group=group.name, newest_move=newest_move)
     return [message for message in found if _has_key(message, key)]
 
 
