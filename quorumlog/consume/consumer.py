@@ -7,6 +7,7 @@ that is down does not keep the queues of the others from being read.
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, Self
@@ -17,6 +18,7 @@ from quorumlog.cluster.channels import is_cancelled
 from quorumlog.cluster.close_once import CloseOnce
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.turns import Turns
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
 from quorumlog.consume.starts import START_MS, Starts
@@ -74,6 +76,7 @@ class Consumption:
         """Set when the last delivery counts as processed."""
         self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
+        self._turns, self._turn_s = Turns(), 0.0
         self._taking = asyncio.Lock()  # Held while the current batch is replaced.
         self._starting = asyncio.Lock()
         self._beginning: asyncio.Task[None] | None = None
@@ -120,6 +123,8 @@ class Consumption:
     async def __anext__(self) -> Message:
         if forks.parent:
             forks.check()
+        if time.monotonic() >= self._turn_s:
+            await self._give_turn()
         while (message := self.next_ready()) is None:
             spent = self._current
             async with self._taking:
@@ -131,6 +136,10 @@ class Consumption:
                     raise StopAsyncIteration
                 self._current, self._at = taken, 0
         return message
+
+    async def _give_turn(self) -> None:
+        self._put_down()
+        self._turn_s = await self._turns.give()
 
     def next_ready(self) -> Message | None:
         """Hand out the next message of the current batch; None if none is left.
@@ -151,6 +160,8 @@ class Consumption:
     async def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
+        if time.monotonic() >= self._turn_s:
+            await self._give_turn()
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:
