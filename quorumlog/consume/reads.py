@@ -25,6 +25,8 @@ from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import END, FIRST, Consistency, Position, Time, parse_position
 from quorumlog.records.queues import Queue
 
+QUEUES_OF_CALL_MAX: Final = 4_096
+"""Queues of one call about offsets, and so of a member that stores them: the limit of the nodes."""
 _CONSISTENCY: Final = {
     Consistency.LEADER: common_pb2.CONSISTENCY_LEADER,
     Consistency.LINEARIZABLE: common_pb2.CONSISTENCY_LINEARIZABLE,
@@ -310,7 +312,11 @@ class ReadCalls:
         by_group: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
             by_group.setdefault(self.group_of(queue, freshness), []).append(queue)
-        asked = (self._offsets_of(*of, freshness, deadline) for of in by_group.items())
+        asked = (
+            self._offsets_of(group, mine[at : at + QUEUES_OF_CALL_MAX], freshness, deadline)
+            for group, mine in by_group.items()
+            for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
+        )
         found: dict[Queue, QueueOffsets] = {}
         for part in await asyncio.gather(*asked):
             found.update(part)

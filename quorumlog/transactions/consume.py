@@ -213,8 +213,8 @@ class ConsumeTransaction:
             if (known[queue].move or 0) > newest:
                 raise ConflictError(
                     f"group {self._consumer_group}: a tool moved {queue} to {known[queue].offset} "
-                    f"after these messages were read, or they do not say when; forget what was made "
-                    f"of them, and read again with a consumer, pull, query_by_key or get_message"
+                    f"after these messages were read, or they do not say when; forget what was "
+                    f"made of them, read again with a consumer, pull, query_by_key or get_message"
                 )
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():

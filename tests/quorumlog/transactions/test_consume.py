@@ -260,4 +260,5 @@ async def test_messages_of_any_reader_know_the_moves_that_came_before(read: Any)
 def test_every_answer_with_records_to_consume_tells_the_newest_move() -> None:
     answers = [m.output_type for m in log_pb2.DESCRIPTOR.services_by_name["LogService"].methods]
     with_records = [one for one in answers if "records" in one.fields_by_name]
-    assert with_records and all("newest_move" in one.fields_by_name for one in with_records)
+    assert with_records
+    assert all("newest_move" in one.fields_by_name for one in with_records)
