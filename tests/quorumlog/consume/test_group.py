@@ -10,7 +10,7 @@ import pytest
 
 import quorumlog
 from quorumlog import Message, Queue, errors
-from quorumlog.consume import membership, reads
+from quorumlog.consume import membership, prefetch, reads
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.redelivery import Redelivery
 from tests.patience import PATIENCE_S, eventually
@@ -373,7 +373,7 @@ async def test_no_call_of_a_member_names_more_queues_than_a_node_takes(
 
     def counted(call: Any) -> Any:
         async def look(self: Node, request: Any, context: Any) -> Any:
-            counts.append(len(getattr(request, "queues", None) or getattr(request, "offsets", ())))
+            counts.append(len(getattr(request, "queues", ()) or getattr(request, "offsets", ())))
             return await call(self, request, context)
 
         return look
@@ -398,3 +398,26 @@ async def test_no_call_of_a_member_names_more_queues_than_a_node_takes(
         await one.close()
     assert max(counts) <= 6
     assert caplog.text.count("2 queues have no reader") == (mode == "clustering")
+
+
+async def test_parked_pulls_leave_room_for_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most, pull = 0, 0, Node.Pull
+
+    async def counted(self: Node, request: Any, context: Any) -> Any:
+        nonlocal under_way, most
+        most = max(most, under_way := under_way + 1)
+        try:
+            return await pull(self, request, context)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(Node, "Pull", counted)
+    monkeypatch.setattr(prefetch, "PULLS_MAX", 2)
+    monkeypatch.setattr(prefetch, "WAIT_SHARED_MS", 10)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        consumer = client.group_consumer("g", "orders")
+        await consumer.start()
+        await fill(client, 0, 8)
+        assert len(await take(consumer, 8)) == 8
+        await consumer.close()
+    assert most == 2
