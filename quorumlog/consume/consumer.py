@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
@@ -17,6 +18,7 @@ from quorumlog.cluster.channels import is_cancelled
 from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.turns import Turns
 from quorumlog.consume.in_hand import InHand, Reader
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
@@ -67,8 +69,10 @@ class MessageIterator:
     async def __anext__(self) -> Message:
         if not forks.own[0]:
             forks.check()
-        message = self._consumer.next_ready(self._reader)
-        return await self._consumer.next_message(self._reader) if message is None else message
+        consumer, reader = self._consumer, self._reader
+        if monotonic() < consumer.turn_s and (message := consumer.next_ready(reader)) is not None:
+            return message
+        return await consumer.next_message(reader)
 
 
 class Consumption:
@@ -90,6 +94,9 @@ class Consumption:
         self._in_hand: Final = InHand()
         self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
+        self._turns: Final = Turns()
+        self.turn_s = 0.0
+        """When the loop is due a turn before the next delivery, by the monotonic clock."""
         self._taking = asyncio.Lock()  # Held while the current batch is replaced.
         self._starting = asyncio.Lock()
         self._beginning: asyncio.Task[None] | None = None
@@ -141,6 +148,9 @@ class Consumption:
         """Wait for the next message, and hand it out to a reader. Raises StopAsyncIteration."""
         if not forks.own[0]:
             forks.check()
+        if monotonic() >= self.turn_s:
+            self._in_hand.put_down(reader)
+            self.turn_s = await self._turns.give()
         while (message := self.next_ready(reader)) is None:
             spent = self._current
             async with self._taking:
@@ -180,6 +190,9 @@ class Consumption:
     async def next_batch_of(self, reader: Reader) -> MessageBatch | None:
         """Wait for a batch, and hand it out to a reader."""
         forks.check()
+        if monotonic() >= self.turn_s:
+            self._in_hand.put_down(reader)
+            self.turn_s = await self._turns.give()
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:

@@ -96,7 +96,8 @@ class Groups:
         for topic in topics:
             context.readable(topic, 0)
         check_member(context, request.group, is_broadcasting=request.is_broadcasting)
-        limit = limits.queue_offsets_count_max
+        # While queues pass on, a member names all that it had and all that it is to have.
+        limit = 2 * limits.queue_offsets_count_max
         count = len(request.queues) + len(request.wanted)
         if count > limit:
             expected = f"at most {limit} of them, those that are wanted included"
