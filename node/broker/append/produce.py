@@ -302,7 +302,7 @@ class Produce:
         """Answer a batch that is stored, under way or parked already; return whether it is.
 
         Raises as `Sequences.find`, but nothing about batches before it while some are parked: they
-        may be among these, and it is asked again when this one is resumed.
+        may be among these, and `_resume_one` looks again.
         """
         number = append.producer_id, append.sequence
         first: _Append | int | None = self._parked_numbers.get(number)
