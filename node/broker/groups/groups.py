@@ -222,6 +222,8 @@ class Groups:
         limit = context.limits.queue_offsets_count_max
         if not 1 <= len(request.offsets) <= limit:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
+        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
+            raise BadRequestError("offsets", "each queue once", "one twice")
         if request.must_be_empty:
             self._check_empty(request.group)
         # Members that pop read the retry topic by queue.
