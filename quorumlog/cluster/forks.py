@@ -37,6 +37,8 @@ class Forks:
             with suppress(OSError):  # One older than 4.14: Python's hook tells of Python's forks.
                 self.own.madvise(_WIPE_ON_FORK)
         self._owner, self._has_warned = 0, False
+        self.is_known = False
+        """Whether Python's hook has told of a fork: for what cannot afford a look at the page."""
         os.register_at_fork(before=self._on_fork, after_in_child=self._on_forked)
 
     @property
@@ -72,7 +74,7 @@ class Forks:
             )
 
     def _on_forked(self) -> None:
-        self.own[0] = 0
+        self.own[0], self.is_known = 0, bool(self._owner)
 
 
 forks = Forks()

@@ -67,7 +67,7 @@ class MessageIterator:
         return self
 
     async def __anext__(self) -> Message:
-        if not forks.own[0]:
+        if forks.is_known:
             forks.check()
         consumer, reader = self._consumer, self._reader
         if monotonic() < consumer.turn_s and (message := consumer.next_ready(reader)) is not None:
@@ -173,7 +173,11 @@ class Consumption:
             return None
         self._at = at = at + 1
         message, queue = messages[at - 1], current.queue
-        self._in_hand.take(reader, queue, message.queue_offset, 1)
+        in_hand = self._in_hand
+        if reader is in_hand.reader:  # As `take`, without a call for each message.
+            in_hand.last = queue, message.queue_offset, 1
+        else:
+            in_hand.take(reader, queue, message.queue_offset, 1)
         # The last message takes along the ones that were filtered out behind it.
         is_last = at == len(messages)
         self._handed[queue] = current.next_offset if is_last else message.queue_offset + 1

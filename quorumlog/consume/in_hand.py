@@ -20,38 +20,38 @@ class InHand:
     """The deliveries of one consumer: queue, offset of the first message, count of messages."""
 
     def __init__(self) -> None:
-        self._reader: Reader = None
-        self._last: tuple[Queue, int, int] | None = None
-        """The newest delivery, of `_reader`: mostly there is no other reader."""
+        self.reader: Reader = None
+        self.last: tuple[Queue, int, int] | None = None
+        """The newest delivery, of `reader`: mostly there is no other reader."""
         self._others: Final = dict[Reader, tuple[Queue, int, int]]()
         self._is_less: Final = asyncio.Event()
 
     def take(self, reader: Reader, queue: Queue, offset: int, count: int) -> None:
         """Note a delivery; the one before of its reader is processed."""
-        if reader is not self._reader:
-            if self._last is not None:
-                self._others[self._reader] = self._last
-            self._last, self._reader = None, reader
+        if reader is not self.reader:
+            if self.last is not None:
+                self._others[self.reader] = self.last
+            self.last, self.reader = None, reader
             self._others.pop(reader, None)
-        self._last = queue, offset, count
+        self.last = queue, offset, count
 
     def put_down(self, reader: Reader) -> None:
         """Count the delivery of a reader as processed."""
-        if reader is self._reader:
-            self._last = None
+        if reader is self.reader:
+            self.last = None
         self._others.pop(reader, None)
         self._is_less.set()
 
     def put_down_all(self) -> None:
         """Count all deliveries as processed."""
-        self._last = None
+        self.last = None
         self._others.clear()
         self._is_less.set()
 
     def drop(self, queues: Collection[Queue]) -> None:
         """Forget the deliveries of some queues, processed or not."""
-        if self._last is not None and self._last[0] in queues:
-            self._last = None
+        if self.last is not None and self.last[0] in queues:
+            self.last = None
         for reader, (queue, *_) in self._others.copy().items():
             if queue in queues:
                 self._others.pop(reader, None)
@@ -75,8 +75,8 @@ class InHand:
         for reader in [*filter(_has_ended, self._others.copy())]:
             self._others.pop(reader, None)
         every = self._others.copy()
-        if (last := self._last) is not None:
-            every[self._reader] = last
+        if (last := self.last) is not None:
+            every[self.reader] = last
         return every
 
     async def wait_for(self, queues: Collection[Queue], limit_ms: int) -> None:

@@ -9,7 +9,6 @@ import pytest
 from quorumlog import Message, Queue, errors
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.in_hand import InHand
-from quorumlog.consume.prefetch import Inbox
 from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 QUEUE = Queue("orders", 0)
