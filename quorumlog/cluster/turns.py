@@ -23,7 +23,7 @@ class Turns:
         """Whether the loop has run since the last turn was over for a while."""
 
     async def give(self) -> float:
-        """Let the loop run, unless the program has waited for something by itself. Return when the
+        """Let the loop run, unless the program has waited for something. Return when the
         next turn is due, by the monotonic clock."""
         if not self._has_run:
             passed_s = time.monotonic() - self._given_s

@@ -7,9 +7,9 @@ that is down does not keep the queues of the others from being read.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from time import monotonic
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
@@ -70,8 +70,10 @@ class MessageIterator:
         if forks.is_known:
             forks.check()
         consumer, reader = self._consumer, self._reader
-        if monotonic() < consumer.turn_s and (message := consumer.next_ready(reader)) is not None:
-            return message
+        if time.monotonic() < consumer.turn_s:
+            message = consumer.next_ready(reader)
+            if message is not None:
+                return message
         return await consumer.next_message(reader)
 
 
@@ -148,7 +150,7 @@ class Consumption:
         """Wait for the next message, and hand it out to a reader. Raises StopAsyncIteration."""
         if not forks.own[0]:
             forks.check()
-        if monotonic() >= self.turn_s:
+        if time.monotonic() >= self.turn_s:
             self._in_hand.put_down(reader)
             self.turn_s = await self._turns.give()
         while (message := self.next_ready(reader)) is None:
@@ -194,7 +196,7 @@ class Consumption:
     async def next_batch_of(self, reader: Reader) -> MessageBatch | None:
         """Wait for a batch, and hand it out to a reader."""
         forks.check()
-        if monotonic() >= self.turn_s:
+        if time.monotonic() >= self.turn_s:
             self._in_hand.put_down(reader)
             self.turn_s = await self._turns.give()
         current, self._current = self._current, None
