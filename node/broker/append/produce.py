@@ -258,6 +258,8 @@ class Produce:
         if cluster_id and cluster_id != context.identity.cluster_id:
             context.check_cluster(cluster_id)
         if context.is_stopped or not context.driver.is_ready:
+            if self.is_draining:
+                raise context.with_leader(DrainingError())
             context.check_leads()
         if records is None:
             records = request.records
