@@ -127,7 +127,11 @@ class DelayAdmission:
             error.faulty_records = faulty_records(records, error, rewritten)
             if not isinstance(error, DelayTooLongError):
                 raise
-            return self._rewritten(records, now_ms, math.inf), error
+            late = error
+        try:
+            return self._rewritten(records, now_ms, math.inf), late
+        except (RecordFormatError, LimitExceededError):  # Nothing like it is stored.
+            raise late from None
 
     def _rewritten(self, records: bytes, now_ms: int, limit_ms: float) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
