@@ -22,7 +22,7 @@ from qlog.transport import transport_option
 from quorumlog.cluster.grpc_engine import check_polling, choose_engine
 from quorumlog.command_errors import CliError, ExitCode, report
 from quorumlog.command_signals import take_signals
-from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stdout
+from quorumlog.standard_output import drop_unwritten, escape_output, prepare_stderr, prepare_stdout
 from quorumlog.version import __version__
 
 __all__ = ["CliError", "ExitCode", "LazyCommand", "LazyGroup", "main"]
@@ -169,6 +169,7 @@ class LazyGroup(click.Group):
         take_signals()
         choose_engine()
         prepare_stdout()
+        prepare_stderr()
         escape_output()
         code = self._run(args, prog_name, **extra)
         drop_unwritten(waits=code != ExitCode.INTERRUPTED)
@@ -243,6 +244,7 @@ def main(transport: str) -> None:
       1    done, and it found something: damage, a node that is down, no message
       2    the command line makes no sense; nothing was done
       3    the operation failed; stderr says what, why and what to do
+           (stdout cannot be written: the work before that is done, do not repeat it)
       130  Ctrl-C, SIGTERM, or the terminal was closed
       141  the reader of the output went away
     """

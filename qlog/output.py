@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import click
 
+from quorumlog.command_errors import CliError
 from quorumlog.foreign_text import shown, shown_json
-from quorumlog.standard_output import styled
+from quorumlog.standard_output import is_stdout_closed, styled
 
 Row = Mapping[str, object]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -31,6 +32,16 @@ class Format(enum.StrEnum):
     JSONL = "jsonl"
 
 
+def _format(_context: click.Context, _parameter: click.Parameter, value: str) -> Format:
+    if is_stdout_closed():  # Before the work whose result it would take.
+        raise CliError(
+            "stdout is closed, and the result would be lost",
+            "nothing was done",
+            "start it with that stream; >/dev/null stands for none",
+        )
+    return Format(value)
+
+
 def output_option(command: _Command) -> _Command:
     """Decorate a command with `-o`; it arrives as the argument `output`, a Format."""
     return click.option(
@@ -39,7 +50,7 @@ def output_option(command: _Command) -> _Command:
         type=click.Choice([f.value for f in Format]),
         default=Format.TABLE.value,
         show_default=True,
-        callback=lambda _ctx, _parameter, value: Format(value),
+        callback=_format,
         help="How to print the result.",
     )(command)
 

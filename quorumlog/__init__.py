@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from quorumlog import errors
+from quorumlog.cluster import program_end  # noqa: F401 - Later it may be too late for it.
 from quorumlog.version import __version__
 
 if TYPE_CHECKING:

@@ -125,8 +125,14 @@ class Client:
         """Find the cluster; `async with` does it. A cluster that is electing a leader is found too.
 
         Raises UnavailableError when no node answers within `connect_timeout_ms` or too few file
-        descriptors are free, WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY.
+        descriptors are free, WrongClusterError, or InvalidRequestError for GRPC_POLL_STRATEGY; as
+        the program ends ClosedError, which `async with` does not raise.
         """
+        if self._parts is None:
+            program_end.check()
+        await self._start()
+
+    async def _start(self) -> None:
         async with self._starting:
             if self._parts is not None:
                 return
@@ -164,7 +170,7 @@ class Client:
             await parts.groups.close()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._start()
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:

@@ -9,10 +9,15 @@ import errno
 import sys
 import traceback
 from dataclasses import dataclass
+from typing import Final
 
 import click
 
 from quorumlog.foreign_text import shown
+from quorumlog.standard_output import UnprintableError
+
+_OURS: Final = {"bench", "deploy", "node", "pipeline", "qlog", "quorumlog", "raft", "store"}
+"""Packages whose modules are all there: one that is missing is a bug."""
 
 
 class ExitCode(enum.IntEnum):
@@ -63,11 +68,24 @@ def explain(error: Exception) -> Explanation:
         )
     if isinstance(getattr(error, "code", None), str):
         return _explain_coded(error)
+    if isinstance(error, UnprintableError):
+        return Explanation(
+            f"cannot write to stdout: {error.strerror}",
+            "the work before that is done, if any; its result could not be printed",
+            "look at what the command changed, and do not run it again for its output alone",
+        )
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in _OURS:
+        return Explanation(
+            f"a library cannot be loaded: {error}",
+            "the installation is broken, or a variable of the environment asks for what is not "
+            "there (PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION, PYTHONPATH, LD_LIBRARY_PATH)",
+            "unset that variable, or install QuorumLog again in an environment of its own",
+        )
     if isinstance(error, OSError) and error.errno == errno.EBADF:
         return Explanation(
-            "stdin or stdout is closed, and the command needs it",
+            "stdin is closed, and the command needs it",
             f"the system says: {error.strerror}",
-            "start it with that stream; </dev/null and >/dev/null stand for none",
+            "start it with that stream; </dev/null stands for none",
         )
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return Explanation(
@@ -95,7 +113,7 @@ def report(error: Exception) -> ExitCode:
         return ExitCode.INTERRUPTED
     explanation = explain(error)
     error = _first(error)
-    foreseen = isinstance(error, CliError | click.ClickException | OSError)
+    foreseen = isinstance(error, CliError | click.ClickException | OSError | ImportError)
     if not foreseen and not isinstance(getattr(error, "code", None), str):
         traceback.print_exception(error)
     click.echo(str(explanation), file=sys.stderr)

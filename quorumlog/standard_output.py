@@ -4,6 +4,7 @@ Owns what stands for a closed stream, the buffer below stdout, the encoding of a
 one place where text for people is escaped. Programs call it first of all.
 """
 
+import fcntl
 import io
 import os
 import sys
@@ -16,6 +17,65 @@ _ENCODING: Final = "utf-8"
 _ERRORS: Final = "backslashreplace"
 """A byte that was no UTF-8 is a lone surrogate in a text. It is written as `\\udcXX`, which in
 JSON is the escape of that surrogate, so the byte is not lost."""
+
+
+class UnprintableError(OSError):
+    """Stdout does not take what the program prints. What was done before stays done."""
+
+
+class _Stream(io.RawIOBase):
+    """The descriptor of stdout or stderr. Its failures are no errors of a file that a command works
+    on; a failed write to stderr is dropped,
+    since the exit code says the same."""
+
+    def __init__(self, below: io.RawIOBase, stream: object, *, is_stderr: bool) -> None:
+        """`stream` owns the descriptor, and is kept, since it would close it."""
+        self._below, self._stream, self._is_stderr = below, stream, is_stderr
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return self._below.write(data)
+        except OSError as error:
+            if self._is_stderr:
+                return len(data)
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise UnprintableError(error.errno, error.strerror) from error
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._below.fileno()
+
+    def close(self) -> None:
+        super().close()
+        self._below.close()
+
+    def isatty(self) -> bool:
+        return self._below.isatty()
+
+
+def _told(stream: TextIO, *, is_stderr: bool) -> TextIO:
+    """Return a stream on `_Stream` and on a buffer that encodes as `encoded` does."""
+    buffer = getattr(stream, "buffer", None)
+    raw = buffer.raw if isinstance(buffer, io.BufferedWriter) else buffer
+    if not isinstance(raw, io.RawIOBase):  # Within this process, without a descriptor.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=_ENCODING, errors=_ERRORS)
+        return stream
+    is_line = is_stderr or raw is buffer or getattr(stream, "line_buffering", False)
+    below = io.BufferedWriter(_Stream(raw, stream, is_stderr=is_stderr))
+    return io.TextIOWrapper(below, _ENCODING, _ERRORS, line_buffering=is_line)
+
+
+def is_stdout_closed() -> bool:
+    """Return whether stdout cannot take anything, its stand-in included."""
+    try:
+        flags = fcntl.fcntl(sys.stdout.fileno(), fcntl.F_GETFL)
+    except io.UnsupportedOperation:  # A stdout within this process has no descriptor.
+        return False
+    return flags & os.O_ACCMODE == os.O_RDONLY
 
 
 def encoded(text: str) -> bytes:
@@ -43,24 +103,22 @@ def stand_in_for_closed() -> None:
 
 
 def prepare_stdout() -> None:
-    """Have stdout encode as `encoded` does, wait for a slow reader, and stand on a buffer.
+    """Have stdout encode as `encoded` does, wait for a slow reader, and stand on a buffer; its
+    failures are UnprintableError or BrokenPipeError.
 
     A pipe may be inherited without waiting (O_NONBLOCK): a write that does not fit would fail.
     Without a buffer (PYTHONUNBUFFERED) Python hands a text to the pipe in one system call and drops
     what that call did not take, which a signal suffices for: a long document would end in its
     middle, without an error."""
     stand_in_for_closed()
-    stdout = sys.stdout
-    raw = getattr(stdout, "buffer", None)
-    if isinstance(raw, io.RawIOBase):
-        sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(raw), _ENCODING, _ERRORS, line_buffering=True
-        )
-    elif isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(encoding=_ENCODING, errors=_ERRORS)
-    if raw is not None:
-        with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
-            os.set_blocking(raw.fileno(), True)
+    sys.stdout = _told(sys.stdout, is_stderr=False)
+    with suppress(io.UnsupportedOperation):  # A stdout within this process has no descriptor.
+        os.set_blocking(sys.stdout.fileno(), True)
+
+
+def prepare_stderr() -> None:
+    """Have stderr drop what it does not take: exit codes say the same to who cannot read it."""
+    sys.stderr = _told(sys.stderr, is_stderr=True)
 
 
 def drop_unwritten(*, waits: bool = True) -> None:

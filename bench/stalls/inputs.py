@@ -204,6 +204,10 @@ def own() -> Iterator[OwnCall]:
     yield OwnCall("Consumer", "CommitOffsets", commit)
     fetch = consumer_pb2.FetchOffsetsRequest(group=GROUP, queues=queues)
     yield OwnCall("Consumer", "FetchOffsets", fetch)
+    beat = consumer_pb2.HeartbeatRequest(
+        group=GROUP, client_id="own", topics=[TOPIC], queues=queues, wanted=queues
+    )
+    yield OwnCall("Consumer", "Heartbeat", beat)
     yield OwnCall("Log", "QueueOffsets", log_pb2.QueueOffsetsRequest(queues=queues))
     sql = log_pb2.PullRequest(topic=TOPIC, sql=_sql(3_000), max_count=1_024)
     yield OwnCall("Log", "Pull", sql)

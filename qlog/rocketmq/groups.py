@@ -15,6 +15,7 @@ from qlog.rocketmq.shapes import GROUP_COUNT_MAX, SourceError
 from qlog.rocketmq.source import RocketSource
 from qlog.rocketmq.target import TargetQueue
 from qlog.rocketmq.topics import FORESEEN, Copies, all_of
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX
 from quorumlog.errors import NotFoundError
 from quorumlog.records.queues import Queue
 
@@ -99,8 +100,9 @@ async def _store(
         await client.admin.set_group_settings(group, **_settings(group, settings))
     there = await client.admin.fetch_offsets(group, list(offsets)) if offsets else {}
     ahead = {queue: offset for queue, offset in offsets.items() if offset > there.get(queue, -1)}
-    if ahead:
-        await client.admin.commit_offsets(group, ahead)
+    rows = list(ahead.items())
+    for at in range(0, len(rows), QUEUES_OF_CALL_MAX):
+        await client.admin.commit_offsets(group, dict(rows[at : at + QUEUES_OF_CALL_MAX]))
     return GroupCopy(group, is_new, len(offsets), len(ahead))
 
 

@@ -13,7 +13,7 @@ from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Steps
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
 from quorumlog.errors import InternalError, InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
 from quorumlog.records.batch import decode_records
@@ -145,7 +145,12 @@ class GroupAdmin:
             }
         found: dict[Queue, int] = {}
         deadline = self._calls.deadline()
-        for broker_group, mine in self._calls.by_group(named).items():
+        parts = (
+            (broker_group, mine[at : at + QUEUES_OF_CALL_MAX])
+            for broker_group, mine in self._calls.by_group(named).items()
+            for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
+        )
+        for broker_group, mine in parts:
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
             request = consumer_pb2.FetchOffsetsRequest(group=group, queues=ids)
             response = await self._calls.lead(

@@ -246,6 +246,7 @@ class Channels:
             await self._nodes.pop(address).close()
 
     async def close(self) -> None:
-        """Close all channels permanently."""
+        """Close all channels permanently. Raises ClosedError if they are of another process."""
+        forks.check()
         self._is_closed = True
         await self.keep_only(set())

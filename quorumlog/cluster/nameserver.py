@@ -14,6 +14,7 @@ import grpc
 
 from quorumlog.arguments import checked
 from quorumlog.cluster.channels import Channels, answer_of, stub
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.errors import (
     DeadlineError,
@@ -139,8 +140,9 @@ class NameServers:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._channels.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            await self._channels.close()
 
     async def status(self) -> list[ReplicaStatus]:
         """Return the status of all replicas, the given and the known ones, asked in parallel."""

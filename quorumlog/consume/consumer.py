@@ -7,16 +7,19 @@ that is down does not keep the queues of the others from being read.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.turns import Turns
+from quorumlog.consume.in_hand import InHand, Reader
 from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
 from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
 from quorumlog.consume.starts import START_MS, Starts
@@ -44,11 +47,34 @@ class BatchIterator:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> MessageBatch:
-        batch = await self._consumer.next_batch()
-        if batch is None:
+    def __anext__(self) -> Coroutine[Any, Any, MessageBatch]:
+        return self._next(self._consumer.next_batch())
+
+    async def _next(self, taking: Awaitable[MessageBatch | None]) -> MessageBatch:
+        if (batch := await taking) is None:
             raise StopAsyncIteration
         return batch
+
+
+class MessageIterator:
+    """Iterates over messages of a consumer for one task."""
+
+    def __init__(self, consumer: "Consumption") -> None:
+        self._consumer = consumer
+        self._reader = asyncio.current_task()  # Once: it costs as much as handing a message out.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if forks.is_known:
+            forks.check()
+        consumer, reader = self._consumer, self._reader
+        if time.monotonic() < consumer.turn_s:
+            message = consumer.next_ready(reader)
+            if message is not None:
+                return message
+        return await consumer.next_message(reader)
 
 
 class Consumption:
@@ -67,13 +93,12 @@ class Consumption:
         self._inbox.is_finished = self._is_finished
         self._fetchers: dict[Queue, Fetcher] = {}
         self._handed: dict[Queue, int] = {}  # Offset after the last message handed out.
-        # First offset of the last delivery; a request for the next one marks it as processed.
-        self._in_hand: tuple[Queue, int] | None = None
-        self._in_hand_count = 0
-        self._is_put_down = asyncio.Event()
-        """Set when the last delivery counts as processed."""
+        self._in_hand: Final = InHand()
         self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
+        self._turns: Final = Turns()
+        self.turn_s = 0.0
+        """When the loop is due a turn before the next delivery, by the monotonic clock."""
         self._taking = asyncio.Lock()  # Held while the current batch is replaced.
         self._starting = asyncio.Lock()
         self._beginning: asyncio.Task[None] | None = None
@@ -114,58 +139,75 @@ class Consumption:
         async with self._starting:
             pass  # The task in `start` has noticed.
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> MessageIterator:
+        return MessageIterator(self)
 
-    async def __anext__(self) -> Message:
-        if forks.parent:
+    def __anext__(self) -> Coroutine[Any, Any, Message]:
+        # The task that asks is the reader, also if another one awaits the answer for it.
+        return self.next_message(asyncio.current_task())
+
+    async def next_message(self, reader: Reader) -> Message:
+        """Wait for the next message, and hand it out to a reader. Raises StopAsyncIteration."""
+        if not forks.own[0]:
             forks.check()
-        while (message := self.next_ready()) is None:
+        if time.monotonic() >= self.turn_s:
+            self._in_hand.put_down(reader)
+            self.turn_s = await self._turns.give()
+        while (message := self.next_ready(reader)) is None:
             spent = self._current
             async with self._taking:
                 if self._current is not spent:
                     continue  # Another task has replaced the batch: keep that one.
                 self._current = None
-                taken = await self._next()
+                taken = await self._next(reader)
                 if taken is None:
                     raise StopAsyncIteration
                 self._current, self._at = taken, 0
         return message
 
-    def next_ready(self) -> Message | None:
-        """Hand out the next message of the current batch; None if none is left.
+    def next_ready(self, reader: Reader) -> Message | None:
+        """Hand out the next message of the current batch to a reader; None if none is left.
 
         Does not wait, and may be called from another thread, by one thread at a time.
         """
         current, at = self._current, self._at
-        if current is None or at >= len(current.messages):
+        if current is None or at >= len(messages := current.messages):
             return None
-        self._at = at + 1
-        self._hand_out(current, at, at + 1)
-        return current.messages[at]
+        self._at = at = at + 1
+        message, queue = messages[at - 1], current.queue
+        in_hand = self._in_hand
+        if reader is in_hand.reader:  # As `take`, without a call for each message.
+            in_hand.last = queue, message.queue_offset, 1
+        else:
+            in_hand.take(reader, queue, message.queue_offset, 1)
+        # The last message takes along the ones that were filtered out behind it.
+        is_last = at == len(messages)
+        self._handed[queue] = current.next_offset if is_last else message.queue_offset + 1
+        return message
 
     def batches(self) -> BatchIterator:
         """Iterate over batches instead of messages."""
         return BatchIterator(self)
 
-    async def next_batch(self) -> MessageBatch | None:
+    def next_batch(self) -> Coroutine[Any, Any, MessageBatch | None]:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
+        return self.next_batch_of(asyncio.current_task())
+
+    async def next_batch_of(self, reader: Reader) -> MessageBatch | None:
+        """Wait for a batch, and hand it out to a reader."""
         forks.check()
+        if time.monotonic() >= self.turn_s:
+            self._in_hand.put_down(reader)
+            self.turn_s = await self._turns.give()
         current, self._current = self._current, None
         batch = None if current is None else _rest(current, self._at)
         if batch is None:
-            batch = await self._next()
+            batch = await self._next(reader)
         if batch is not None:
-            self._hand_out(batch, 0, len(batch.messages))
+            first = batch.messages[0].queue_offset
+            self._in_hand.take(reader, batch.queue, first, len(batch.messages))
+            self._handed[batch.queue] = batch.next_offset
         return batch
-
-    def _hand_out(self, batch: MessageBatch, lo: int, hi: int) -> None:
-        """Record that messages [lo, hi) are handed out: all before them count as processed."""
-        messages, queue = batch.messages, batch.queue
-        self._in_hand, self._in_hand_count = (queue, messages[lo].queue_offset), hi - lo
-        # The last message takes along the ones that were filtered out behind it.
-        is_last = hi == len(messages)
-        self._handed[queue] = batch.next_offset if is_last else messages[hi - 1].queue_offset + 1
 
     def _position(self, queue: Queue) -> int:
         """Return the offset behind what was handed out of a queue, or need not be."""
@@ -177,16 +219,12 @@ class Consumption:
         if self._is_closed:
             raise ClosedError("the consumer is closed; make another one")
 
-    async def _next(self) -> MessageBatch | None:
+    async def _next(self, reader: Reader) -> MessageBatch | None:
         self._check_open()
         if not self._is_started:
             await self.start()
-        self._put_down()
+        self._in_hand.put_down(reader)
         return await self._inbox.get()
-
-    def _put_down(self) -> None:
-        self._in_hand = None
-        self._is_put_down.set()
 
     def _is_finished(self) -> bool:
         return self._is_closed
@@ -202,7 +240,7 @@ class Consumption:
     async def _stop_fetching(self, queues: Iterable[Queue], *, keeps_hand: bool = False) -> None:
         """Stop fetching queues; from the call on, no message of them is handed out. `keeps_hand`:
         the last delivery of one still counts when it is processed."""
-        stopping = []
+        queues, stopping = set(queues), []
         for queue in queues:
             fetcher = self._fetchers.pop(queue, None)
             if fetcher is None:
@@ -211,8 +249,8 @@ class Consumption:
             current = self._current
             if current is not None and current.queue == queue:
                 self._current = None
-            if not keeps_hand and self._in_hand is not None and self._in_hand[0] == queue:
-                self._in_hand = None  # Also if the queue comes back: others may have consumed it.
+        if not keeps_hand:  # Also if a queue comes back: others may have consumed it.
+            self._in_hand.drop(queues)
         await asyncio.gather(*stopping)
 
     @property
@@ -242,7 +280,8 @@ class Consumption:
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        await self.close()
+        with failures_beside(error):
+            await self.close()
 
 
 @checked

@@ -20,7 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -30,6 +30,7 @@ from quorumlog.cluster.calls import beside
 from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.consumer import Consumption
+from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
@@ -154,7 +155,15 @@ class GroupConsumer(Consumption):
 
     async def _join(self) -> None:
         self._starts.begin(group.name for group in self._groups.all)
-        await self._join_all()
+        try:
+            await self._join_all()
+        except BaseException:
+            # Else it would keep queues from the other members for the time of a session.
+            await self._stop_all()
+            leaves = self._leave_groups(Deadline(min(AWAY_MS, self._options.timeout_ms)))
+            await asyncio.gather(*leaves, return_exceptions=True)
+            self._memberships.clear()
+            raise
         self._groups.on_change.append(self._follow_groups)
         self._follow_groups()
 
@@ -211,7 +220,7 @@ class GroupConsumer(Consumption):
         if others consumed a queue or reset the group while this member was away: their offset
         stays, and reading goes on there.
         """
-        self._put_down()
+        self._in_hand.put_down_all()
         deadline = Deadline(self._options.timeout_ms)
         groups = {self._groups.get(queue.group) for queue in self._processed()}
         try:
@@ -275,8 +284,8 @@ class GroupConsumer(Consumption):
             self._redeliveries[group] = Redeliveries(group, self.group)
         deadline = Deadline(self._options.timeout_ms)
         async with self._turn(group, deadline):
-            in_hand = self._in_hand
-            offsets = self._offsets_behind(given) if self._group_options.auto_commit else {}
+            whole = self._whole_delivery(given) if self._group_options.auto_commit else None
+            offsets = {} if whole is None else self._offsets_behind(*whole)
             processed = self._processed()
             unsure = {q: processed[q] for q in offsets if self._known(q).unanswered}
             if unsure:  # The answer does not say whether the offset was taken.
@@ -290,23 +299,26 @@ class GroupConsumer(Consumption):
                     offsets=[self._row(queue, offset) for queue, offset in offsets.items()],
                     deadline=deadline,
                 )
-            if offsets:
-                self._note_stored(offsets)
-                if self._in_hand is in_hand:  # Another message may have been handed out meanwhile.
-                    self._put_down()
+            self._note_stored(offsets)
+            if whole is not None and self._whole_delivery(given) == whole:  # It took no other one.
+                self._in_hand.put_down(whole[1])
         return done
 
-    def _offsets_behind(self, given: Sequence[Message]) -> dict[Queue, int]:
-        """Return the offset to store after the last delivery, if all of it is given back."""
-        if self._in_hand is None:
-            return {}
-        queue, first = self._in_hand
-        behind = self._handed.get(queue)
-        if behind is None or queue not in self._fetchers:
-            return {}
-        mine = {m.queue_offset for m in given if Queue(m.topic, m.queue_id, m.group) == queue}
-        is_all = self._in_hand_count == len(mine) and first in mine
-        return {queue: behind} if is_all else {}
+    def _whole_delivery(self, given: Sequence[Message]) -> tuple[Queue, Reader] | None:
+        """Return of which queue and reader a whole delivery is given back; None if of none."""
+        offsets = defaultdict[Queue, set[int]](set)
+        for message in given:
+            queue = Queue(message.topic, message.queue_id, message.group)
+            offsets[queue].add(message.queue_offset)
+        for queue in offsets.keys() & (*self._fetchers, *self._leaving):
+            if (found := self._in_hand.reader_of(queue, offsets[queue])) is not None:
+                return queue, *found
+        return None
+
+    def _offsets_behind(self, queue: Queue, reader: Reader) -> dict[Queue, int]:
+        """Return the offset to store with a delivery that is given back."""
+        others = self._in_hand.offsets(without=reader)
+        return {queue: min(self._handed[queue], others.get(queue, self._handed[queue]))}
 
     @asynccontextmanager
     async def _turn(self, group: BrokerGroup, deadline: Deadline) -> AsyncIterator[None]:
@@ -424,7 +436,7 @@ class GroupConsumer(Consumption):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if is_processed:
-            self._in_hand = None
+            self._in_hand.put_down_all()
         processed = self._processed()
         await self._stop_all()
         deadline = Deadline(self._options.timeout_ms)
@@ -436,14 +448,16 @@ class GroupConsumer(Consumption):
         finally:
             if self._local is not None:
                 self._local.close()
-            memberships = self._memberships.items()
-            # A group that is away drops this member when its heartbeats are missing.
-            there = [m for group, m in memberships if m.is_known and not group.is_away]
-            leaves = (member.leave(deadline) for member in there)
-            results = await asyncio.gather(*leaves, return_exceptions=True)
+            results = await asyncio.gather(*self._leave_groups(deadline), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and self._is_started:
                 raise result
+
+    def _leave_groups(self, deadline: Deadline) -> list[Awaitable[None]]:
+        # A group that is away drops this member when its heartbeats are missing.
+        memberships = self._memberships.items()
+        there = [m for group, m in memberships if m.is_known and not group.is_away]
+        return [member.leave(deadline) for member in there]
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
         with failures_beside(error):
@@ -453,10 +467,8 @@ class GroupConsumer(Consumption):
 
     def _processed(self) -> dict[Queue, int]:
         offsets = {queue: self._position(queue) for queue in (*self._fetchers, *self._leaving)}
-        if self._in_hand is not None and self._in_hand[0] in offsets:
-            queue, offset = self._in_hand
-            offsets[queue] = offset
-        return offsets
+        held = self._in_hand.offsets()
+        return {queue: min(offset, held.get(queue, offset)) for queue, offset in offsets.items()}
 
     async def _commit_processed(self, group: BrokerGroup, deadline: Deadline) -> None:
         async with self._turn(group, deadline):
@@ -493,7 +505,7 @@ class GroupConsumer(Consumption):
                     await self._commit_processed(group, Deadline(self._options.timeout_ms))
             except QuorumlogError as error:
                 if not error.retryable:
-                    self._inbox.fail(error)
+                    self._fail(error)
                     return
                 where = group.router.where
                 _log.warning("group %s: offsets not stored yet%s: %s", self.group, where, error)
@@ -546,11 +558,24 @@ class GroupConsumer(Consumption):
             except QuorumlogError as error:
                 # Without a leader members keep their queues; twice is better than lost.
                 if not error.retryable:
-                    self._inbox.fail(error)
+                    self._fail(error)
                     return
                 where = membership.group.router.where
                 _log.warning("group %s: no heartbeat%s: %s", self.group, where, error)
                 await asyncio.sleep(membership.heartbeat_ms / 1000)
+
+    def _on_helper_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Stop: this is no member any more, so it hands nothing out and stores nothing."""
+        self._inbox.fail(error, at_once=True)
+        self._current = None
+        for task in [task for kept in self._keeping.values() for task in kept]:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def _follow_moves(self, membership: Membership, deadline: Deadline) -> None:
         """Read on where a tool moved queues, also without an offset to be stored there."""
@@ -599,7 +624,7 @@ class GroupConsumer(Consumption):
         await self._stop_fetching(lost, keeps_hand=True)
         # Also those of a call that failed: their offset is stored before others begin with them.
         lost = [queue for queue in self._leaving if queue.group == group.name]
-        await self._finish(lost, self._membership(group).interval_ms)
+        await self._in_hand.wait_for(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()
             if lost and self._group_options.auto_commit:
@@ -609,26 +634,13 @@ class GroupConsumer(Consumption):
             for queue in lost:
                 self._leaving.pop(queue, None)
                 self._stored.pop(queue, None)
-            if self._has_in_hand(lost):
-                self._in_hand = None  # It comes again.
+            self._in_hand.drop(lost)  # It comes again.
             self.moves.forget(lost)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:
             begun = await self._first_offsets(group, gained, deadline)
             for queue, offset in begun.items():
                 self._fetch(queue, offset)
-
-    async def _finish(self, queues: Sequence[Queue], limit_ms: int) -> None:
-        """Wait while the message in hand is of these queues, for a while."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_ms / 1000):
-                while self._has_in_hand(queues):
-                    self._is_put_down.clear()
-                    await self._is_put_down.wait()
-                    await asyncio.sleep(0)  # A commit that put it down has the first turn.
-
-    def _has_in_hand(self, queues: Sequence[Queue]) -> bool:
-        return self._in_hand is not None and self._in_hand[0] in queues
 
     async def _first_offsets(
         self, group: BrokerGroup, queues: Sequence[Queue], deadline: Deadline

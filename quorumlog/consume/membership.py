@@ -20,7 +20,7 @@ from typing import Any, Final
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Service
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
 from quorumlog.consume.rebalance import Strategy, assign, strategy_name
 from quorumlog.consume.starts import Starts
 from quorumlog.errors import ClientIdInUseError, ConflictError
@@ -156,7 +156,7 @@ class Membership:
             else:  # No topic to share here; check again later.
                 self.members, self._readers, self._divided = (), {}, None
                 self.heartbeat_ms = ABSENT_MS
-            ours = self._share_of({**counts, **returned})
+            ours = self._at_most(self._share_of({**counts, **returned}), named)
             granted = set(ours if own.is_broadcasting else named) - withheld
             reads = [queue for queue in ours if queue in granted]
             queues = [Queue(topic, i, self.group.name) for topic, i in reads]
@@ -210,6 +210,20 @@ class Membership:
             if members:
                 ours += assign(own.strategy, own.client_id, {topic: count}, members, group=name)
         return sorted(ours)
+
+    def _at_most(self, ours: list[Pair], named: Sequence[Pair]) -> list[Pair]:
+        """Return as much of a share as a member may have, first of all what it has already."""
+        count = len(ours) - QUEUES_OF_CALL_MAX
+        if count <= 0 or self._identity.is_broadcasting:
+            return ours
+        text = (
+            f"group {self._identity.group}: {count} queues{self.group.router.where} have no reader "
+            f"until another member joins; a member reads at most {QUEUES_OF_CALL_MAX}"
+        )
+        warn_once(self._warned, [text])
+        has = frozenset(named)
+        ours.sort(key=lambda queue: (queue not in has, queue))
+        return sorted(ours[:QUEUES_OF_CALL_MAX])
 
     async def _heartbeat(self, topics: Sequence[str], deadline: Deadline) -> set[Pair]:
         """Return the queues that it reads or wants, and another member reads."""

@@ -8,6 +8,7 @@ took are received, and do not wait for the end of their invisible time.
 
 import asyncio
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
-from quorumlog.cluster.close_once import CloseOnce
+from quorumlog.cluster.close_once import CloseOnce, failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
+from quorumlog.cluster.turns import Turns
 from quorumlog.consume.membership import AWAY_MS, let_in, new_instance, warn_once
 from quorumlog.errors import (
     ClientIdInUseError,
@@ -133,6 +135,7 @@ class PopConsumer:
         self._let_in = set[str]()
         """Broker groups whose leader let it in, and did not refuse it since."""
         self._turn = 0
+        self._turns, self._turn_s = Turns(), 0.0
         self._warned: set[str] = set()
         self._ready: list[PopMessage] = []
         """Messages that any call has taken and none has handed out yet."""
@@ -327,6 +330,8 @@ class PopConsumer:
 
     async def __anext__(self) -> PopMessage:
         """Receive for ever, message by message; each has to be acknowledged all the same."""
+        if time.monotonic() >= self._turn_s:
+            self._turn_s = await self._turns.give()
         while not self._ready:
             await self._fill(RECEIVE_COUNT_MAX, WAIT_S)
         return self._ready.pop(0)
@@ -442,5 +447,6 @@ class PopConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            await self.close()

@@ -5,7 +5,7 @@ Owns the tasks and the limit of the data they hold; must not know of groups or o
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -20,6 +20,10 @@ from quorumlog.records.queues import Queue
 HELD_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024  # All queues of a consumer; each may exceed it once.
 HELD_COUNT_MAX: Final = 100_000  # Messages, in the same way: each costs more than bytes.
 WAIT_MS: Final = 5_000  # Longest time that a pull is parked at a node.
+PULLS_MAX: Final = 1_024
+"""Pulls of a consumer under way in a broker group: the calls that one client has room for there are
+fewer than the queues of a large member, and its heartbeats must not wait behind parked pulls."""
+WAIT_SHARED_MS: Final = 1_000  # Longest time that one is parked while another waits for its turn.
 BATCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 PREFETCH_DEFAULT: Final = 2
 BEYOND_END_GRACE_MS: Final = 5_000
@@ -66,13 +70,19 @@ class Inbox:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self.pulls = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(PULLS_MAX))
+        """Turns of pulls, by broker group."""
         self._error: Exception | None = None
         self.held_size_bytes = self.held_count = 0
         self.defers_errors = False  # Raise a retryable error only when all else is read.
         self.is_finished: Callable[[], bool] = lambda: False
 
     def put(self, fetcher: "Fetcher", batch: MessageBatch) -> None:
-        """Add a batch of a fetcher."""
+        """Add a batch of a fetcher. After an error that is not deferred it is dropped, and the
+        fetcher gets no credit for another one: with traffic in other queues the error would never
+        be raised."""
+        if self._error is not None and not self._is_deferred(self._error):
+            return
         self._ready.append((fetcher, batch))
         self.held_size_bytes += batch.size_bytes
         self.held_count += len(batch.messages)
@@ -84,10 +94,13 @@ class Inbox:
         is_large = self.held_size_bytes >= self._size_bytes_max
         return is_large or self.held_count >= self._count_max
 
-    def fail(self, error: Exception) -> None:
-        """Have the consumer raise the first of these errors after the batches that are ready."""
-        if self._error is None:
+    def fail(self, error: Exception, *, at_once: bool = False) -> None:
+        """Have the consumer raise the first of these errors after the batches that are ready, or
+        `at_once`."""
+        if self._error is None or (at_once and self._is_deferred(self._error)):
             self._error = error
+        if at_once:
+            self._ready.clear()
         self._changed.set()
 
     def wake(self) -> None:
@@ -303,22 +316,26 @@ class Fetcher:
     async def _pull_once(
         self, offset: int, *, wait: bool, max_count: int | None = None
     ) -> MessageBatch:
-        options = self._options
+        options, pulls = self._options, self._inbox.pulls[self.queue.group]
         while True:
             try:
-                return await self._reads.pull(
-                    self.queue,
-                    offset,
-                    options.freshness,
-                    max_count=options.batch_count_max if max_count is None else max_count,
-                    max_size_bytes=options.batch_size_bytes_max,
-                    wait_ms=options.wait_ms if wait else 0,
-                    # The search for a message that was read ignores the filters.
-                    tags=options.tags if max_count is None else (),
-                    sql=options.sql if max_count is None else "",
-                    consumer_group=options.group,
-                    timeout_ms=options.timeout_ms,
-                )
+                async with pulls:
+                    wait_ms = options.wait_ms if wait else 0
+                    if pulls.locked():
+                        wait_ms = min(wait_ms, WAIT_SHARED_MS)
+                    return await self._reads.pull(
+                        self.queue,
+                        offset,
+                        options.freshness,
+                        max_count=options.batch_count_max if max_count is None else max_count,
+                        max_size_bytes=options.batch_size_bytes_max,
+                        wait_ms=wait_ms,
+                        # The search for a message that was read ignores the filters.
+                        tags=options.tags if max_count is None else (),
+                        sql=options.sql if max_count is None else "",
+                        consumer_group=options.group,
+                        timeout_ms=options.timeout_ms,
+                    )
             except QuorumlogError as error:
                 if not (options.is_patient and error.retryable):
                     raise

@@ -25,6 +25,8 @@ from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import END, FIRST, Consistency, Position, Time, parse_position
 from quorumlog.records.queues import Queue
 
+QUEUES_OF_CALL_MAX: Final = 4_096
+"""Queues of one call about offsets, and so of a member that stores them: the limit of the nodes."""
 _CONSISTENCY: Final = {
     Consistency.LEADER: common_pb2.CONSISTENCY_LEADER,
     Consistency.LINEARIZABLE: common_pb2.CONSISTENCY_LINEARIZABLE,
@@ -113,7 +115,7 @@ class ReadCalls:
             consumer_group=consumer_group,
         )
         records = response.records
-        newest_move = response.newest_move if response.HasField("newest_move") else None
+        newest_move = _newest_move(response)
         messages = []
         if records:
             messages = decode_records(
@@ -310,7 +312,11 @@ class ReadCalls:
         by_group: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
             by_group.setdefault(self.group_of(queue, freshness), []).append(queue)
-        asked = (self._offsets_of(*of, freshness, deadline) for of in by_group.items())
+        asked = (
+            self._offsets_of(group, mine[at : at + QUEUES_OF_CALL_MAX], freshness, deadline)
+            for group, mine in by_group.items()
+            for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
+        )
         found: dict[Queue, QueueOffsets] = {}
         for part in await asyncio.gather(*asked):
             found.update(part)
@@ -400,7 +406,9 @@ class ReadCalls:
 
         async def ask(group: BrokerGroup) -> list[Message]:
             response = await self._ask(group, "GetMessage", request, freshness, deadline)
-            return decode_records(response.records, group=group.name)
+            return decode_records(
+                response.records, group=group.name, newest_move=_newest_move(response)
+            )
 
         tasks = [asyncio.ensure_future(ask(group)) for group in self.asked_groups(freshness)]
         failed: QuorumlogError | None = None
@@ -468,10 +476,15 @@ def unknown_topic(topic: str) -> UnknownTopicError:
     return UnknownTopicError(f"topic {topic!r} does not exist; run 'qlog topic create {topic}'")
 
 
+def _newest_move(answer: log_pb2.PullResponse | log_pb2.RecordsResponse) -> int | None:
+    return answer.newest_move if answer.HasField("newest_move") else None
+
+
 def _with_key(
     answer: log_pb2.RecordsResponse, topic: str, key: str, group: BrokerGroup
 ) -> list[Message]:
-    found = decode_records(answer.records, topic=topic, group=group.name)
+    newest_move = _newest_move(answer)
+    found = decode_records(answer.records, topic=topic, group=group.name, newest_move=newest_move)
     return [message for message in found if _has_key(message, key)]
 
 

@@ -211,14 +211,16 @@ class QueryByKeyRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., lo_unix_ms: _Optional[int] = ..., hi_unix_ms: _Optional[int] = ..., max_count: _Optional[int] = ..., consistency: _Optional[_Union[_common_pb2.Consistency, str]] = ..., next_position: _Optional[int] = ...) -> None: ...
 
 class RecordsResponse(_message.Message):
-    __slots__ = ("records", "record_count", "next_position")
+    __slots__ = ("records", "record_count", "next_position", "newest_move")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_MOVE_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     record_count: int
     next_position: int
-    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_position: _Optional[int] = ...) -> None: ...
+    newest_move: int
+    def __init__(self, records: _Optional[bytes] = ..., record_count: _Optional[int] = ..., next_position: _Optional[int] = ..., newest_move: _Optional[int] = ...) -> None: ...
 
 class QueueOffsetsRequest(_message.Message):
     __slots__ = ("queues", "consistency", "at_least_index")

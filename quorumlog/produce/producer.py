@@ -141,12 +141,7 @@ class Producer:
         if self._room_waiters or not self._has_room(size_bytes):
             deadline = await self._wait_for_room(size_bytes)
         backlog = self._accumulator.only
-        if (
-            backlog is not None
-            and not group
-            and not extra
-            and not (self._is_closed or forks.parent)
-        ):
+        if backlog is not None and not group and not extra and forks.own[0] and not self._is_closed:
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
                 deadline = deadline or Deadline(self._options.timeout_ms)
@@ -467,7 +462,7 @@ class Producer:
     # Its end.
 
     def _check_open(self) -> None:
-        if forks.parent:  # Without a call for each message.
+        if not forks.own[0]:
             forks.check()
         if self._bug is not None:
             raise self._bug

@@ -52,7 +52,8 @@ class Message:
         self._properties: bytes | dict[str, str] = properties
         self.group = group  # The broker group whose log it is in.
         self.newest_move = newest_move
-        """As that of its batch."""
+        """As that of its batch. None also for dead letters, traces, messages of transactions, and
+        those that were popped: they were not read from a queue to be consumed in its order."""
 
     @property
     def parts(self) -> tuple[str, int, int, bytes, bytes, bytes | dict[str, str], str, int | None]:

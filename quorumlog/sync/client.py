@@ -7,7 +7,7 @@ used from several threads.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Self
 
 from quorumlog import client as async_client
@@ -127,14 +127,18 @@ class Client(Wrapper[async_client.Client]):
         self._holds_thread = False
 
     def start(self) -> None:
-        """Find the cluster; `with` does it. Raises UnavailableError or WrongClusterError."""
+        """Find the cluster; `with` does it. Raises UnavailableError or WrongClusterError; as the
+        program ends ClosedError, which `with` raises once the thread of all clients has ended."""
+        self._start(self._inner.start)
+
+    def _start(self, start: Callable[[], Coroutine[Any, Any, object]]) -> None:
         loop_thread.check_outside()
         with self._life:
             if self._holds_thread:
                 return
             loop_thread.acquire(self._inner.close)
             try:
-                loop_thread.call(self._inner.start())
+                loop_thread.call(start())
             except BaseException:
                 loop_thread.release(self._inner.close)
                 raise
@@ -156,7 +160,7 @@ class Client(Wrapper[async_client.Client]):
                 loop_thread.release(self._inner.close)
 
     def __enter__(self) -> Self:
-        self.start()
+        self._start(self._inner.__aenter__)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:

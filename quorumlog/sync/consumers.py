@@ -33,13 +33,14 @@ class _Iteration(Wrapper[_Consumer]):
         return self
 
     def __next__(self) -> Message:
-        if forks.parent:  # Before the lock, which another thread of the parent may have held.
+        if not forks.own[0]:  # Before the lock, which another thread of the parent may have held.
             forks.check()
+        reader = threading.current_thread()
         with self._taking:
-            message = self._inner.next_ready()
+            message = self._inner.next_ready(reader)
             if message is None:
                 try:
-                    message = loop_thread.call(self._inner.__anext__())
+                    message = loop_thread.call(self._inner.next_message(reader))
                 except StopAsyncIteration:
                     raise StopIteration from None
             return message
@@ -53,7 +54,7 @@ class _Iteration(Wrapper[_Consumer]):
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
         with self._taking:
-            return loop_thread.call(self._inner.next_batch())
+            return loop_thread.call(self._inner.next_batch_of(threading.current_thread()))
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""
@@ -73,8 +74,9 @@ class PullConsumer(_Iteration[async_consumer.PullConsumer]):
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
     seek = blocking(async_consumer.PullConsumer.seek)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()
 
 
 class GroupConsumer(_Iteration[async_group.GroupConsumer]):
@@ -124,5 +126,6 @@ class PopConsumer(Wrapper[async_pop.PopConsumer]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()

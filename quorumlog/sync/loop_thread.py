@@ -51,15 +51,13 @@ class LoopThread:
             self._check_not_over()
             if self._loop is None:
                 check_descriptors()
-                self._loop = asyncio.new_event_loop()
-                self._stopped = self._loop.create_future()
-                self._thread = threading.Thread(
-                    target=self._run,
-                    args=(self._loop, self._stopped),
-                    name="quorumlog-sync",
-                    daemon=True,
+                loop = asyncio.new_event_loop()
+                stopped = loop.create_future()
+                thread = threading.Thread(
+                    target=self._run, args=(loop, stopped), name="quorumlog-sync", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # Python refuses it at the end of the program from 3.12 on.
+                self._loop, self._stopped, self._thread = loop, stopped, thread
             self._users.append(close)
 
     def release(self, close: _Close) -> None:

@@ -94,7 +94,8 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
             yield made
         except BaseException as error:
             if loop_thread.is_running:  # Else the cluster asks later, and this error says more.
-                loop_thread.call(within.__aexit__(type(error), error, error.__traceback__))
+                with failures_beside(error):
+                    loop_thread.call(within.__aexit__(type(error), error, error.__traceback__))
             raise
         loop_thread.call(within.__aexit__(None, None, None))
 
@@ -141,7 +142,8 @@ class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if error is None or loop_thread.is_running:
-            loop_thread.call(self._inner.__aexit__(kind, error, at))
+            with failures_beside(error):
+                loop_thread.call(self._inner.__aexit__(kind, error, at))
 
 
 def on_thread(check: Check) -> Check:

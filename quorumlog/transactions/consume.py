@@ -63,7 +63,7 @@ class ConsumeTransaction:
         self._entries: list[Entry] = []
         self._consumed: dict[Queue, tuple[int, int]] = {}
         self._newest_moves: dict[Queue, int] = {}
-        """The last move before each queue was read, as far as it is known."""
+        """The last move before each queue was read, as far as it is known; 0: none."""
         self._is_done = False
         self.receipts: Sequence[Receipt] = ()
         """Receipts of the outputs, once they are stored."""
@@ -90,7 +90,9 @@ class ConsumeTransaction:
 
         The messages of a queue must come in order, without a gap; a consumer with tags or a filter
         hands over the batches, which know what was left out. Raises InvalidRequestError, also for a
-        message of another broker group than those before.
+        message of another broker group than those before. A message that was not read by a pull, a
+        consumer, by key or by id does not say when it was read: its commit raises ConflictError if
+        a tool ever moved the group in its queue.
         """
         self._check_open()
         if isinstance(what, MessageBatch):
@@ -112,9 +114,8 @@ class ConsumeTransaction:
                 f"order, and batches where a filter leaves some out"
             )
         self._consumed[queue] = lo, hi
-        if what.newest_move is not None:
-            before = self._newest_moves.get(queue, what.newest_move)
-            self._newest_moves[queue] = min(before, what.newest_move)
+        newest = what.newest_move or 0  # Not known: a move may have come since they were read.
+        self._newest_moves[queue] = min(self._newest_moves.get(queue, newest), newest)
 
     def _check_open(self) -> None:
         if self._is_done:
@@ -212,7 +213,8 @@ class ConsumeTransaction:
             if (known[queue].move or 0) > newest:
                 raise ConflictError(
                     f"group {self._consumer_group}: a tool moved {queue} to {known[queue].offset} "
-                    f"after these messages were read; forget what was made of them and read again"
+                    f"after these messages were read, or they do not say when; forget what was "
+                    f"made of them, read again with a consumer, pull, query_by_key or get_message"
                 )
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
         for queue, (lo, hi) in self._consumed.items():

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -155,3 +156,58 @@ def test_a_lazy_command_that_is_missing_is_said() -> None:
 def test_a_lazy_target_must_be_a_command() -> None:
     with pytest.raises(AssertionError, match="no click command"):
         LazyCommand("quorumlog:__version__", "Not a command.").load()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("act >/dev/full", 3, "do not run it again"),
+        ("act -o json >/dev/full", 3, "do not run it again"),
+        ("act >&-", 3, "nothing was done"),
+        ("act >/dev/full 2>/dev/full", 3, ""),
+        ("act 2>/dev/full", 0, ""),
+        ("fail 2>/dev/full", 3, ""),
+        ("load", 3, "a library cannot be loaded"),
+        ("--zzz 2>/dev/full", 2, ""),
+    ],
+)
+def test_the_streams_change_no_exit_code_and_ask_for_no_work_twice(
+    tmp_path: Path, words: str, code: int, says: str
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {words}', sys.executable, STREAMS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, says in done.stderr) == (code, True), done
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "work").exists() is (words.startswith("act") and ">&-" not in words)
+
+
+STREAMS = """
+import click
+from pathlib import Path
+from qlog import LazyGroup
+from qlog.output import output_option, print_record
+
+@click.group(cls=LazyGroup, lazy={})
+def main(): ...
+
+@main.command()
+@output_option
+def act(output):
+    Path("work").touch()
+    click.echo("progress", err=True)
+    print_record({"done": True}, output)
+
+@main.command()
+def fail(): raise OSError(5, "it broke")
+
+@main.command()
+def load():
+    raise ImportError("cannot import it", name="google.protobuf.pyext")
+
+main()
+"""

@@ -210,7 +210,7 @@ class Node:
                         await cluster.wait_appended()
         response.max_offset = len(queue)
         response.next_offset = request.offset
-        response.newest_move = max(cluster.moved.values(), default=0)
+        response.newest_move = cluster.newest_move
         if request.offset < least:
             response.status = log_pb2.PULL_STATUS_OFFSET_TOO_SMALL
             response.next_offset = least
@@ -269,7 +269,8 @@ class Node:
         await self.check(context)
         for record in self.cluster.records():
             if decode_message(record).message_id == request.message_id:
-                return log_pb2.RecordsResponse(records=record, record_count=1)
+                move = self.cluster.newest_move
+                return log_pb2.RecordsResponse(records=record, record_count=1, newest_move=move)
         return await abort(context, error("node.message_not_found"))
 
     async def QueryByKey(self, request: Any, context: Any) -> Any:
@@ -289,6 +290,7 @@ class Node:
             records=b"".join(records),
             record_count=len(records),
             next_position=found[-2][0] if len(found) > 2 else None,
+            newest_move=self.cluster.newest_move,
         )
 
     # ConsumerService.
@@ -444,6 +446,10 @@ class FakeCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def newest_move(self) -> int:
+        return max(self.moved.values(), default=0)
 
     def name_nodes(self, route: Any) -> None:
         for node in self.nodes.values():

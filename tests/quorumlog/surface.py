@@ -26,7 +26,16 @@ MORE: Final = {
 """Public, although no list of exports has them: made by what is exported, or documented."""
 
 
+_OF_A_READER: Final = "takes the task or thread that the iteration knows"
 INTERNAL: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            f"{kind}.{name}"
+            for kind in ("GroupConsumer", "PullConsumer")
+            for name in ("next_ready", "next_message", "next_batch_of")
+        ),
+        _OF_A_READER,
+    ),
     "CheckedTransaction.of": "takes the question of a node",
     "Producer.send_entries": "takes messages that `outgoing` has checked",
 }

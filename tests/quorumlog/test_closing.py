@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from quorumlog.client import Client
 from quorumlog.errors import Outcome
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
+from tests.quorumlog.surface import exports
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 600_000) -> quorumlog.Client:
@@ -260,3 +262,25 @@ async def test_several_may_start_one_consumer() -> None:
         await in_time(asyncio.gather(*(consumer.start() for _ in range(3))))
         assert sorted(consumer.offsets()) == [0, 1, 2, 3]
         await asyncio.gather(consumer.close(), consumer.close())
+
+
+BLOCKS = {name: made for name, made in exports().items() if hasattr(made, "close")}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+async def test_a_close_that_fails_leaves_the_error_of_the_block(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, failure = BLOCKS[name], errors.ClosedError("a fork")
+    is_async = hasattr(kind, "__aexit__")
+    monkeypatch.setattr(kind, "close", (AsyncMock if is_async else Mock)(side_effect=failure))
+
+    async def leave(error: BaseException | None) -> None:
+        left = (kind.__aexit__ if is_async else kind.__exit__)(
+            kind.__new__(kind), type(error), error, None
+        )
+        assert not (await left if is_async else left)
+
+    await leave(SystemExit(0))
+    with pytest.raises(errors.ClosedError, match="a fork"):
+        await leave(None)

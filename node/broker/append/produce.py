@@ -27,9 +27,11 @@ from node.errors.common import (
     DrainingError,
     NodeError,
     OutcomeUnknownError,
+    OutOfSequenceError,
     ReservedTopicError,
     ShuttingDownError,
     TopicNotWritableError,
+    UnknownProducerError,
     UnknownQueueError,
     UnknownTopicError,
 )
@@ -189,6 +191,8 @@ class Produce:
         self.parked: Final[OrderedDict[_Append, None]] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
+        self._parked_numbers: Final = dict[tuple[int, int], _Append]()
+        """Those of producers, by producer id and sequence: a repeat waits with the first."""
         self.writable: Final = set[QueueKey]()
         """Queues of clients that were found writable, as long as no topic changes."""
         self.writable_state: State | None = None
@@ -253,9 +257,9 @@ class Produce:
         cluster_id = request.cluster_id
         if cluster_id and cluster_id != context.identity.cluster_id:
             context.check_cluster(cluster_id)
-        if self.is_draining and not context.is_stopped:
-            raise context.with_leader(DrainingError())
         if context.is_stopped or not context.driver.is_ready:
+            if self.is_draining:
+                raise context.with_leader(DrainingError())
             context.check_leads()
         if records is None:
             records = request.records
@@ -269,15 +273,12 @@ class Produce:
             limit = self.own_size_bytes_max
         if size_bytes > limit:
             raise LimitExceededError("batch", size_bytes, limit)
-        # A parked append is deduplicated when it is resumed, after all appends parked before it.
+        if append.producer_id and self._is_known(append):
+            return
+        if self.is_draining:
+            raise context.with_leader(DrainingError())
         must_wait = self.in_flight_count > 0 and not self._has_room(append)
-        must_wait = must_wait or bool(self.parked)
-        if append.producer_id and not must_wait:
-            first = self._sequences.find(append.producer_id, append.sequence)
-            if first is not None:
-                self._answer_known(append, first)
-                return
-        if must_wait or not self._propose(append):
+        if must_wait or self.parked or not self._propose(append):
             self._park(append)
         append.timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 
@@ -290,8 +291,8 @@ class Produce:
         may be the effect of that very batch. Raises Refused, also where another count of
         records or other things were `asked`.
         """
-        if not producer_id or self.parked:
-            return None  # Parked appends are deduplicated when they are resumed.
+        if not producer_id:
+            return None
         future: asyncio.Future[AppendResponse] = self._loop.create_future()
         request = AppendRequest(
             producer_id=producer_id, sequence=sequence, record_count=record_count
@@ -300,14 +301,26 @@ class Produce:
         return future if self._is_known(append) else None
 
     def _is_known(self, append: _Append) -> bool:
-        """Answer a batch that is known already; return whether it is."""
-        first = self._sequences.find(append.producer_id, append.sequence)
+        """Answer a batch that is stored, under way or parked already; return whether it is.
+
+        Raises as `Sequences.find`, but nothing about batches before it while some are parked: they
+        may be among these, and `_resume_one` looks again.
+        """
+        number = append.producer_id, append.sequence
+        first: _Append | int | None = self._parked_numbers.get(number)
+        if first is None or first is append:
+            try:
+                first = self._sequences.find(*number)
+            except (OutOfSequenceError, UnknownProducerError):
+                if not self.parked or append in self.parked:
+                    raise
+                return False
         if first is not None:
             self._answer_known(append, first)
         return first is not None
 
     def _answer_known(self, append: _Append, first: _Append | int) -> None:
-        """Answer a batch whose number is under way, or in the log at a position.
+        """Answer a batch whose number is under way or parked, or in the log at a position.
 
         Raises SequenceReusedError if it is not the batch that is there.
         """
@@ -330,7 +343,7 @@ class Produce:
             self._add_repeat(append, first)
 
     def _add_repeat(self, append: _Append, first: _Append) -> None:
-        """Have a batch wait for the one under way with its number, at most for its own time."""
+        """Have a batch wait for the one with its number, at most for its own time."""
         repeats = first.repeats = first.repeats or []
         limit = self.context.limits.producer_window_count
         if len(repeats) >= limit:
@@ -394,9 +407,12 @@ class Produce:
             self._room.give_back(append.host)
             raise
         self.parked[append] = None
+        if append.producer_id:
+            self._parked_numbers[append.producer_id, append.sequence] = append
 
     def _unpark(self, append: _Append) -> None:
         del self.parked[append]
+        self._parked_numbers.pop((append.producer_id, append.sequence), None)
         self._room.give_back(append.host)
         self._bytes.give_back(append.host, append.size_bytes)
 
@@ -404,7 +420,7 @@ class Produce:
         """Propose parked batches, in order, as far as there is room."""
         while self.parked:
             append = next(iter(self.parked))
-            is_cancelled = append.future.done() and append.divided is None
+            is_cancelled = append.future.done() and append.divided is None and not append.repeats
             if not is_cancelled and not (self._has_room(append) and self._resume_one(append)):
                 return
             self._unpark(append)
@@ -414,13 +430,14 @@ class Produce:
         try:
             if append.divided is None:
                 if append.producer_id and self._is_known(append):
+                    assert not append.repeats, "the number was stored while it was parked"
                     _cancel(append.timer)
                     return True
                 return self._propose(append)
         except Refused as error:
             if not append.alone or not _is_of_one_record(error):
                 _cancel(append.timer)
-                self._fail(append.future, error)
+                self._fail_all(append, error)
                 return True
             append.future.cancel()
             append.divided = deque(append.alone)
@@ -447,7 +464,7 @@ class Produce:
         for append in list(self.parked):
             self._unpark(append)
             _cancel(append.timer)
-            self._fail_parked(append, self.context.why_not())
+            self._fail_all(append, self.context.why_not())
 
     # --- Under way ---
 
@@ -513,9 +530,7 @@ class Produce:
             assert error is not None, "neither committed nor failed"
             if isinstance(error, ShuttingDownError):  # Would say that nothing was begun.
                 error = OutcomeUnknownError(NO_INDEX, self.context.driver.term)
-            self._fail(append.future, error)
-            for repeat in append.repeats or ():
-                self._fail(repeat.future, error)
+            self._fail_all(append, error)
         if self.parked:
             self._resume()
 
@@ -541,9 +556,7 @@ class Produce:
         if append in self.parked:
             self._unpark(append)
             limit = self.context.limits.in_flight_size_bytes_max
-            self._fail_parked(
-                append, BusyError("in-flight bytes", self.in_flight_size_bytes, limit)
-            )
+            self._fail_all(append, BusyError("in-flight bytes", self.in_flight_size_bytes, limit))
         else:
             self.timeouts_total += 1
             error, caller = AppendTimeoutError(append.timeout_ms), append.future
@@ -551,9 +564,10 @@ class Produce:
             error.decided.add_done_callback(noted)  # Most callers do not ask.
             self._fail(caller, error)
 
-    def _fail_parked(self, append: _Append, error: Exception) -> None:
-        for future in (append.future, *(one.future for one in append.divided or ())):
-            self._fail(future, error)
+    def _fail_all(self, append: _Append, error: Exception) -> None:
+        """Fail a batch for all of its callers."""
+        for one in (append, *(append.repeats or ()), *(append.divided or ())):
+            self._fail(one.future, error)
 
     def _fail(self, future: "asyncio.Future[AppendResponse]", error: Exception) -> None:
         error = self.context.translate(error)

@@ -7,6 +7,7 @@ already gets its first receipt, even if its topic is gone.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -70,7 +71,7 @@ class DelayAdmission:
             if request.HasField("transaction") or request.HasField("consumed"):
                 expected = "neither a transaction nor consumed offsets"
                 raise BadRequestError("has_delayed", expected, "both")
-            batch = self._admitted(request.records)
+            batch, too_long = self._admitted(request.records)
         except (NodeError, StoreError) as error:
             return self._produce.refuse(error)
         due_unix_ms = batch.due_unix_ms
@@ -90,6 +91,8 @@ class DelayAdmission:
 
         def check(_prepared: Prepared) -> None:
             nonlocal take_back
+            if too_long is not None:
+                raise too_long
             self._check(batch, delayed_count)
             take_back = makers.hold_delayed(account, filter(None, due_unix_ms), self._unix_ms())
             self._under_way_count += delayed_count
@@ -113,16 +116,24 @@ class DelayAdmission:
         )
         return self._produce.append(rewritten, attached_commands)
 
-    def _admitted(self, records: bytes) -> _Batch:
-        """Return the batch rewritten. Errors as `_rewritten`, with all records that have one."""
-        rewritten = partial(self._rewritten, now_ms=self._unix_ms())
+    def _admitted(self, records: bytes) -> tuple[_Batch, DelayTooLongError | None]:
+        """Return the batch rewritten, and the refusal of a new one for the time: a clock that went
+        back refuses a stored one, too. Errors as `_rewritten`, with all records that have one."""
+        now_ms, limit_ms = self._unix_ms(), self._context.limits.delay_ms_max
+        rewritten = partial(self._rewritten, now_ms=now_ms, limit_ms=limit_ms)
         try:
-            return rewritten(records)
+            return rewritten(records), None
         except (RecordFormatError, LimitExceededError, DelayTooLongError) as error:
             error.faulty_records = faulty_records(records, error, rewritten)
-            raise
+            if not isinstance(error, DelayTooLongError):
+                raise
+            late = error
+        try:
+            return self._rewritten(records, now_ms, math.inf), late
+        except (RecordFormatError, LimitExceededError):  # Nothing like it is stored.
+            raise late from None
 
-    def _rewritten(self, records: bytes, now_ms: int) -> _Batch:
+    def _rewritten(self, records: bytes, now_ms: int, limit_ms: float) -> _Batch:
         """Return the batch with its delayed records held. Raises RecordFormatError,
         LimitExceededError, DelayTooLongError, TopicNameError, ReservedTopicError."""
         view = memoryview(records)
@@ -143,7 +154,7 @@ class DelayAdmission:
                 raise ReservedTopicError(topic)
             if wish is not None:
                 targets.add((topic, fmt.INT32.unpack_from(record, fmt.QUEUE_ID_AT)[0]))
-                due_ms = self._due_unix_ms(wish, now_ms)
+                due_ms = self._due_unix_ms(wish, now_ms, limit_ms)
                 record = scheduled(record, due_ms, level=wish.level)
                 if len(record) > limit:
                     raise LimitExceededError("delayed message", len(record), limit)
@@ -155,13 +166,13 @@ class DelayAdmission:
             parts.append(record)
         return _Batch(b"".join(parts), due_unix_ms, wishes, frozenset(holders), frozenset(targets))
 
-    def _due_unix_ms(self, wish: DelayWish, now_ms: int) -> int:
+    @staticmethod
+    def _due_unix_ms(wish: DelayWish, now_ms: int, limit_ms: float) -> int:
         if wish.level:
             return now_ms + level_delay_ms(wish.level)
         due_ms = now_ms + wish.delay_ms if wish.delay_ms >= 0 else max(wish.deliver_unix_ms, now_ms)
-        limit_ms = self._context.limits.delay_ms_max
         if due_ms - now_ms > limit_ms:
-            raise DelayTooLongError(due_ms - now_ms, limit_ms)
+            raise DelayTooLongError(due_ms - now_ms, int(limit_ms))
         return due_ms
 
     def _check(self, batch: _Batch, delayed_count: int) -> None:

@@ -96,7 +96,8 @@ class Groups:
         for topic in topics:
             context.readable(topic, 0)
         check_member(context, request.group, is_broadcasting=request.is_broadcasting)
-        limit = limits.queue_offsets_count_max
+        # While queues pass on, a member names all that it had and all that it is to have.
+        limit = 2 * limits.queue_offsets_count_max
         count = len(request.queues) + len(request.wanted)
         if count > limit:
             expected = f"at most {limit} of them, those that are wanted included"
@@ -221,6 +222,8 @@ class Groups:
         limit = context.limits.queue_offsets_count_max
         if not 1 <= len(request.offsets) <= limit:
             raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
+        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
+            raise BadRequestError("offsets", "each queue once", "one twice")
         if request.must_be_empty:
             self._check_empty(request.group)
         # Members that pop read the retry topic by queue.

@@ -10,6 +10,7 @@ from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
 from node.errors.common import BadRequestError, ReservedTopicError
 from node.state.state import INTERNAL_TOPICS
+from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.log_pb2 import (
     GetMessageRequest,
     OffsetByTimeRequest,
@@ -41,7 +42,9 @@ class Queries:
         """Return the message with an id. Raises BadRequestError, and as `visible_at`."""
         await self._freshness.ensure(request.consistency)
         found = visible(self._context, queued_by_id(self._context, request.message_id))
-        return RecordsResponse(records=found.record, record_count=1)
+        return RecordsResponse(
+            records=found.record, record_count=1, newest_move=self._newest_move()
+        )
 
     async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:
         """As `find_by_key`. Raises BadRequestError for a key with a blank: blanks part keys."""
@@ -77,6 +80,7 @@ class Queries:
         parts: list[bytes] = []
         left_bytes, left_steps = limits.query_size_bytes_max, _STEP_COUNT_MAX
         next_position: int | None = None
+        newest_move = self._newest_move()  # Before the walk: moves may come beside it.
         async with context.turn.walk() as walk:
             for position, message in steps:  # Newest first: these matter most.
                 if position < hi_position:  # Those that an earlier call passed were paid for there.
@@ -96,6 +100,7 @@ class Queries:
             records=b"".join(reversed(parts)),
             record_count=len(parts),
             next_position=next_position,
+            newest_move=newest_move,
         )
 
     async def offset_by_time(self, request: OffsetByTimeRequest) -> OffsetByTimeResponse:
@@ -124,6 +129,9 @@ class Queries:
                 )
             )
         return response
+
+    def _newest_move(self) -> int:
+        return self._context.state.table(MovedOffsetsTable).newest
 
     def _record(self, message: Message) -> bytes:
         with self._context.store.view(message.position, message.size_bytes) as view:

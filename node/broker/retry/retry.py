@@ -89,6 +89,8 @@ class Retry:
         limit = context.limits.queue_offsets_count_max
         if len(request.offsets) > limit:
             raise BadRequestError("offsets", f"at most {limit} of them", str(len(request.offsets)))
+        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
+            raise BadRequestError("offsets", "each queue once", "one twice")
         asked = _asked(request)
         before = self._produce.known(request.producer_id, request.sequence, len(messages), asked)
         if before is not None:

@@ -26,6 +26,7 @@ from node.errors.common import (
     LimitReachedError,
 )
 from node.errors.transactions import OffsetConflictError
+from node.state.appends import Prepared
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from quorumlog.pb.state_pb2 import Command
@@ -65,15 +66,25 @@ class OffsetsUnderWay:
             if request.has_delayed:
                 raise BadRequestError("consumed", "no delayed messages in the batch", "some")
             self._look(request.consumed)
-            self._check_share(request.consumed)
         except Refused as error:
             return self._produce.refuse(error)
+        refusal: Exception | None = None
+        try:
+            self._check_group(request.consumed)
+        except Refused as error:
+            refusal = error
         entered = ExitStack()
+
+        def check(_prepared: Prepared) -> None:
+            if refusal is not None:  # Only here: the batch is no repeat of a stored one.
+                raise refusal
+            entered.enter_context(self._noted(request.consumed))
+
         commands = self._own_appends.encode([_command(request.consumed)])
         attached_commands = AttachedCommands(
             commands,
             1,
-            check=lambda _prepared: entered.enter_context(self._noted(request.consumed)),
+            check=check,
             on_decided=lambda _committed: entered.close(),
             asked=asked_digest(request.consumed.group, stored_rows(request.consumed.offsets)),
         )
@@ -83,7 +94,7 @@ class OffsetsUnderWay:
         """Store offsets alone, under the same condition. Errors as `append`."""
         self._context.check_cluster(request.cluster_id)
         self._look(request.consumed)
-        self._check_share(request.consumed)
+        self._check_group(request.consumed)
         task = asyncio.get_running_loop().create_task(self._write(request.consumed))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -99,11 +110,10 @@ class OffsetsUnderWay:
     # --- The condition ---
 
     def _look(self, consumed: ConsumedOffsets) -> None:
-        """Check what does not depend on the order of the log."""
+        """Check what does not depend on the state."""
         context = self._context
         context.check_name("group", consumed.group)
         context.check_leads()
-        self._members.check_sharing(consumed.group, context.clock_ms())
         limit = context.limits.queue_offsets_count_max
         if not 1 <= len(consumed.offsets) <= limit:
             raise BadRequestError("consumed", f"1 to {limit} offsets", str(len(consumed.offsets)))
@@ -115,7 +125,9 @@ class OffsetsUnderWay:
                 expected = f"{max(0, row.expected)} or more"
                 raise BadRequestError("offset", expected, str(row.offset))
 
-    def _check_share(self, consumed: ConsumedOffsets) -> None:
+    def _check_group(self, consumed: ConsumedOffsets) -> None:
+        """Check that the group divides its queues, and that the caller may make its offsets."""
+        self._members.check_sharing(consumed.group, self._context.clock_ms())
         queues = [(row.topic, row.queue_id) for row in consumed.offsets]
         self._context.makers.check_offsets(consumed.group, queues)
 

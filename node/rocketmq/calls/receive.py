@@ -17,7 +17,7 @@ from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
 from node.rocketmq.protocol.filters import filter_of
-from node.rocketmq.protocol.messages import Deliveries, timestamp
+from node.rocketmq.protocol.messages import Deliveries, duration_ms_of, timestamp
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common
 from quorumlog.pb import pop_pb2
@@ -79,7 +79,8 @@ class ReceiveCalls:
             invisible_ms = _invisible_ms(request.invisible_duration, 1)
         wait_s = float(LONG_POLLING_S)
         if request.HasField("long_polling_timeout"):
-            wait_s = min(wait_s, _milliseconds(request.long_polling_timeout) / 1000)
+            asked = duration_ms_of(request.long_polling_timeout, Code.ILLEGAL_POLLING_TIME)
+            wait_s = min(wait_s, asked / 1000)
         left_s = caller.call.deadline_s - asyncio.get_running_loop().time() - WAIT_MARGIN_S
         return pop_pb2.ReceiveRequest(
             group=group,
@@ -181,13 +182,9 @@ def _inner(receipt_handle: str) -> str:
     return handles.parse(receipt_handle, Code.INVALID_RECEIPT_HANDLE).inner
 
 
-def _milliseconds(duration: Duration) -> int:
-    return duration.seconds * 1000 + duration.nanos // 1_000_000
-
-
 def _invisible_ms(duration: Duration, lo: int) -> int:
     """Return an invisible time. Raises CallRefusedError for one out of range."""
-    found = _milliseconds(duration)
+    found = duration_ms_of(duration, Code.ILLEGAL_INVISIBLE_TIME)
     if not lo <= found <= INVISIBLE_MS_MAX:
         text = f"{found} ms, the limits are {lo} and {INVISIBLE_MS_MAX}"
         raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)

@@ -12,7 +12,13 @@ from node.broker.core.context import Context
 from node.rocketmq.cluster import GatewayCluster, GatewayQueue
 from node.rocketmq.hold import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.messages import check_message, to_record, type_of, unix_ms_of
+from node.rocketmq.protocol.messages import (
+    check_message,
+    duration_ms_of,
+    to_record,
+    type_of,
+    unix_ms_of,
+)
 from node.rocketmq.protocol.names import topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.runtime.clock import unix_ms
@@ -28,7 +34,7 @@ MESSAGE_COUNT_MAX: Final = 1_024
 """Messages of one request; clients send one."""
 _RECORD_ROOM_BYTES: Final = 36 * 1024
 """Room of a record beside its body: properties, topic and head."""
-_ORPHAN_S_MAX: Final = 3_600
+_ORPHAN_MS_MAX: Final = 3_600_000
 _TRANSACTION: Final = MessageType.TRANSACTION
 _DELAY: Final = MessageType.DELAY
 
@@ -117,11 +123,12 @@ class SendCalls:
         if kind == _TRANSACTION:
             request.transaction.CopyFrom(HalfMessages(producer_group=topic))
             if system.HasField("orphaned_transaction_recovery_duration"):
-                after_s = system.orphaned_transaction_recovery_duration.seconds
-                if not 0 <= after_s <= _ORPHAN_S_MAX:
-                    text = f"an orphan recovery after {after_s} s, the limit is {_ORPHAN_S_MAX}"
+                asked = system.orphaned_transaction_recovery_duration
+                after_ms = duration_ms_of(asked, Code.BAD_REQUEST)
+                if not 0 <= after_ms <= _ORPHAN_MS_MAX:
+                    text = f"an orphan recovery after {after_ms} ms, the limit is {_ORPHAN_MS_MAX}"
                     raise CallRefusedError(Code.BAD_REQUEST, text)
-                request.transaction.check_after_ms = after_s * 1000
+                request.transaction.check_after_ms = after_ms
         elif kind == _DELAY:
             is_late = unix_ms_of(system.delivery_timestamp) > unix_ms()
             request.has_delayed = is_late

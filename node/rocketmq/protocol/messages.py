@@ -17,6 +17,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.rocketmq.protocol import properties
@@ -338,6 +339,16 @@ def _is_time(time: Timestamp) -> bool:
 def unix_ms_of(time: Timestamp) -> int:
     """Return a time in whole milliseconds since 1970."""
     return time.seconds * 1000 + time.nanos // _MS
+
+
+def duration_ms_of(duration: Duration, code: Code) -> int:
+    """Return a duration in whole milliseconds. Raises CallRefusedError with a code for one that is
+    none: seconds and nanoseconds of unlike signs, or a second or more in nanoseconds."""
+    seconds, nanos = duration.seconds, duration.nanos
+    if abs(nanos) > _NANOS_MAX or seconds * nanos < 0:
+        text = f"{seconds} s and {nanos} ns are no duration; nanoseconds are less than a second"
+        raise CallRefusedError(code, f"{text}, with the sign of the seconds")
+    return seconds * 1000 + nanos // _MS
 
 
 def _ceil_ms(time: Timestamp) -> int:

@@ -183,18 +183,23 @@ REFUSED: list[tuple[str, Any, Code]] = [
         ),
         Code.ILLEGAL_DELIVERY_TIME,
     ),
+]
+REFUSED += [
     (
         "SendMessage",
         pb.SendMessageRequest(
             messages=[
                 message(
                     message_type=MessageType.TRANSACTION,
-                    orphaned_transaction_recovery_duration=Duration(seconds=7_200),
+                    orphaned_transaction_recovery_duration=Duration(seconds=seconds, nanos=nanos),
                 )
             ]
         ),
         Code.BAD_REQUEST,
-    ),
+    )
+    for seconds, nanos in ((7_200, 0), (3_600, 1_000_000), (1, -1), (0, -(10**6)), (1, 10**9))
+]
+REFUSED += [
     ("AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC), Code.BAD_REQUEST),
     (
         "AckMessage",
@@ -215,16 +220,21 @@ REFUSED: list[tuple[str, Any, Code]] = [
         pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=HANDLE),
         Code.INVALID_RECEIPT_HANDLE,
     ),
+]
+REFUSED += [
     (
         "ChangeInvisibleDuration",
         pb.ChangeInvisibleDurationRequest(
             group=GROUP,
             topic=TOPIC,
             receipt_handle=HANDLE,
-            invisible_duration=Duration(seconds=13 * 3_600),
+            invisible_duration=Duration(seconds=seconds, nanos=nanos),
         ),
         Code.ILLEGAL_INVISIBLE_TIME,
-    ),
+    )
+    for seconds, nanos in ((13 * 3_600, 0), (1, -1), (-1, 1), (1, 10**9))
+]
+REFUSED += [
     (
         "ForwardMessageToDeadLetterQueue",
         pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=TOPIC, receipt_handle=HANDLE),

@@ -145,7 +145,7 @@ async def test_a_kept_error_keeps_no_connection() -> None:
             await nameservers.get("a", "b")
         assert _connection_count(port) == 2
         await channels.close()
-        await nameservers.__aexit__()
+        await nameservers.__aexit__(None, None, None)
         await eventually(lambda: not _connection_count(port), "the end of the connections")
         del refused, cancelled, unknown
     finally:

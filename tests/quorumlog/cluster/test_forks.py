@@ -33,6 +33,35 @@ for _ in range(int(sys.argv[2])):
 os._exit(0)
 """
 
+_UNSEEN = """
+import ctypes, os, sys
+from quorumlog import errors, sync
+os.getpid = os.getppid = lambda: 1  # As in containers.
+client = sync.connect(sys.argv[1])
+client.start()
+producer = client.producer()
+producer.send("orders", b"one")
+def is_refused(call):
+    try:
+        call()
+    except errors.ClosedError as error:
+        return error.code == "client.forked"
+for fork in (os.fork, ctypes.PyDLL(None).fork):  # C code calls no hook of Python.
+    if not (child := fork()):
+        calls = lambda: producer.send("orders", b"two"), client.close, lambda: sync.connect("a:1")
+        os._exit(not all(map(is_refused, calls)))
+    if status := os.waitpid(child, 0)[1]:
+        sys.exit(f"{fork} ended with {status}")
+"""
+
+
+async def test_a_fork_is_known_without_a_hook_and_by_no_process_id() -> None:
+    async with fake_cluster(1) as cluster:
+        program = (sys.executable, "-c", _UNSEEN, cluster.bootstrap)
+        ended = await asyncio.create_subprocess_exec(*program, stderr=PIPE)
+        said = (await ended.communicate())[1].decode()
+    assert (ended.returncode, said) == (0, "")
+
 
 @pytest.mark.parametrize("first", ["", "import grpc\n"])
 async def test_a_fork_that_has_no_client_ends_in_order(first: str) -> None:

@@ -128,3 +128,59 @@ async def test_what_a_program_left_open_is_stored_or_told_of(kind: str, tmp_path
     assert said.count("7 messages had no receipt") == 1, said
     assert said.count("had no receipt") == 1, said
     assert (ended.returncode, "Traceback" in said) == (0, False), said
+
+
+_LATE = """
+import sys
+{before}
+kept = []
+def hand():
+    from quorumlog import sync
+    with sync.connect(sys.argv[1]) as client:
+        client.producer().enqueue("orders", b"closed")
+    kept.append(sync.connect(sys.argv[1]))
+    kept[0].start()
+    kept.append(kept[0].producer())
+    for _ in range(300):
+        kept[1].enqueue("orders", b"left open")
+{register}
+"""
+_WORKER = """
+def work():
+    util.Finalize(None, hand, exitpriority=-2_000)
+worker = get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+"""
+_LIBRARY = "from multiprocessing import get_context, util"
+_OUTLIVES = "import threading; main = threading.main_thread()"
+_REFUSED = "ClosedError: the program is ending"
+_THREAD = "lambda: (other := threading.Thread(target=hand)).start() or other.join()"
+
+
+@pytest.mark.parametrize(
+    ("before", "register", "outcome"),
+    [
+        ("import quorumlog, atexit", "atexit.register(hand)", "closed"),
+        ("import atexit", "atexit.register(hand)", "is imported by __main__.hand"),
+        ("import atexit, threading", f"atexit.register({_THREAD})", _REFUSED),
+        (_LIBRARY, "util.Finalize(None, hand, exitpriority=-2_000)", _REFUSED),
+        (_LIBRARY, _WORKER, "closed"),
+        (_OUTLIVES, "threading.Thread(target=lambda: main.join() or hand()).start()", "closed"),
+    ],
+)
+async def test_a_first_client_at_the_end_is_closed_or_not_silent(
+    before: str, register: str, outcome: str
+) -> None:
+    program = _LATE.format(before=before, register=register)
+    async with fake_cluster(1) as cluster:
+        command = [sys.executable, "-c", program, cluster.bootstrap]
+        ended = await asyncio.create_subprocess_exec(*command, stderr=PIPE, cwd=Path.cwd())
+        said = (await ended.communicate())[1].decode()
+        stored = Counter(cluster.bodies())
+    assert stored.pop(b"closed") == 1
+    if outcome == "closed":
+        assert stored == {b"left open": 300}, said
+    else:
+        assert outcome in said
+        assert not (stored and outcome == _REFUSED)

@@ -10,6 +10,7 @@ import pytest
 
 import quorumlog
 from quorumlog import Message, Queue, errors
+from quorumlog.consume import membership, prefetch, reads
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.redelivery import Redelivery
 from tests.patience import PATIENCE_S, eventually
@@ -362,3 +363,61 @@ async def test_a_member_that_one_of_several_groups_refuses_for_good_does_not_sta
         with pytest.raises(errors.InvalidRequestError, match="bad_request"):
             await consumer.start()
         await consumer.close()
+
+
+@pytest.mark.parametrize("mode", ["clustering", "broadcasting"])
+async def test_no_call_of_a_member_names_more_queues_than_a_node_takes(
+    mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts: list[int] = []
+
+    def counted(call: Any) -> Any:
+        async def look(self: Node, request: Any, context: Any) -> Any:
+            counts.append(len(getattr(request, "queues", ()) or getattr(request, "offsets", ())))
+            return await call(self, request, context)
+
+        return look
+
+    for name in ("Heartbeat", "FetchOffsets", "CommitOffsets", "QueueOffsets"):
+        monkeypatch.setattr(Node, name, counted(getattr(Node, name)))
+    monkeypatch.setattr(membership, "QUEUES_OF_CALL_MAX", 6)
+    monkeypatch.setattr(reads, "QUEUES_OF_CALL_MAX", 6)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["bills"] = 4
+        topics, read_count = ["orders", "bills"], 6 if mode == "clustering" else 8
+        one, other = (client.group_consumer("g", topics, mode=mode) for _ in range(2))
+        await asyncio.gather(one.start(), other.start())
+        await eventually(lambda: mode != "clustering" or len(one.assignment()) == 4)
+        before = one.assignment()
+        await other.close()
+        await eventually(lambda: len(one.assignment()) == read_count)
+        assert {*before} <= {*one.assignment()}
+        await fill(client, 0, 4)
+        await take(one, 2)
+        await one.commit()
+        await one.close()
+    assert max(counts) <= 6
+    assert caplog.text.count("2 queues have no reader") == (mode == "clustering")
+
+
+async def test_parked_pulls_leave_room_for_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most, pull = 0, 0, Node.Pull
+
+    async def counted(self: Node, request: Any, context: Any) -> Any:
+        nonlocal under_way, most
+        most = max(most, under_way := under_way + 1)
+        try:
+            return await pull(self, request, context)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(Node, "Pull", counted)
+    monkeypatch.setattr(prefetch, "PULLS_MAX", 2)
+    monkeypatch.setattr(prefetch, "WAIT_SHARED_MS", 10)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        consumer = client.group_consumer("g", "orders")
+        await consumer.start()
+        await fill(client, 0, 8)
+        assert len(await take(consumer, 8)) == 8
+        await consumer.close()
+    assert most == 2

@@ -32,7 +32,10 @@ PAIRS = [
     (raw.Raw, sync.Raw),
 ]
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
-ASYNC_ONLY = {"broker_groups", "end", "incarnation_in", "next_ready", "send_entries"}
+ASYNC_ONLY = {
+    *("broker_groups", "end", "incarnation_in", "send_entries"),
+    *("next_ready", "next_message", "next_batch_of"),
+}
 
 
 ATTRIBUTES = {

@@ -18,7 +18,7 @@ from quorumlog.errors import (
     TooLargeError,
     WrongTypeError,
 )
-from quorumlog.pb import consumer_pb2
+from quorumlog.pb import consumer_pb2, log_pb2
 from quorumlog.produce.outgoing_messages import OutgoingForm, entry_of
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
@@ -228,10 +228,21 @@ async def _message_again(client: quorumlog.Client) -> Any:
         return await anext(consumer)
 
 
-@pytest.mark.parametrize("read", [_batch_again, _message_again, lambda c: c.pull("orders", 0, 0)])
+async def _found_by_key(client: quorumlog.Client) -> Any:
+    return (await client.query_by_key("orders", "k0"))[0]
+
+
+async def _found_by_id(client: quorumlog.Client) -> Any:
+    return await client.get_message((await client.pull("orders", 0, 0))[0].message_id)
+
+
+_READERS = [_batch_again, _message_again, _found_by_key, _found_by_id]
+
+
+@pytest.mark.parametrize("read", [*_READERS, lambda c: c.pull("orders", 0, 0)])
 async def test_messages_of_any_reader_know_the_moves_that_came_before(read: Any) -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
-        await client.producer().send_batch("orders", [b"a", b"b"], queue_id=0)
+        await client.producer().send("orders", b"a", queue_id=0, key="k0")
         old = await read(client)
         cluster.offsets["g", "orders", 0], cluster.moved["orders", 0] = 0, 7
         for _ in range(2):
@@ -241,3 +252,13 @@ async def test_messages_of_any_reader_know_the_moves_that_came_before(read: Any)
         async with client.transaction("g") as taken:
             taken.consumed(await read(client))
         assert cluster.offsets["g", "orders", 0] > 0
+        with pytest.raises(ConflictError, match="or they do not say when"):
+            async with client.transaction("g") as refused:
+                refused.consumed(message(1, group=""))
+
+
+def test_every_answer_with_records_to_consume_tells_the_newest_move() -> None:
+    answers = [m.output_type for m in log_pb2.DESCRIPTOR.services_by_name["LogService"].methods]
+    with_records = [one for one in answers if "records" in one.fields_by_name]
+    assert with_records
+    assert all("newest_move" in one.fields_by_name for one in with_records)

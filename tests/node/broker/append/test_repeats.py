@@ -1,20 +1,26 @@
 """What comes under a used number is the batch that has it, or is refused: nothing is dropped."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from node.broker.core.context import noted
+from node.config.limits import Limits
 from node.errors.common import SequenceReusedError
+from node.errors.delay import DelayTooLongError
+from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from store import format as fmt
 from store.record.message import encode_message
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_at, request
 from tests.patience import eventually
 
 SENT: dict[str, Any] = {"body": b"a", "properties": {"KEYS": "k", "TAGS": "t"}, "flag": 1}
@@ -168,3 +174,78 @@ async def test_a_call_that_asks_another_thing_under_a_used_number_is_refused(
         repeated = await same
         assert (repeated.is_duplicate, repeated.index) == (True, answer.index)
         assert node.log.store.log.max_position == size_bytes
+
+
+async def fill(node: Fixture) -> None:
+    node.driver.is_holding = True
+    for producer_id in (0, 8, 9):
+        node.broker.append_nowait(request(0, 1, producer_id=producer_id)).add_done_callback(noted)
+
+
+async def delete(node: Fixture) -> None:
+    for topic in ("orders", "bills"):
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
+
+
+async def be_popped(node: Fixture) -> None:
+    node.broker.group_members.receive("g", "c", "orders", "", node.clock.now_ms, 60_000)
+
+
+async def drain(node: Fixture) -> None:
+    node.broker.produce.is_draining = True
+
+
+TIGHT = replace(Limits(), in_flight_count_max=1, parked_append_count_max=2, delay_ms_max=100)
+
+
+@pytest.mark.parametrize("feature", ASKED)
+@pytest.mark.parametrize("change", [delete, be_popped, drain, fill])
+async def test_a_stored_batch_is_answered_whatever_the_state_says_of_a_new_one(
+    tmp_path: Path, feature: str, change: Callable[[Fixture], Awaitable[None]]
+) -> None:
+    """What refuses a new batch for the state of now comes after the question for its number."""
+    async with node_at(tmp_path, limits=TIGHT, topics={"orders": 2, "bills": 2}) as node:
+        await node.append(0, 4)
+        first = await begun(node, feature, {})
+        await change(node)
+        again = await begun(node, feature, {})
+        assert (again.is_duplicate, again.index) == (True, first.index)
+
+
+async def test_a_stored_delay_is_not_too_long_after_the_clock_went_back(tmp_path: Path) -> None:
+    async with node_at(tmp_path, limits=TIGHT) as node:
+        due = {fmt.PROPERTY_DELIVER_MS: str(node.clock.now_ms + 90)}
+        asked = batch("plain", properties=due)
+        asked.has_delayed = True
+        await node.broker.append(asked)
+        node.clock.now_ms -= 50
+        assert (await node.broker.append(asked)).is_duplicate
+        asked.sequence = 1
+        with pytest.raises(DelayTooLongError):
+            await node.broker.append(asked)
+
+
+@pytest.mark.parametrize("feature", ASKED)
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_a_repeat_of_a_parked_batch_gets_what_becomes_of_it(
+    tmp_path: Path, feature: str, is_given_up: bool
+) -> None:
+    """Not a refusal for what came meanwhile; also if its first caller has gone."""
+    async with node_at(tmp_path, limits=TIGHT, topics={"orders": 2, "bills": 2}) as node:
+        await node.append(0, 4)
+        if feature == "given back":  # The group and its topics are there from now on.
+            await begun(node, feature, {"producer_id": 0})
+        node.driver.is_holding = True
+        other = node.broker.append_nowait(request(0, 1, producer_id=8))
+        first = begun(node, feature, {})
+        await eventually(lambda: node.broker.produce.parked_count == 1, "it waits for room")
+        last = node.broker.append_nowait(request(0, 1, producer_id=9))
+        await be_popped(node)
+        again = begun(node, feature, {})
+        await asyncio.sleep(0)
+        if is_given_up:
+            first.cancel()
+        node.driver.release()
+        answer = await again
+        assert (await other).index < answer.index < (await last).index
+        assert is_given_up or (await first).index == answer.index

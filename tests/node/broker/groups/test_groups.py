@@ -302,6 +302,9 @@ async def test_questions_and_commits_are_bounded(tmp_path: Path) -> None:
             await commit(node, *((("orders", 0, 1),) * 3))
         with pytest.raises(errors.BadRequestError, match="queues is 3"):
             await fetch(node, *((("orders", 0),) * 3))
+        await beat(node, "a", "orders", reads="01", wants="23")
+        with pytest.raises(errors.BadRequestError, match="queues is 5"):
+            await beat(node, "a", "orders", reads="01", wants="234")
 
 
 # --- For people ---

@@ -161,7 +161,7 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
         assert found.queues[0].last_consumed_unix_ms == stored.store_unix_ms
         assert found.queues[1].last_consumed_unix_ms == 0
 
-        many = [QueueId(topic="orders", queue_id=q) for q in range(4_097)]
+        many = [QueueId(topic="orders", queue_id=q) for q in range(8_193)]
         with pytest.raises(BadRequestError):
             await node.broker.groups.heartbeat(
                 HeartbeatRequest(group="g", client_id="c", topics=["orders"], queues=many)

@@ -15,7 +15,7 @@ from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb import common_pb2, log_pb2
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
-from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse
+from quorumlog.pb.log_pb2 import AppendRequest, PullRequest, PullResponse, QueryByKeyRequest
 from store.record.message import encode_message, java_hash
 from tests.node.broker_fakes import Fixture, expire_some, node_at, request
 from tests.patience import PATIENCE_S, eventually
@@ -53,6 +53,8 @@ async def test_a_pull_tells_the_newest_move_of_any_group(tmp_path: Path) -> None
         await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
         found = await node.broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
         assert (await pull(node)).newest_move == found.offsets[0].move > 0
+        by_key = QueryByKeyRequest(topic="orders", key="k")
+        assert (await node.broker.queries.query_by_key(by_key)).newest_move > 0
         table = State(Limits(), node.machine.image()).table(MovedOffsetsTable)
         assert table.newest == found.offsets[0].move, "and after a restart"
 

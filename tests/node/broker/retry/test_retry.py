@@ -1,7 +1,6 @@
 """Messages given back: the entry that moves them, how often, dead letters, and who is refused."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.records.delayed import LEVEL_DELAYS_MS, delivered, held
-from node.config.limits import Limits
 from node.errors.common import (
     BadRequestError,
     BusyError,
@@ -42,9 +40,8 @@ from quorumlog.pb.retry_pb2 import (
     RetryMessage,
 )
 from store.record.message import Message, decode_message, encode_message
-from tests.node.broker_fakes import Fixture, configure, node_at, request
+from tests.node.broker_fakes import Fixture, configure, node_at
 from tests.node.commands import SMALL_LIMITS, commit
-from tests.patience import eventually
 from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
@@ -167,24 +164,6 @@ async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_pa
         call.sequence = 1
         with pytest.raises(GroupDisabledError):
             await node.broker.retry.retry_later(call)
-
-
-async def test_a_repeated_call_that_waited_for_room_is_known_though_settings_changed(
-    tmp_path: Path,
-) -> None:
-    async with node_at(tmp_path, limits=replace(Limits(), in_flight_count_max=1)) as node:
-        await node.append(0, 2)
-        call = given_back(0, producer_id=7)
-        first = await node.broker.retry.retry_later(call)
-        await configure(node, "readers", retry_count_max=0)
-        node.driver.is_holding = True
-        others = [node.broker.append_nowait(request(0, 1)) for _ in range(2)]
-        again = asyncio.create_task(node.broker.retry.retry_later(call))
-        await eventually(lambda: node.broker.produce.parked_count == 2, "both wait")
-        node.driver.release()
-        await asyncio.gather(*others)
-        first.is_duplicate = True
-        assert await again == first
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -322,6 +301,7 @@ async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> No
         (given_back(-1), MessageExpiredError),
         (given_back(0, offsets=[committed(1, "other")]), UnknownTopicError),
         (given_back(0, offsets=[committed(-1)]), BadRequestError),
+        (given_back(0, offsets=[committed(1), committed(2)]), BadRequestError),
         (
             given_back(0, offsets=[GroupOffset(topic="orders", queue_id=4, offset=1)]),
             UnknownQueueError,

@@ -1,0 +1,99 @@
+"""What was handed out and is not processed yet, by the task or thread that took it.
+
+Owns the rule: a delivery is processed once its reader takes the next one, and that of a reader that
+has ended without an error once any other takes one. Must not know how offsets are stored. Threads
+other than that of the loop may take deliveries.
+"""
+
+import asyncio
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any, Final
+
+from quorumlog.records.queues import Queue
+
+Reader = asyncio.Task[Any] | threading.Thread | None
+
+
+class InHand:
+    """The deliveries of one consumer: queue, offset of the first message, count of messages."""
+
+    def __init__(self) -> None:
+        self.reader: Reader = None
+        self.last: tuple[Queue, int, int] | None = None
+        """The newest delivery, of `reader`: mostly there is no other reader."""
+        self._others: Final = dict[Reader, tuple[Queue, int, int]]()
+        self._is_less: Final = asyncio.Event()
+
+    def take(self, reader: Reader, queue: Queue, offset: int, count: int) -> None:
+        """Note a delivery; the one before of its reader is processed."""
+        if reader is not self.reader:
+            if self.last is not None:
+                self._others[self.reader] = self.last
+            self.last, self.reader = None, reader
+            self._others.pop(reader, None)
+        self.last = queue, offset, count
+
+    def put_down(self, reader: Reader) -> None:
+        """Count the delivery of a reader as processed."""
+        if reader is self.reader:
+            self.last = None
+        self._others.pop(reader, None)
+        self._is_less.set()
+
+    def put_down_all(self) -> None:
+        """Count all deliveries as processed."""
+        self.last = None
+        self._others.clear()
+        self._is_less.set()
+
+    def drop(self, queues: Collection[Queue]) -> None:
+        """Forget the deliveries of some queues, processed or not."""
+        if self.last is not None and self.last[0] in queues:
+            self.last = None
+        for reader, (queue, *_) in self._others.copy().items():
+            if queue in queues:
+                self._others.pop(reader, None)
+
+    def offsets(self, *, without: Reader = None) -> dict[Queue, int]:
+        """Return the first offset in hand of each queue, or that of all readers but one."""
+        first = dict[Queue, int]()
+        for reader, (queue, offset, _) in self._all().items():
+            if without is None or reader is not without:
+                first[queue] = min(offset, first.get(queue, offset))
+        return first
+
+    def reader_of(self, queue: Queue, offsets: Collection[int]) -> tuple[Reader] | None:
+        """Return the reader whose delivery is of these offsets of a queue; None: there is none."""
+        for reader, (of, offset, count) in self._all().items():
+            if of == queue and offset in offsets and count == len(offsets):
+                return (reader,)
+        return None
+
+    def _all(self) -> dict[Reader, tuple[Queue, int, int]]:
+        for reader in [*filter(_has_ended, self._others.copy())]:
+            self._others.pop(reader, None)
+        every = self._others.copy()
+        if (last := self.last) is not None:
+            every[self.reader] = last
+        return every
+
+    async def wait_for(self, queues: Collection[Queue], limit_ms: int) -> None:
+        """Wait while a delivery of these queues is in hand, for a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_ms / 1000):
+                while not self.offsets().keys().isdisjoint(queues):
+                    self._is_less.clear()
+                    await self._is_less.wait()
+                    await asyncio.sleep(0)  # A commit that put it down has the first turn.
+
+
+def _has_ended(reader: Reader) -> bool:
+    """Whether a reader has ended, and not by an error: that message was not processed."""
+    if isinstance(reader, threading.Thread):
+        return not reader.is_alive()
+    if reader is None or not reader.done():
+        return False
+    # `exception()` would count the error as seen by the program.
+    return not reader.cancelled() and reader._exception is None

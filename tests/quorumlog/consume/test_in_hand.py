@@ -1,0 +1,125 @@
+"""What is in hand is of the task or thread that took it, and no other one makes it processed."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from quorumlog import Message, Queue, errors
+from quorumlog.consume.group import GroupConsumer
+from quorumlog.consume.in_hand import InHand
+from tests.quorumlog.fake_cluster import connect, fake_cluster
+
+QUEUE = Queue("orders", 0)
+
+
+async def take(consumer: GroupConsumer, by: str) -> Message:
+    match by:
+        case "messages":
+            return await anext(consumer)
+        case "batches":
+            return (await asyncio.wait_for(anext(consumer.batches()), 60))[0]
+        case _:
+            batch = await asyncio.wait_for(consumer.next_batch(), 60)
+            assert batch is not None
+            return batch[0]
+
+
+@pytest.mark.parametrize("stored", [0, 2])
+@pytest.mark.parametrize("by", ["messages", "batches", "batch"])
+async def test_a_message_of_one_task_is_not_processed_as_another_takes_the_next(
+    by: str, stored: int
+) -> None:
+    async def slow() -> None:
+        assert (await take(consumer, by)).body == b"0"
+        holds.set()
+        await goes_on.wait()
+        await take(consumer, by)
+        holds.set()
+        await asyncio.Event().wait()
+
+    async def read() -> None:
+        async with consumer:
+            tasks.append(asyncio.create_task(slow()))
+            await holds.wait()
+            assert [(await take(consumer, by)).body for _ in range(2)] == [b"1", b"2"]
+            if stored:  # The slow one has 3, and this one has 2.
+                holds.clear()
+                goes_on.set()
+                await holds.wait()
+            raise KeyError
+
+    holds, goes_on, tasks = asyncio.Event(), asyncio.Event(), list[asyncio.Task[None]]()
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for number in range(5):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        consumer = client.group_consumer("g", "orders", batch_count_max=1)
+        with pytest.raises(KeyError):
+            await read()
+        tasks[0].cancel()
+        assert cluster.offsets.get(("g", "orders", 0), 0) == stored
+
+
+async def test_a_reader_that_ended_has_processed_its_message_unless_it_failed() -> None:
+    async def read(offset: int, error: Exception | None) -> None:
+        hand.take(asyncio.current_task(), QUEUE, offset, 1)
+        if error is not None:
+            raise error
+
+    hand = InHand()
+    await asyncio.create_task(read(3, None))
+    assert hand.offsets() == {QUEUE: 3}, "its parent may process it"
+    thread = threading.Thread(target=lambda: hand.take(threading.current_thread(), QUEUE, 4, 1))
+    thread.start()
+    thread.join()
+    assert hand.offsets() == {QUEUE: 4}
+    failed = asyncio.create_task(read(5, ValueError("a test")))
+    await asyncio.wait({failed})
+    hand.take(asyncio.current_task(), QUEUE, 6, 1)
+    assert hand.offsets() == {QUEUE: 5}
+    assert isinstance(failed.exception(), ValueError)
+    assert hand.reader_of(QUEUE, {5}) == (failed,)
+    assert hand.offsets(without=failed) == {QUEUE: 6}
+
+
+async def test_a_fatal_error_is_raised_however_much_comes_from_other_queues() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        producer = client.producer()
+        await producer.send("orders", b"0", queue_id=0)
+        async with client.pull_consumer("orders", position="first") as consumer:
+            await anext(consumer)
+            consumer._inbox.fail(errors.OffsetOutOfRangeError("orders/1"))
+            for _ in range(9):
+                await producer.send("orders", b"more", queue_id=0)
+            with pytest.raises(errors.OffsetOutOfRangeError):
+                await anext(consumer)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": ["orders", "nosuch"]},
+        {"topics": ["orders"], "strategy": lambda *_: 1 // 0},
+    ],
+)
+async def test_a_start_that_fails_leaves_the_group(wrong: dict[str, Any]) -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        consumer = client.group_consumer("g", **wrong)
+        for _ in range(2):
+            with pytest.raises((errors.UnknownTopicError, errors.InvalidRequestError)):
+                await consumer.start()
+            assert cluster.members == {"g": []}
+
+
+async def test_a_member_that_is_refused_hands_nothing_out_and_stores_nothing() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for number in range(5):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        async with client.group_consumer("g", "orders", commit_interval_ms=10) as consumer:
+            assert (await anext(consumer)).body == b"0"
+            consumer._fail(errors.ClientIdInUseError("it is another one's"))
+            keeping = [task for kept in consumer._keeping.values() for task in kept]
+            await asyncio.wait(keeping)
+            with pytest.raises(errors.ClientIdInUseError):
+                await anext(consumer)
