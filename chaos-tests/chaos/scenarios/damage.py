@@ -252,7 +252,10 @@ async def wiped_disk(x: ScenarioContext) -> None:
         shutil.rmtree(data)
         data.mkdir()
 
-    await _forget(x, leader, behind, victim, wipe)
+    where = await addresses(x)
+    await forget(x, leader, behind, victim, wipe)
+    await _joins(x, victim)
+    await _begin_anew(x, victim, where)
 
 
 @scenario("wiped-slave", "H11", modes=HA)
@@ -343,7 +346,7 @@ async def old_backup(x: ScenarioContext) -> None:
     The only other nodes that could know are one that missed these entries, and one that is down."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
-    data = x.cluster.data_directory(victim)
+    data, where = x.cluster.data_directory(victim), await _addresses(x)
     backup = data.with_name("data-backup")
     await x.do(x.cluster.stop, victim)
     await x.do(shutil.copytree, data, backup)
@@ -357,17 +360,20 @@ async def old_backup(x: ScenarioContext) -> None:
         shutil.rmtree(data)
         backup.rename(data)
 
-    await _forget(x, leader, behind, victim, put_back)
+    await forget(x, leader, behind, victim, put_back)
+    if x.options.mode is ClusterMode.RAFT:
+        await _joins(x, victim)
+        await _begin_anew(x, victim, where)
+    await x.do(x.cluster.wait_ready)
+    await x.until("all of it is there", _has_level, x, victim)
 
 
-async def _forget(
+async def forget(
     x: ScenarioContext, leader: int, behind: int, victim: int, change: Callable[[Path], object]
 ) -> None:
     """Let a voter come back with a changed directory, after acks that only the leader has as well.
 
-    Demand that nothing goes on while the leader is down, and that the victim counts again only as a
-    new member, or once it has everything."""
-    where, data = await _addresses(x), x.cluster.data_directory(victim)
+    Demand that nothing goes on while the leader is down, and that all goes on once it is back."""
     x.inject("kill", f"node {behind}, which misses what follows")
     await x.do(x.cluster.kill, behind)
     await x.acked(300)
@@ -376,7 +382,7 @@ async def _forget(
         x.inject("kill", f"node {node}")
         await x.do(x.cluster.kill, node)
     dead_ns, reads = now_ns(), x.load.clients.read_count
-    await x.do(change, data)
+    await x.do(change, x.cluster.data_directory(victim))
     x.inject("forget", f"node {victim} has another directory than it had")
     await x.do(x.cluster.start, behind, victim)
     await x.until("both are up", lambda: all(map(x.cluster.is_up, (behind, victim))))
@@ -392,11 +398,6 @@ async def _forget(
     await x.until("a node that has everything leads", lambda: x.cluster.leader() in able)
     x.prove("no node died of it", all(map(x.cluster.local.is_alive, x.cluster.node_ids)))
     await x.acked(200)
-    if x.options.mode is ClusterMode.RAFT:
-        await _joins(x, victim)
-        await _begin_anew(x, victim, where)
-    await x.do(x.cluster.wait_ready)
-    await x.until("all of it is there", _has_level, x, victim)
 
 
 def _lives(x: ScenarioContext, node: int) -> dict[str, Any]:

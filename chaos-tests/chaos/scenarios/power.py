@@ -6,11 +6,13 @@ rest.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from chaos import power
 from chaos.profile import Profile
 from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from chaos.scenarios.damage import forget
 from chaos.scenarios.process import ROLLING
 from chaos.verdict import caught_up
 
@@ -39,8 +41,15 @@ async def power_loss_one(x: ScenarioContext) -> None:
 
 @scenario("power-loss-async", "D1", profile=UNSYNCED, modes=RAFT)
 async def power_loss_async(x: ScenarioContext) -> None:
-    """Nodes that ack before they sync lose power in turn: none counts until it is up to date."""
+    """Nodes that ack before they sync lose power in turn: none counts until it is up to date.
+
+    In the end one does while the only other node that has everything is down."""
     await _each_loses_power(x)
+    leader = await x.leader()
+    behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
+    shadow = x.cluster.shims[victim].shadow
+    assert shadow is not None, "the profile keeps a shadow"
+    await forget(x, leader, behind, victim, partial(power.lose, shadow=shadow, random=x.random))
 
 
 async def _each_loses_power(x: ScenarioContext) -> None:
