@@ -2,11 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.cluster.workload import TOPIC
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
-Run = Callable[[Coroutine[Any, Any, None]], None]
 QUEUE_COUNT = 3
 ALL = {Queue(TOPIC, i, group) for group in ("g0", "g1") for i in range(QUEUE_COUNT)}
 

@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC
 
 ROOT = Path(__file__).parents[2]
-Run = Callable[[Coroutine[Any, Any, None]], None]
 FENCED = "node.producer_fenced not_applied"
 
 

@@ -1,10 +1,11 @@
-"""A node that comes back on an earlier copy of its own disk, as a backup or a snapshot of a virtual
-machine is (fault-matrix D18): it never votes, and what was acked is never shown as gone."""
+"""A node that comes back on an earlier copy of its own disk, as a snapshot of a virtual machine is
+(fault-matrix D18): it never votes, and what was acked is never shown as gone. The scenario
+`old-backup` has copies of an earlier life."""
 
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,10 @@ from deploy.local import LocalCluster
 from deploy.local_nodes import NodeState
 from quorumlog.errors import InvalidRequestError, QuorumlogError
 from tests.cluster.conftest import running
-from tests.cluster.workload import TOPIC, History, read_all, same_logs
+from tests.cluster.workload import TOPIC, History, read_all
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Scene:
@@ -134,31 +134,6 @@ async def scene(directory: Path) -> AsyncIterator[Scene]:
         yield Scene(cluster, client, copies)
 
 
-async def test_a_backup_of_an_earlier_life(tmp_path: Path) -> None:
-    """A node is restored from its own backup, another one is down: what the node that was down
-    remembers of it keeps the two from going on without what was acked."""
-
-    async with scene(tmp_path) as at:
-        await at.send(50)
-        await at.caught_up(1, 2, 3)
-        await at.stop(2)
-        at.copy(2)
-        await at.start(2)
-        await at.caught_up(2)
-        await at.kill(3)
-        await at.send(50)
-        await at.kill(1)
-        await at.kill(2)
-        at.restore(2)
-        await at.start(2, 3, ready=False)
-        await at.becomes(2, "joining")
-        await at.never_shows_less(4.0)
-        await at.start(1)
-        await at.shows_all()
-        at.alive()
-        assert await at.standing(1) == await at.standing(3) == "full"
-
-
 async def test_a_copy_of_the_current_life_beside_the_leader(tmp_path: Path) -> None:
     """What a snapshot of a running machine is: it looks like a crash. The leader knows better."""
 
@@ -227,91 +202,6 @@ def saved(directory: Path) -> dict[str, Any]:
         if number > generation:
             generation, newest = number, json.loads(body)
     return newest
-
-
-async def test_two_starts_from_one_copy(tmp_path: Path) -> None:
-    """The second start says the number of a life that was seen, and is another one."""
-
-    async with scene(tmp_path) as at:
-        await at.send(20)
-        await at.caught_up(1, 2, 3)
-        await at.stop(2)
-        at.copy(2)
-        await at.start(2)
-        await at.stop(2)
-        at.restore(2)
-        await at.start(2, ready=False)
-        await at.becomes(2, "joining")
-        status = await at.client.admin.node_status(2)
-        assert "old copy" in status.detail
-        await at.send(20)
-        await at.shows_all()
-
-
-async def test_restarted_peers_remember(tmp_path: Path) -> None:
-    """Everybody restarts, the old copy comes last: it is refused all the same."""
-
-    async with scene(tmp_path) as at:
-        await at.send(20)
-        await at.caught_up(1, 2, 3)
-        await at.stop(2)
-        at.copy(2)
-        await at.start(2)
-        await at.send(20)
-        await at.stop(1, 2, 3)
-        at.restore(2)
-        await at.start(1, 3)
-        await at.start(2, ready=False)
-        await at.becomes(2, "joining")
-        await at.shows_all()
-
-
-async def test_crashes_and_restarts_are_no_old_copies(tmp_path: Path) -> None:
-    async with scene(tmp_path) as at:
-        for node_id in (1, 2, 3, 2, 1):
-            await at.send(20)
-            await at.kill(node_id)
-            await at.send(20)
-            await at.start(node_id)
-        for node_id in (1, 2, 3):
-            await at.kill(node_id)
-        await at.start(1, 2, 3)
-        await at.send(20)
-        await at.shows_all()
-        assert {await at.standing(node_id) for node_id in (1, 2, 3)} == {"full"}
-
-
-async def test_the_way_back_is_that_of_a_learner(tmp_path: Path) -> None:
-    """Removed and added again, the restored node catches up from where its copy ends, and votes."""
-
-    async with scene(tmp_path) as at:
-        await at.send(20)
-        await at.stop(2)
-        at.copy(2)
-        await at.start(2)
-        await at.send(20)
-        await at.stop(2)
-        at.restore(2)
-        await at.start(2, ready=False)
-        await at.becomes(2, "joining")
-        row = next(m for m in (await at.client.admin.node_status()).members if m.node_id == 2)
-        await at.client.admin.remove_member(2)
-        await at.client.admin.add_learner(2, address=row.address, peer_address=row.peer_address)
-        await at.becomes(2, "full")
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    await at.client.admin.promote(2)
-                    break
-                except QuorumlogError:
-                    await asyncio.sleep(0.05)
-        await at.kill(3)
-        await at.send(20)
-        await at.shows_all()
-        await at.kill(2)
-        await at.start(2, 3)
-        assert await at.standing(2) == "full"
-        await same_logs(at.cluster, at.client)
 
 
 @pytest.mark.parametrize("in_one_term", [True, False])

@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,28 +21,25 @@ from tests.cluster.workload import (
     History,
     Workload,
     applied,
-    full_standing,
     prove,
     read_all,
     same_logs,
 )
 from tests.patience import PATIENCE_S, wait_for
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 QLOG = [sys.executable, "-c", "from qlog import main; main(prog_name='qlog')"]
 GROUP = "readers"
 
 
 async def back_up(cluster: LocalCluster, client: quorumlog.Client, copy: Path) -> int:
     """Copy a follower's directory as docs/operations.md says; return what was committed before."""
-    leader = await client.admin.node_status()
-    node_id = leader.node_id % 3 + 1
-    await applied(client, node_id, leader.commit_index)
+    node_id = (await client.admin.node_status()).node_id % 3 + 1
+    committed = await applied(client, node_id)
     await asyncio.to_thread(cluster.stop, node_id)
     await asyncio.to_thread(shutil.copytree, cluster.node_directory(node_id) / "data", copy)
     cluster.start(node_id)
     await asyncio.to_thread(cluster.wait_ready)
-    return leader.commit_index
+    return committed
 
 
 def restore(copy: Path, config: Path) -> dict[str, Any]:
@@ -61,7 +57,7 @@ async def grow(cluster: LocalCluster, client: quorumlog.Client) -> None:
         await client.admin.add_learner(
             state.node_id, address=state.address, peer_address=state.peer_address
         )
-        await applied(client, state.node_id, (await client.admin.node_status()).commit_index)
+        await applied(client, state.node_id)
         await client.admin.promote(state.node_id)
 
 
@@ -85,7 +81,7 @@ async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
         await asyncio.to_thread(fresh.wait_ready, node_ids=(1,))
         async with quorumlog.connect(fresh.address(1), timeout_ms=30_000) as client:
             await grow(fresh, client)
-            await full_standing(fresh, client)
+            await applied(client, *fresh.node_ids)
             restored = await read_all(client, before, None)
             assert before.acked <= set(restored)
             assert len(restored) == len(set(restored))

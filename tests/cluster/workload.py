@@ -5,10 +5,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from chaos.verdict import caught_up, same_digests
+
 import quorumlog
 from deploy.local import LocalCluster
 from quorumlog.errors import QuorumlogError
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import PATIENCE_S
 
 TOPIC: Final = "orders"
 QUEUE_COUNT: Final = 3
@@ -118,30 +120,12 @@ async def prove(cluster: LocalCluster, client: quorumlog.Client, history: Histor
 
 
 async def same_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:
-    """Wait until all nodes have applied what is committed now, and compare their digests."""
-    target = (await client.admin.node_status()).commit_index
-    digests = set()
-    for node_id in cluster.node_ids:
-        await applied(client, node_id, target)
-        digest = await client.admin.chain_digest(node_id, target)
-        digests.add((digest.index, digest.term, digest.chain_crc, digest.end_position))
-    assert len(digests) == 1, f"the logs differ: {digests}"
+    """Wait until all nodes count in full and have applied what is committed now; compare their
+    digests."""
+    index = await applied(client, *cluster.node_ids)
+    await same_digests(client, cluster.node_ids, index)
 
 
-async def applied(client: quorumlog.Client, node_id: int, index: int) -> None:
-    """Wait until a node has applied an entry."""
-
-    async def has_applied() -> bool:
-        return (await client.admin.node_status(node_id)).applied_index >= index
-
-    await eventually(has_applied, f"node {node_id} to apply {index}")
-
-
-async def full_standing(cluster: LocalCluster, client: quorumlog.Client) -> None:
-    """Wait until every node counts in full again."""
-
-    async def is_full() -> bool:
-        standings = [(await client.admin.node_status(one)).standing for one in cluster.node_ids]
-        return set(standings) == {"full"}
-
-    await eventually(is_full, "all nodes to count in full")
+async def applied(client: quorumlog.Client, *node_ids: int) -> int:
+    """Wait until nodes count in full and have applied what is committed now; return its index."""
+    return await caught_up(client, node_ids, PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Three real nodes: who leads, who belongs to the cluster, and a follower that fell far behind."""
+"""Three real nodes: who leads, and who belongs to the cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from deploy.local_process import free_ports
 from quorumlog.pb import admin_pb2 as pb
 from tests.node.processes import SingleNode, connected, typed_error
 from tests.patience import PATIENCE_S, wait_for
-from tests.seeds import noise
 
 pytestmark = pytest.mark.long
 HANDED_OVER = "handed leadership over"
@@ -119,39 +118,3 @@ def test_a_node_joins_becomes_a_voter_and_leaves_again(
             members = change(pb.MEMBER_CHANGE_REMOVE)
             assert [node for node, _ in members] == [1, 2, 3]
             client.append("orders", b"with three again")
-
-
-def test_a_follower_behind_retention_gets_a_snapshot_and_the_rest(
-    tmp_path: Path,
-) -> None:
-    settings = {**SETTINGS, "retention_size_bytes": "2MiB", "follower_lag_count_max": 10}
-    with LocalCluster.create(tmp_path, 3, settings=settings) as cluster:
-        leader = cluster.leader_id()
-        behind = leader % 3 + 1
-        with connected(cluster.address(leader)) as client:
-            client.create_topic("orders")
-            cluster.kill(behind)
-            body = noise(100 * 1024)
-            for number in range(60):
-                client.append("orders", b"%03d" % number + body)
-            wait_for("retention", lambda: client.status().first_index > 15)
-            status = client.status()
-            cluster.start(behind)
-            cluster.wait_ready()
-            with connected(cluster.address(behind)) as late:
-                wait_for(
-                    "the follower", lambda: late.status().applied_index >= status.applied_index
-                )
-                assert late.status().first_index >= 15
-                mine = late.pull("orders", 59, consistency=3, max_count=1)
-                theirs = client.pull("orders", 59, max_count=1)
-                assert mine.records == theirs.records
-                digests = [
-                    c.admin.ChainDigest(pb.ChainDigestRequest(index=status.applied_index))
-                    for c in (client, late)
-                ]
-                assert digests[0] == digests[1]
-            assert "received a snapshot" in cluster.log_path(behind).read_text()
-            # What it got is its own now: it starts again without anybody's help.
-            cluster.restart(behind)
-            cluster.wait_ready()

@@ -179,6 +179,7 @@ async def full_disk(x: ScenarioContext) -> None:
     async with x.fault("full", f"follower, node {follower}"):
         x.prove("the disk is full", await x.do(x.cluster.fill, follower) > 0)
         await x.acked(500)
+        x.prove(f"the full node {follower} does not lead", await x.leader() != follower)
         await x.do(x.cluster.make_room, follower)
     await x.do(x.cluster.wait_ready)
     leader = await x.leader()
@@ -248,10 +249,10 @@ async def is_refused(x: ScenarioContext, topic: str) -> None:
             while time.monotonic() < deadline:
                 await producer.send(topic, bytes(1 << 10), queue_id=0)
         except QuorumlogError as error:
-            answer = f"{error.code}, {error.outcome.value}: {error}"
+            answer = f"{error.code}, {error.outcome.value}, retryable {error.retryable}: {error}"
         finally:
             await producer.abort()
-        if "store.full" in answer and "not_applied" in answer:
+        if "store.full" in answer and "not_applied, retryable True" in answer:
             x.prove(f"an append was refused: {answer}", True)
             return
     raise NotSoError(f"no append was refused with store.full and not_applied, the last {answer}")

@@ -6,16 +6,18 @@ rest.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from chaos import power
 from chaos.profile import Profile
-from chaos.scenario import ScenarioContext, scenario
+from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from chaos.scenarios.damage import forget
+from chaos.scenarios.process import ROLLING
+from chaos.verdict import caught_up
 
-SHADOWED: Final = Profile(
-    is_shadowed=True,
-    settings=(("file_size_bytes", "256KiB"), ("batch_size_bytes_max", "64KiB")),
-)
+SHADOWED: Final = Profile(is_shadowed=True, settings=ROLLING.settings)
+UNSYNCED: Final = Profile(is_shadowed=True, flush="async", settings=ROLLING.settings)
 
 
 async def _lose_power(x: ScenarioContext, *nodes: int) -> int:
@@ -34,7 +36,24 @@ async def _lose_power(x: ScenarioContext, *nodes: int) -> int:
 @scenario("power-loss-one", "D1 D3 D4", profile=SHADOWED)
 async def power_loss_one(x: ScenarioContext) -> None:
     """Each node in turn loses power, with any part of its unsynced data."""
-    lost = 0
+    await _each_loses_power(x)
+
+
+@scenario("power-loss-async", "D1", profile=UNSYNCED, modes=RAFT)
+async def power_loss_async(x: ScenarioContext) -> None:
+    """Nodes that ack before they sync lose power in turn: none counts until it is up to date.
+
+    In the end one does while the only other node that has everything is down."""
+    await _each_loses_power(x)
+    leader = await x.leader()
+    behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
+    shadow = x.cluster.shims[victim].shadow
+    assert shadow is not None, "the profile keeps a shadow"
+    await forget(x, leader, behind, victim, partial(power.lose, shadow=shadow, random=x.random))
+
+
+async def _each_loses_power(x: ScenarioContext) -> None:
+    lost, client = 0, x.load.clients.client
     for node in x.cluster.node_ids:
         if node == await x.leader():
             x.leader_lost()
@@ -42,6 +61,8 @@ async def power_loss_one(x: ScenarioContext) -> None:
         await x.acked(50)
         await x.do(x.cluster.start, node)
         await x.do(x.cluster.wait_ready)
+        # Without syncs the next loss would take what only this node and the next one hold.
+        await caught_up(client, x.cluster.node_ids, DEADLINE_S * x.options.time_scale)
     x.prove(f"{lost} pages and names were lost", lost)
 
 
