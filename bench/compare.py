@@ -1,31 +1,26 @@
 """Compares the ways to replicate, with one client in one run: speed, and the cost of a dead leader.
 
-Owns the modes, the order of a comparison, and the published figures beside ours. A cluster of each
-mode is measured at rest, for speed; then its leader (or master) is killed under load. The result
-counts the acked messages that are missing (RPO) and the time without an ack (RTO). The kernel of
-this machine still delivers what a killed process had handed to it, so the RPO of a mode that acks
-before it replicates is a lower bound.
+Owns the modes, the order of a comparison, and the published figures beside ours. Each mode runs
+twice: at rest on direct links, for speed; and with links between the nodes that take 50 ms, where
+the leader (or master) is killed and its machine's network dies with it. The result counts the acked
+messages that are missing (RPO) and the time without an ack (RTO).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bench import cluster, failover
 from bench.cluster import ClusterLoad, Progress
-from bench.own_cluster import NODE_COUNT, own_cluster
+from bench.delayed_links import DelayedLinks
+from bench.own_cluster import NODE_COUNT, OwnCluster, own_cluster
 from bench.report import machine, machine_limits
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
 
+LINK_DELAY_MS: Final = 50.0
 _TIMEOUT_MS: Final = 30_000
-_SPEED_KEYS: Final = (
-    "acked_msgs_per_s", "acked_mb_per_s", "durability", "batch_latency", "serial_latency",
-)  # fmt: skip
-_DEATH_KEYS: Final = (
-    "acked_count", "failed_count", "unknown_count", "read_count", "lost_count", "duplicate_count",
-    "out_of_order_count",
-)  # fmt: skip
 
 
 class ComparedMode(NamedTuple):
@@ -35,7 +30,7 @@ class ComparedMode(NamedTuple):
     replication: Literal["raft", "sync_master", "async_master"]
     flush: Literal["sync", "async"]
     promises_no_loss: bool
-    """Whether acked messages survive the death of any one node."""
+    """Whether acked messages survive the death of any one node, also with slow links."""
 
 
 MODES: Final = (
@@ -66,12 +61,15 @@ async def compare(
     place: dict[str, Any] = {}
     for mode in modes:
         named = _named(show, mode)
-        row, place = await _measure(directory, mode, load, kills, seed, named)
-        rows.append(row)
+        speed, place = await _speed(directory, mode, load, named)
+        rows.append(
+            {"mode": mode.name, **speed, **await _deaths(directory, mode, kills, seed, named)}
+        )
     return {
         "bench": "compare",
         "modes": rows,
         "published": list(PUBLISHED),
+        "link_delay_ms": LINK_DELAY_MS,
         "kills": kills,
         "seed": seed,
         "load": load.row(),
@@ -96,23 +94,13 @@ def _named(show: Progress, mode: ComparedMode) -> Progress:
     return named
 
 
-async def _measure(
-    directory: str | None,
-    mode: ComparedMode,
-    load: ClusterLoad,
-    kills: int,
-    seed: int,
-    show: Progress,
+async def _speed(
+    directory: str | None, mode: ComparedMode, load: ClusterLoad, show: Progress
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure one mode. Return its row, and the conditions of the figures."""
-    import quorumlog
-
     with own_cluster(directory, flush=mode.flush, replication=mode.replication) as own:
-        async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        async with _connected(own) as client:
             await cluster.make_topic(client, load)
-            speed = await cluster.produce(client, load, show, pids={})
-            deaths = await failover.measure(client, own.nodes, kills=kills, seed=seed, show=show)
-            reported = 0 if mode.replication == "raft" else await _reported_lost_count(client)
+            found = await cluster.produce(client, load, show, pids=own.pids)
         place = {
             "machine": machine(),
             "directory": own.directory,
@@ -120,14 +108,32 @@ async def _measure(
             "node_count": NODE_COUNT,
             "limits": machine_limits(own.directory),
         }
-    row = {
-        "mode": mode.name,
-        **{key: speed[key] for key in _SPEED_KEYS},
-        **{key: deaths[key] for key in _DEATH_KEYS},
+    kept = ("acked_msgs_per_s", "acked_mb_per_s", "durability", "batch_latency", "serial_latency")
+    return {key: found[key] for key in kept}, place
+
+
+async def _deaths(
+    directory: str | None, mode: ComparedMode, kills: int, seed: int, show: Progress
+) -> dict[str, Any]:
+    with (
+        DelayedLinks(LINK_DELAY_MS) as links,
+        own_cluster(
+            directory,
+            flush=mode.flush,
+            replication=mode.replication,
+            relay=links.relay,
+        ) as own,
+    ):
+        async with _connected(own) as client:
+            nodes = _Machines(own, links)
+            found = await failover.measure(client, nodes, kills=kills, seed=seed, show=show)
+            reported = 0 if mode.replication == "raft" else await _reported_lost_count(client)
+    counts = ("acked", "failed", "unknown", "read", "lost", "duplicate", "out_of_order")
+    return {
+        **{f"{name}_count": found[f"{name}_count"] for name in counts},
         "reported_lost_count": reported,
-        "rto": deaths["next_ack"],
+        "rto": found["next_ack"],
     }
-    return row, place
 
 
 async def _reported_lost_count(client: "Client") -> int:
@@ -142,3 +148,26 @@ async def _reported_lost_count(client: "Client") -> int:
             key = loss.epoch, loss.lo_position
             cut[key] = max(cut.get(key, 0), loss.record_count)
     return sum(cut.values())
+
+
+@asynccontextmanager
+async def _connected(own: OwnCluster) -> "AsyncIterator[Client]":
+    import quorumlog
+
+    async with quorumlog.connect(own.bootstrap, timeout_ms=_TIMEOUT_MS) as client:
+        yield client
+
+
+class _Machines:
+    """Nodes that lose their network when they are killed, and regain it at the restart."""
+
+    def __init__(self, own: OwnCluster, links: DelayedLinks) -> None:
+        self._own, self._links = own, links
+
+    def kill(self, node_id: int) -> None:
+        self._links.cut(node_id)
+        self._own.nodes.kill(node_id)
+
+    def start(self, node_id: int) -> None:
+        self._links.join(node_id)
+        self._own.nodes.start(node_id)

@@ -54,7 +54,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
         tops=[row["serial_latency"]["p99_ms"] for row in rows],
     )  # fmt: skip
     _bars(
-        axes[1, 0], rows, f"acked and lost at the least, leaders killed: {record['kills']}",
+        axes[1, 0], rows, f"acked and lost, leaders that died: {record['kills']}",
         [row["lost_count"] for row in rows],
     )  # fmt: skip
     _bars(
@@ -65,7 +65,8 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     load, machine = record["load"], record["machine"]
     figure.suptitle(
         f"{record['node_count']} nodes and the client on {machine['cpu_count']} cores, "
-        f"{record['directory_kind']}, {load['body_size_bytes']} byte bodies",
+        f"{record['directory_kind']}, {load['body_size_bytes']} byte bodies; "
+        f"below: links of {record['link_delay_ms']:.0f} ms",
         fontsize="medium",
     )
     figure.savefig(path, dpi=_DPI)

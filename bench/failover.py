@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.cluster import Progress
 from bench.report import histogram, latency
-from deploy.local import LocalCluster
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import ClusterStatus
@@ -58,6 +57,16 @@ async def _deadline(what: str, seconds: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise NotBackError(what, seconds) from error
+
+
+class KillableNodes(Protocol):
+    """The operations on a cluster that this module needs."""
+
+    def kill(self, node_id: int) -> object:
+        """SIGKILL; returns at once or when the process is gone."""
+
+    def start(self, node_id: int) -> object:
+        """Start a killed node again; need not wait until it serves."""
 
 
 @dataclass(slots=True)
@@ -120,7 +129,7 @@ class Senders:
 
 
 async def measure(
-    client: "Client", nodes: LocalCluster, *, kills: int, seed: int, show: Progress
+    client: "Client", nodes: KillableNodes, *, kills: int, seed: int, show: Progress
 ) -> dict[str, Any]:
     """Kill the leader `kills` times, then read everything back; one row of results."""
     await client.admin.create_topic(TOPIC, queue_count=_QUEUE_COUNT)
@@ -142,7 +151,7 @@ async def measure(
     return {**_row(done), **audit}
 
 
-async def _kill_once(client: "Client", nodes: LocalCluster, senders: Senders) -> LeaderKill:
+async def _kill_once(client: "Client", nodes: KillableNodes, senders: Senders) -> LeaderKill:
     status = await _wait_healthy(client)
     leader_id, term = status.leader_id, status.term
     survivors = [node.node_id for node in status.nodes if node.node_id != leader_id]

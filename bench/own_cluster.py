@@ -13,6 +13,7 @@ from typing import Literal
 
 from bench.report import directory_kind
 from deploy.local import LocalCluster
+from deploy.local_nodes import Relay
 
 TMPFS = "/dev/shm"
 NODE_COUNT = 3
@@ -57,6 +58,7 @@ def own_cluster(
     *,
     flush: Literal["sync", "async"],
     replication: Literal["raft", "sync_master", "async_master"] = "raft",
+    relay: Relay | None = None,
 ) -> Iterator[OwnCluster]:
     """Run three nodes in a new directory below that of `parent_of_data`.
 
@@ -68,7 +70,7 @@ def own_cluster(
     is_kept = directory is not None
     try:
         nodes = LocalCluster.create(
-            root, NODE_COUNT, flush=flush, replication=replication, settings=_SETTINGS
+            root, NODE_COUNT, flush=flush, replication=replication, settings=_SETTINGS, relay=relay
         )
         with nodes:
             yield OwnCluster(root, nodes)

@@ -65,14 +65,13 @@ def compare(
     """Compare Raft with master-slave replication: speed, and what a dead leader costs.
 
     Starts three nodes in each mode in turn. First the speed, as `bench produce` measures it. Then
-    the leader is killed under load: counted is what was acked and is missing afterwards (RPO), and
-    how long it took until the next message was acked (RTO). On one machine the kernel still
-    delivers what the dead leader had sent, so async_master may lose more when a machine dies. Takes
-    two to three minutes.
+    links between the nodes get 50 ms slower, and the leader dies with its network under load:
+    counted is what was acked and is missing afterwards (RPO), and how long it took until the next
+    message was acked (RTO). Takes two to three minutes.
 
     \b
     Keys of -o json:
-      bench, modes, published, kills, seed, load,
+      bench, modes, published, link_delay_ms, kills, seed, load,
       machine, directory, directory_kind, node_count, limits
       modes: mode, acked_msgs_per_s, acked_mb_per_s, durability, batch_latency, serial_latency,
         acked_count, failed_count, unknown_count, read_count, lost_count, duplicate_count,

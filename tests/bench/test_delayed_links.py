@@ -1,0 +1,122 @@
+"""Delayed links: late, in order, and gone when they are cut."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from bench.delayed_links import DelayedLinks
+from tests.patience import PATIENCE_S
+
+DELAY_MS = 30.0
+
+
+class Target:
+    """Listens, and keeps what one connection after the other brought."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(PATIENCE_S)
+        self.port = self.listener.getsockname()[1]
+
+    def accept(self) -> socket.socket:
+        found, _ = self.listener.accept()
+        found.settimeout(PATIENCE_S)
+        return found
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    found = Target()
+    with closing(found.listener):
+        yield found
+
+
+@pytest.fixture
+def links() -> Iterator[DelayedLinks]:
+    with DelayedLinks(DELAY_MS) as found:
+        yield found
+
+
+def dial(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def read_exactly(source: socket.socket, size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        part = source.recv(size_bytes - len(data))
+        assert part, f"the link ended after {len(data)} of {size_bytes} bytes"
+        data += part
+    return data
+
+
+def is_reset(source: socket.socket) -> bool:
+    try:
+        return source.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def is_refused(port: int) -> bool:
+    """A reset may come while the connection is still being made."""
+    try:
+        with dial(port) as source:
+            return is_reset(source)
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.long
+def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: Target) -> None:
+    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+        began = time.perf_counter()
+        for n in range(100):
+            source.sendall(n.to_bytes(2, "big"))
+        assert read_exactly(there, 200) == b"".join(n.to_bytes(2, "big") for n in range(100))
+        there.sendall(b"back")
+        assert read_exactly(source, 4) == b"back"
+        assert (time.perf_counter() - began) * 1e3 >= 2 * DELAY_MS
+
+
+def test_more_than_a_link_holds_arrives_whole(links: DelayedLinks, target: Target) -> None:
+    data = bytes(range(256)) * (96 << 10)  # 24 MiB: more than is held on the way.
+    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+        sender = threading.Thread(target=source.sendall, args=(data,))
+        sender.start()
+        assert read_exactly(there, len(data)) == data
+        sender.join(PATIENCE_S)
+
+
+def test_bytes_sent_before_a_close_arrive(links: DelayedLinks, target: Target) -> None:
+    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+        source.sendall(b"last words")
+        source.close()
+        assert read_exactly(there, 10) == b"last words"
+        assert is_reset(there)
+
+
+def test_a_cut_drops_what_is_on_its_way_and_refuses_until_joined(target: Target) -> None:
+    with DelayedLinks(60_000) as links:  # Nothing arrives within the test.
+        port = links.relay(1, 2, target.port)
+        other = links.relay(2, 3, target.port)
+        with dial(port) as source, target.accept() as there:
+            source.sendall(b"never to arrive")
+            links.cut(1)
+            assert is_reset(there)
+            assert is_reset(source)
+            assert is_refused(port)
+        with dial(other), target.accept():
+            pass  # It has nothing to do with node 1.
+        links.join(1)
+        with dial(port), target.accept():
+            pass
+
+
+def test_a_node_that_is_down_resets_who_dials_it(links: DelayedLinks, target: Target) -> None:
+    port = links.relay(1, 2, target.port)
+    target.listener.close()
+    assert is_refused(port)
