@@ -177,7 +177,7 @@ class Consumption:
         message, queue = messages[at - 1], current.queue
         in_hand = self._in_hand
         if reader is in_hand.reader:  # As `take`, without a call for each message.
-            in_hand.last = queue, message.queue_offset, 1
+            in_hand.last = queue, message.queue_offset, 1, reader
         else:
             in_hand.take(reader, queue, message.queue_offset, 1)
         # The last message takes along the ones that were filtered out behind it.

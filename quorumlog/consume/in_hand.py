@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from quorumlog.records.queues import Queue
 
+LOOK_COUNT_MIN: Final = 64
 Reader = asyncio.Task[Any] | threading.Thread | None
 
 
@@ -21,8 +22,11 @@ class InHand:
 
     def __init__(self) -> None:
         self.reader: Reader = None
-        self.last: tuple[Queue, int, int] | None = None
-        """The newest delivery, of `reader`: mostly there is no other reader."""
+        self.last: tuple[Queue, int, int, Reader] | None = None
+        """The newest delivery, with its reader: mostly there is no other one. It is in `_others`
+        before it is replaced, and another thread looks here first."""
+        self._look_count = LOOK_COUNT_MIN
+        """Count of other readers at which those that have ended are forgotten."""
         self._others: Final = dict[Reader, tuple[Queue, int, int]]()
         self._is_less: Final = asyncio.Event()
 
@@ -30,10 +34,13 @@ class InHand:
         """Note a delivery; the one before of its reader is processed."""
         if reader is not self.reader:
             if self.last is not None:
-                self._others[self.reader] = self.last
+                self._others[self.reader] = self.last[:3]
             self.last, self.reader = None, reader
             self._others.pop(reader, None)
-        self.last = queue, offset, count
+            if len(self._others) >= self._look_count:
+                self._forget_ended()
+                self._look_count = max(LOOK_COUNT_MIN, 2 * len(self._others))
+        self.last = queue, offset, count, reader
 
     def put_down(self, reader: Reader) -> None:
         """Count the delivery of a reader as processed."""
@@ -72,12 +79,16 @@ class InHand:
         return None
 
     def _all(self) -> dict[Reader, tuple[Queue, int, int]]:
+        last = self.last
+        self._forget_ended()
+        every = self._others.copy()
+        if last is not None:
+            every[last[3]] = last[:3]
+        return every
+
+    def _forget_ended(self) -> None:
         for reader in [*filter(_has_ended, self._others.copy())]:
             self._others.pop(reader, None)
-        every = self._others.copy()
-        if (last := self.last) is not None:
-            every[self.reader] = last
-        return every
 
     async def wait_for(self, queues: Collection[Queue], limit_ms: int) -> None:
         """Wait while a delivery of these queues is in hand, for a while."""

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog import Message, Queue, errors
 from quorumlog.consume.group import GroupConsumer
-from quorumlog.consume.in_hand import InHand
+from quorumlog.consume.in_hand import LOOK_COUNT_MIN, InHand
 from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 QUEUE = Queue("orders", 0)
@@ -81,6 +81,27 @@ async def test_a_reader_that_ended_has_processed_its_message_unless_it_failed() 
     assert isinstance(failed.exception(), ValueError)
     assert hand.reader_of(QUEUE, {5}) == (failed,)
     assert hand.offsets(without=failed) == {QUEUE: 6}
+
+
+async def test_readers_that_ended_are_forgotten_and_none_is_missed_by_another_thread() -> None:
+    async def read(offset: int) -> None:
+        hand.take(asyncio.current_task(), QUEUE, offset, 1)
+
+    hand = InHand()
+    for offset in range(3 * LOOK_COUNT_MIN):
+        await asyncio.create_task(read(offset))
+    assert len(hand._others) <= LOOK_COUNT_MIN
+    reader, other = threading.current_thread(), threading.Thread()
+    hand.take(reader, QUEUE, 1, 1)
+
+    class Others(dict[Any, Any]):
+        def copy(self) -> dict[Any, Any]:  # Just now another thread takes the next.
+            found = dict(self)
+            hand.take(other, QUEUE, 9, 1)
+            return found
+
+    hand._others = Others()  # type: ignore[misc]
+    assert hand.offsets() == {QUEUE: 1}
 
 
 async def test_a_fatal_error_is_raised_however_much_comes_from_other_queues() -> None:
