@@ -34,7 +34,9 @@ class _Stream(io.RawIOBase):
 
     def write(self, data: Any) -> int | None:
         try:
-            return self._below.write(data)
+            count = self._below.write(data)
+            # A pipe that does not block and is full: its reader has no room for what would wait.
+            return len(data) if count is None and self._is_stderr else count
         except OSError as error:
             if self._is_stderr:
                 return len(data)

@@ -48,6 +48,7 @@ from quorumlog.records.queues import Offsets, Queue
 
 COMMIT_INTERVAL_MS_MIN: Final = 10
 TOPICS_MAX: Final = 256
+HELD_S: Final = 60.0
 _log = logging.getLogger("quorumlog.group")
 
 Mode = Literal["clustering", "broadcasting"]
@@ -135,6 +136,8 @@ class GroupConsumer(Consumption):
         self.moves: Final = Moves(self._position, self._read_again)
         """For consuming transactions, too."""
         self._memberships: dict[BrokerGroup, Membership] = {}
+        self._held_since: dict[tuple[Queue, int], float] = {}
+        self._warned_of: set[tuple[Queue, int]] = set()
         self._keeping: dict[BrokerGroup, list[asyncio.Task[None]]] = {}
         self._forgetting: dict[asyncio.Task[None], None] = {}
 
@@ -468,7 +471,28 @@ class GroupConsumer(Consumption):
     def _processed(self) -> dict[Queue, int]:
         offsets = {queue: self._position(queue) for queue in (*self._fetchers, *self._leaving)}
         held = self._in_hand.offsets()
+        self._warn_of_held(held)
         return {queue: min(offset, held.get(queue, offset)) for queue, offset in offsets.items()}
+
+    def _warn_of_held(self, held: Mapping[Queue, int]) -> None:
+        """Warn once of a message that keeps the offset of its queue back for long: its reader waits
+        for something else, or failed."""
+        now_s = asyncio.get_running_loop().time()
+        since = {
+            (queue, offset): self._held_since.get((queue, offset), now_s)
+            for queue, offset in held.items()
+            if self._handed.get(queue, offset) > offset + 1
+        }
+        for (queue, offset), began_s in since.items():
+            if now_s - began_s >= HELD_S and (queue, offset) not in self._warned_of:
+                self._warned_of = {*self._warned_of & since.keys(), (queue, offset)}
+                _log.warning(
+                    "group %s: message %d of %s is in hand for %d s, and later ones are processed: "
+                    "no offset behind it is stored before its task or thread takes another one, or "
+                    "commit() is called; all come again after a crash",
+                    self.group, offset, queue, HELD_S,
+                )  # fmt: skip
+        self._held_since = since
 
     async def _commit_processed(self, group: BrokerGroup, deadline: Deadline) -> None:
         async with self._turn(group, deadline):
