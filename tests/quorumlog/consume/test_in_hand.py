@@ -104,6 +104,33 @@ async def test_readers_that_ended_are_forgotten_and_none_is_missed_by_another_th
     assert hand.offsets() == {QUEUE: 1}
 
 
+async def test_a_message_that_is_in_hand_for_long_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("quorumlog.consume.group.HELD_S", 0.0)
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for number in range(5):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        async with client.group_consumer("g", "orders", commit_interval_ms=60_000) as consumer:
+            first = await anext(consumer)
+            assert consumer._processed()[first_queue(first)] == 0
+            assert not caplog.records, "nothing is behind it"
+
+            async def work() -> None:
+                for _ in range(3):
+                    await anext(consumer)
+
+            await asyncio.create_task(work())
+            for _ in range(2):
+                assert consumer._processed()[first_queue(first)] == 0
+            (record,) = caplog.records
+            assert "message 0 of orders/0" in record.getMessage()
+
+
+def first_queue(message: Message) -> Queue:
+    return Queue(message.topic, message.queue_id, message.group)
+
+
 async def test_a_fatal_error_is_raised_however_much_comes_from_other_queues() -> None:
     async with fake_cluster() as cluster, connect(cluster) as client:
         producer = client.producer()
