@@ -16,7 +16,10 @@ import click
 from quorumlog.foreign_text import shown
 from quorumlog.standard_output import UnprintableError
 
-_OURS: Final = {"bench", "deploy", "node", "pipeline", "qlog", "quorumlog", "raft", "store"}
+_OURS: Final = {
+    *("bench", "checkers", "deploy", "node", "pipeline", "planning"),
+    *("qlog", "quorumlog", "raft", "store"),
+}
 """Packages whose modules are all there: one that is missing is a bug."""
 
 

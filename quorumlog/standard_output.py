@@ -25,8 +25,7 @@ class UnprintableError(OSError):
 
 class _Stream(io.RawIOBase):
     """The descriptor of stdout or stderr. Its failures are no errors of a file that a command works
-    on; a failed write to stderr is dropped,
-    since the exit code says the same."""
+    on; a failed write to stderr is dropped, since the exit code says the same."""
 
     def __init__(self, below: io.RawIOBase, stream: object, *, is_stderr: bool) -> None:
         """`stream` owns the descriptor, and is kept, since it would close it."""

@@ -192,6 +192,24 @@ class AppendTimeoutError(NodeError):
     """Gets what becomes of a client's batch; for those who must not take it for not applied."""
 
 
+class BatchUndecidedError(NodeError):
+    """As many calls as may wait for one batch do so. The batch itself is not decided yet.
+
+    An idempotent retry gets the answer.
+    """
+
+    code, retryable, status = "node.batch_undecided", True, "RESOURCE_EXHAUSTED"
+    outcome = Outcome.UNKNOWN
+    retry_after_ms = RETRY_BUSY_MS
+    text = (
+        "sequence {sequence} of producer {producer_id:016x} is not decided yet, and {limit} calls "
+        "wait for it, which is the limit; send it again with the same producer id and sequence"
+    )
+    producer_id: int
+    sequence: int
+    limit: int
+
+
 class OutcomeUnknownError(NodeError):
     """This node lost leadership while the entry was pending, and does not know its outcome.
 

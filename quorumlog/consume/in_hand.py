@@ -14,6 +14,7 @@ from typing import Any, Final
 from quorumlog.records.queues import Queue
 
 LOOK_COUNT_MIN: Final = 64
+LOOK_S: Final = 0.02
 Reader = asyncio.Task[Any] | threading.Thread | None
 
 
@@ -28,7 +29,6 @@ class InHand:
         self._look_count = LOOK_COUNT_MIN
         """Count of other readers at which those that have ended are forgotten."""
         self._others: Final = dict[Reader, tuple[Queue, int, int]]()
-        self._is_less: Final = asyncio.Event()
 
     def take(self, reader: Reader, queue: Queue, offset: int, count: int) -> None:
         """Note a delivery; the one before of its reader is processed."""
@@ -47,13 +47,11 @@ class InHand:
         if reader is self.reader:
             self.last = None
         self._others.pop(reader, None)
-        self._is_less.set()
 
     def put_down_all(self) -> None:
         """Count all deliveries as processed."""
         self.last = None
         self._others.clear()
-        self._is_less.set()
 
     def drop(self, queues: Collection[Queue]) -> None:
         """Forget the deliveries of some queues, processed or not."""
@@ -95,8 +93,7 @@ class InHand:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_ms / 1000):
                 while not self.offsets().keys().isdisjoint(queues):
-                    self._is_less.clear()
-                    await self._is_less.wait()
+                    await asyncio.sleep(LOOK_S)  # Threads put it down without a word to the loop.
                     await asyncio.sleep(0)  # A commit that put it down has the first turn.
 
 

@@ -167,6 +167,8 @@ def test_a_lazy_target_must_be_a_command() -> None:
         ("act >/dev/full 2>/dev/full", 3, ""),
         ("act 2>/dev/full", 0, ""),
         ("fail 2>/dev/full", 3, ""),
+        ("fail 2>&{full}", 3, ""),
+        ("act -o json >/dev/full 2>&{full}", 3, ""),
         ("load", 3, "a library cannot be loaded"),
         ("--zzz 2>/dev/full", 2, ""),
     ],
@@ -174,13 +176,19 @@ def test_a_lazy_target_must_be_a_command() -> None:
 def test_the_streams_change_no_exit_code_and_ask_for_no_work_twice(
     tmp_path: Path, words: str, code: int, says: str
 ) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f'"$0" -c "$1" {words}', sys.executable, STREAMS],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    reading, full = os.pipe()  # `full`: a pipe that does not wait, and has no room.
+    os.set_blocking(full, False)
+    with open(reading, "rb"), open(full, "wb", buffering=0) as filler:
+        while filler.write(bytes(4_096)):
+            pass
+        done = subprocess.run(
+            ["bash", "-c", f'"$0" -c "$1" {words.format(full=full)}', sys.executable, STREAMS],
+            cwd=tmp_path,
+            capture_output=True,
+            pass_fds=[full],
+            text=True,
+            check=False,
+        )
     assert (done.returncode, says in done.stderr) == (code, True), done
     assert "Traceback" not in done.stderr
     assert (tmp_path / "work").exists() is (words.startswith("act") and ">&-" not in words)

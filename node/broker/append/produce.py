@@ -23,6 +23,7 @@ from node.config.limits import COMMAND_SIZE_BYTES_MAX, DEAD_LETTER_SIZE_BYTES_MA
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
+    BatchUndecidedError,
     BusyError,
     DrainingError,
     NodeError,
@@ -347,7 +348,7 @@ class Produce:
         repeats = first.repeats = first.repeats or []
         limit = self.context.limits.producer_window_count
         if len(repeats) >= limit:
-            raise BusyError("callers of one batch", len(repeats), limit)
+            raise BatchUndecidedError(append.producer_id, append.sequence, limit)
         repeats.append(append)
         timer = self._loop.call_later(append.timeout_ms / 1000, append.on_timeout)
 

@@ -45,7 +45,8 @@ CODES: Final[dict[str, Code]] = {
             "node.pop_conflict node.responses_wait"
         ),
         Code.MASTER_PERSISTENCE_TIMEOUT: (
-            "node.timeout node.outcome_unknown node.change_timeout store.flush_timeout"
+            "node.timeout node.outcome_unknown node.batch_undecided node.change_timeout "
+            "store.flush_timeout"
         ),
         Code.PROXY_TIMEOUT: "node.read_timeout node.read_failed node.request_slow",
         Code.HA_NOT_AVAILABLE: (

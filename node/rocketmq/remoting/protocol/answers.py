@@ -58,7 +58,7 @@ CODES: Final[dict[str, ResponseCode]] = {
             "node.not_ready node.transferring node.draining node.shutting_down node.not_applied "
             "node.state_diverged ha.not_master ha.state_missing store.full store.file_system "
             "store.closed raft.not_leader raft.transferring node.timeout node.outcome_unknown "
-            "node.read_timeout"
+            "node.batch_undecided node.read_timeout"
         ),
     }.items()
     for name in names.split()
