@@ -320,7 +320,7 @@ _FAMILIES: Final[dict[str, type[QuorumlogError]]] = {
         StoreFullError: "full",
         UnavailableError: "shutting_down not_applied closed no_quorum state_diverged",
         DeadlineError: "read_timeout",
-        OutcomeUnknownError: "outcome_unknown timeout flush_timeout",
+        OutcomeUnknownError: "outcome_unknown batch_undecided timeout flush_timeout",
         CorruptRecordError: "corruption queue_held",
         UnimplementedError: "unimplemented",
         InternalError: "internal",

@@ -34,6 +34,7 @@ EXAMPLES: list[NodeError] = [
     errors.BusyError("appends in flight", 10, 10),
     errors.LimitReachedError("topics", 10_001, 10_000),
     errors.AppendTimeoutError(500),
+    errors.BatchUndecidedError(7, 3, 64),
     errors.OutcomeUnknownError(9, 2),
     errors.NotAppliedError(9, 2),
     errors.ReadFailedError(1),
