@@ -274,7 +274,7 @@ class Node:
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self._has_met = True
-        found = {
+        identity = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
             "address": self.address,
@@ -283,8 +283,8 @@ class Node:
             "http_address": self.http_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        write_node_file(settings.directory, found)
-        _log.info("listening", **found)
+        write_node_file(settings.directory, identity)
+        _log.info("listening", **identity)
         for one in exposures(settings):
             _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
 

@@ -192,12 +192,12 @@ class Lives:
         """Return in what respect the node lacks memory, or believe it and return an empty text.
 
         `asked`: the memory at the time of the question, if acks may have come since then."""
-        known = self.of(node)
-        is_of_now = statement.nonce == known.nonce or known.life == NO_LIFE
-        was = asked if asked is not None and is_of_now else known
+        own_view = self.of(node)
+        is_of_now = statement.nonce == own_view.nonce or own_view.life == NO_LIFE
+        was = asked if asked is not None and is_of_now else own_view
         lost = memory_lost(was, statement) or self._lost_apart(node, statement)
         if not lost and statement.life != NO_LIFE:
-            self.known[node] = learned(known, statement)
+            self.known[node] = learned(own_view, statement)
             self.statements[node] = statement
             self.apart.pop(node, None)
         return lost
@@ -212,9 +212,9 @@ class Lives:
             # are compared there, since they may be younger than the statement.
             lost = memory_lost(one, statement) if one.nonce != statement.nonce else ""
             if lost:
-                known = self.known[node]
-                self.known[node] = _with_promises(one, known)
-                self.apart[node] = (*apart[:at], known, *apart[at + 1 :])
+                view = self.known[node]
+                self.known[node] = _with_promises(one, view)
+                self.apart[node] = (*apart[:at], view, *apart[at + 1 :])
                 return lost
         return ""
 
@@ -224,29 +224,29 @@ class Lives:
         Return in what respect `node` lacks memory, if its statement was believed here and does not
         fit; empty if it fits. The node may also have started again since: ask it for a new
         statement, which is judged by both memories."""
-        known, statement = self.of(node), self.statements.get(node)
+        view, statement = self.of(node), self.statements.get(node)
         if statement is not None and other.nonce != statement.nonce:
             lost = memory_lost(other, statement)
             if lost:
                 del self.statements[node]
                 # The own memory may be of the copy, so the node receives the other one.
-                self.known[node] = _with_promises(other, known)
-                self._keep_apart(node, known)
+                self.known[node] = _with_promises(other, view)
+                self._keep_apart(node, view)
                 return lost
-        both = merged(known, other)
+        both = merged(view, other)
         if (
             statement is None
-            and NO_LIFE not in (known.life, other.life)
-            and known.nonce != other.nonce
+            and NO_LIFE not in (view.life, other.life)
+            and view.nonce != other.nonce
         ):
             apart = self.apart.get(node, ())
             is_kept = any(one.nonce == other.nonce for one in apart)
             if is_kept or len(apart) >= APART_MAX:
                 # It was set apart for the known one, else the two would take turns; or there is no
                 # room to set the known one apart for it.
-                both = _with_promises(known, other)
+                both = _with_promises(view, other)
             if is_kept or len(apart) < APART_MAX:
-                self._keep_apart(node, other if both.nonce == known.nonce else known)
+                self._keep_apart(node, other if both.nonce == view.nonce else view)
             else:
                 self.dropped_count += 1
         self.known[node] = both
@@ -266,14 +266,14 @@ class Lives:
         """Take over observed promises of a node; its life is not in them.
 
         Ignored for an incarnation that the node has not told."""
-        known = self.of(node)
-        if known.life == NO_LIFE or promises.incarnation == known.incarnation:
-            self.known[node] = merged(known, promises)
+        view = self.of(node)
+        if view.life == NO_LIFE or promises.incarnation == view.incarnation:
+            self.known[node] = merged(view, promises)
 
     def note_term(self, node: NodeId, term: Term) -> None:
         """Note that a node was seen in a term."""
-        known = self.of(node)
-        self.known[node] = known._replace(term=max(known.term, term))
+        view = self.of(node)
+        self.known[node] = view._replace(term=max(view.term, term))
 
     def look(self, state: RaftState) -> None:
         """Take over everything the own replica has learned since the last call."""

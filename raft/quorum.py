@@ -29,10 +29,10 @@ def quorum_value(values: list[int]) -> int:
     `values`."""
     assert values, "an empty configuration has no quorum"
     if len(values) == 3:  # The usual cluster: the middle one, without sorting.
-        one, two, three = values
-        if one > two:
-            one, two = two, one
-        return two if two <= three else three if three > one else one
+        first, two, three = values
+        if first > two:
+            first, two = two, first
+        return two if two <= three else three if three > first else first
     values.sort()
     return values[(len(values) - 1) // 2]
 

@@ -31,13 +31,13 @@ class HaAdmin:
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the status of this node; positions stand for indexes, epochs for terms."""
-        report, found = self._driver.report(), self._details()
+        report, details = self._driver.report(), self._details()
         if self._losses.losses:
-            found.append(f"{len(self._losses.losses)} losses are known, see 'qlog ha status'")
+            details.append(f"{len(self._losses.losses)} losses are known, see 'qlog ha status'")
         return self._parts.node_status(
             positions=(report.first, report.end),
             members=self._members(),
-            details=self._parts.details(found),
+            details=self._parts.details(details),
         )
 
     def _members(self) -> list[pb.MemberStatus]:
@@ -56,19 +56,19 @@ class HaAdmin:
         ]
 
     def _details(self) -> list[str]:
-        found = []
+        details = []
         if self._driver.machine.state.replica.standing is HaStanding.JOINING:
             lost = self._parts.lives.lost
             why = (
                 f"its disk is an old copy of what it held: {lost}" if lost else "its disk was empty"
             )
-            found.append(f"{why}; it counts once the master found that safe")
+            details.append(f"{why}; it counts once the master found that safe")
         error = self._driver.save_error
         if error is not None:
-            found.append(f"it takes part in nothing until it can write what it promises: {error}")
+            details.append(f"it takes part in nothing until it can write what it promises: {error}")
         if self._driver.applied.is_missing:
-            found.append("it has no copy of the replicated state yet, and cannot be promoted")
-        return found
+            details.append("it has no copy of the replicated state yet, and cannot be promoted")
+        return details
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Return everything that this node knows about the group."""

@@ -75,37 +75,37 @@ class NodeAdmin:
         )
 
     def _details(self) -> list[str]:
-        found = []
+        details = []
         loss_from, settings, lost = (
             self._driver.loss_from,
             self._parts.settings,
             self._parts.lives.lost,
         )
         if loss_from != NO_INDEX:
-            found.append(f"acked records may be missing from index {loss_from} on")
+            details.append(f"acked records may be missing from index {loss_from} on")
         standing = self._replica.core.state.standing
         if standing is Standing.JOINING and lost:
-            found.append(
+            details.append(
                 f"its disk is an old copy of what it held: {lost}; it neither votes nor "
                 'counts; see operations.md, "A node came back with an old copy of its disk"'
             )
         elif standing is Standing.JOINING and settings.node_id in settings.voters:
-            found.append(
+            details.append(
                 f"its disk was empty, and node {settings.node_id} may have voted before: it "
                 "neither votes nor counts; remove it and add the disk under a new id"
             )
-        return found
+        return details
 
     def _members(self) -> list[pb.MemberStatus]:
         stats = self._replica.stats().raft
         progress = {row.node: row for row in stats.progress}
-        found = []
+        members = []
         for member in sorted({*stats.voters, *stats.learners}):
             row = progress.get(member)
             match = row.match if row is not None else NO_INDEX
             if member == stats.node_id and stats.role is Role.LEADER:
                 match = stats.synced
-            found.append(
+            members.append(
                 self._parts.member(
                     member,
                     is_voter=member in stats.voters,
@@ -113,7 +113,7 @@ class NodeAdmin:
                     progress=row.state.name.lower() if row is not None else "",
                 )
             )
-        return found
+        return members
 
     # --- Leadership ---
 

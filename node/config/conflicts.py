@@ -38,7 +38,7 @@ class Conflict(NamedTuple):
 
 def conflicts(settings: Settings) -> list[Conflict]:
     """Return all conflicts between settings."""
-    found = [
+    every = [
         *_size_conflicts(settings),
         *_member_conflicts(settings),
         *_address_conflicts(settings),
@@ -48,7 +48,7 @@ def conflicts(settings: Settings) -> list[Conflict]:
         *_replication_conflicts(settings),
     ]
     if 3 * settings.heartbeat_ms > settings.election_min_ms:
-        found.append(
+        every.append(
             Conflict(
                 ("heartbeat_ms", "election_min_ms"),
                 f"{settings.heartbeat_ms} ms between heartbeats against {settings.election_min_ms} "
@@ -56,81 +56,81 @@ def conflicts(settings: Settings) -> list[Conflict]:
                 f"use election_min_ms = {3 * settings.heartbeat_ms} or more",
             )
         )
-    return found
+    return every
 
 
 def _size_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
+    conflicts = []
     file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
     if file % _PAGE_SIZE_BYTES:
         nearest = (file // _PAGE_SIZE_BYTES + 1) * _PAGE_SIZE_BYTES
         what = f"{file} is not a multiple of {_PAGE_SIZE_BYTES}"
-        found.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
+        conflicts.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
     if file < 2 * batch:
         what = f"a file of {file} bytes cannot hold two batches of {batch}"
         do = f"use file_size_bytes = {2 * batch}, or batch_size_bytes_max = {file // 2}"
-        found.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
+        conflicts.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
     if settings.in_flight_size_bytes_max < 2 * batch:
         what = f"less than two batches of {batch} may be in flight"
         do = f"use in_flight_size_bytes_max = {2 * batch} or more"
-        found.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
+        conflicts.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
     if 0 < settings.retention_size_bytes < 2 * file:
         what = f"only whole files of {file} bytes go, and the newest stays"
         do = f"use retention_size_bytes = {2 * file} or more, or 0"
-        found.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
-    return found
+        conflicts.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
+    return conflicts
 
 
 def _member_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
+    conflicts = []
     own, peers = settings.node_id, settings.peers
-    known = set(peers) or {own}
+    members = set(peers) or {own}
     if peers and own not in peers and not settings.join:
         what = f"this node ({own}) is not among peers {sorted(peers)}"
-        found.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
+        conflicts.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
     if settings.join and settings.bootstrap:
         what = "a node that joins takes no part in founding"
-        found.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
-    unknown = sorted(set(settings.bootstrap) - known)
+        conflicts.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
+    unknown = sorted(set(settings.bootstrap) - members)
     if unknown:
         what = f"voters {unknown} are not among peers {sorted(peers)}"
-        found.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
-    if settings.preferred_leader and settings.preferred_leader not in known:
+        conflicts.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
+    if settings.preferred_leader and settings.preferred_leader not in members:
         what = f"node {settings.preferred_leader} is not among peers {sorted(peers)}"
-        found.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
+        conflicts.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
     used: dict[Address, str] = {}
     for node, peer in sorted(peers.items()):
         for name, address in (("address", peer.address), ("peer_address", peer.peer_address)):
             key = f"peers.{node}.{name}"
             if address.is_wildcard or not address.port:
                 do = "name the host and the port that others dial"
-                found.append(Conflict((key,), f"{address} cannot be dialled", do))
+                conflicts.append(Conflict((key,), f"{address} cannot be dialled", do))
             elif address in used:
                 what = f"{address} is also {used[address]}"
-                found.append(Conflict((key,), what, "give each its own"))
+                conflicts.append(Conflict((key,), what, "give each its own"))
             used[address] = key
-    return found
+    return conflicts
 
 
 def _address_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
+    conflicts = []
     own = settings.peers.get(settings.node_id)
     if settings.listen.is_wildcard and settings.advertise is None and own is None:
         what = f"clients cannot be told to dial {settings.listen}"
-        found.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
+        conflicts.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
     if settings.advertise is not None and settings.advertise.is_wildcard:
         what = f"{settings.advertise} cannot be dialled"
-        found.append(Conflict(("advertise",), what, "name a host"))
+        conflicts.append(Conflict(("advertise",), what, "name a host"))
     if settings.rocketmq_advertise is not None and settings.rocketmq_advertise.is_wildcard:
         what = f"{settings.rocketmq_advertise} cannot be dialled"
-        found.append(Conflict(("rocketmq_advertise",), what, "name a host"))
+        conflicts.append(Conflict(("rocketmq_advertise",), what, "name a host"))
     last = settings.remoting_listen(settings.rocketmq_name_count - 1)
     if last is not None and last.port > PORT_MAX:
         what = f"the last broker name would have port {last.port}"
-        found.append(Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}"))
+        conflicts.append(Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}"))
     if settings.advertise_framed is not None and settings.advertise_framed.is_wildcard:
         what = f"{settings.advertise_framed} cannot be dialled"
-        found.append(Conflict(("advertise_framed",), what, "name a host"))
+        conflicts.append(Conflict(("advertise_framed",), what, "name a host"))
     used: dict[Address, str] = {}
     listening = {
         "listen": settings.listen,
@@ -146,62 +146,64 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
             continue
         if address in used:
             what = f"{address} is also {used[address]}"
-            found.append(Conflict((name, used[address]), what, "give each its own port"))
+            conflicts.append(Conflict((name, used[address]), what, "give each its own port"))
         used[address] = name
-    return found
+    return conflicts
 
 
 def _remoting_addresses(settings: Settings) -> list[Address]:
     """Return all addresses of the broker names of the remoting protocol."""
-    found = []
+    addresses = []
     for number in range(settings.rocketmq_name_count):
         address = settings.remoting_listen(number)
         if address is not None and address.port:
-            found += [address, Address(address.host, max(1, address.port - VIP_PORT_DISTANCE))]
-    return found
+            addresses += [address, Address(address.host, max(1, address.port - VIP_PORT_DISTANCE))]
+    return addresses
 
 
 def _security_conflicts(settings: Settings) -> list[Conflict]:
-    found = _peer_port_conflicts(settings)
+    conflicts = _peer_port_conflicts(settings)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if (certificate is None) != (key is None):
         names = ("tls_certificate_file", "tls_key_file")
-        found.append(Conflict(names, "only one of the two is set", "set both or none"))
+        conflicts.append(Conflict(names, "only one of the two is set", "set both or none"))
     if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
         what = "has no effect without a certificate of this node"
-        found.append(Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file"))
+        conflicts.append(
+            Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file")
+        )
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "certificates of clients cannot be checked"
-        found.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
+        conflicts.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
     if settings.tls_client_auth and settings.rocketmq_tls != "required":
         what = "clients without TLS show no certificate"
         names = ("rocketmq_tls", "tls_client_auth")
-        found.append(Conflict(names, what, "set rocketmq_tls = required"))
+        conflicts.append(Conflict(names, what, "set rocketmq_tls = required"))
     for name in _FILES:
         path = getattr(settings, name)
         missing = None if path is None else _why_no_file(path)
         if missing is not None:
             do = "correct the path; a relative one counts from the working directory"
-            found.append(Conflict((name,), missing, do))
+            conflicts.append(Conflict((name,), missing, do))
     for name in _SECRETS:
         path = getattr(settings, name)
         is_there = path is not None and _why_no_file(path) is None
         refused = unusable(path) if is_there else None
         if refused is not None:
-            found.append(Conflict((name,), refused.what, refused.do))
+            conflicts.append(Conflict((name,), refused.what, refused.do))
     if _can_be_taken(settings.secret_file):
         size_bytes = len(settings.secret())
         if size_bytes < SECRET_SIZE_BYTES_MIN:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"
-            found.append(Conflict(("secret_file",), what, do))
+            conflicts.append(Conflict(("secret_file",), what, do))
     if _can_be_taken(settings.rocketmq_keys_file):
         try:
             settings.rocketmq_keys()
         except ValueError as error:
             do = "write one access key and its secret a line"
-            found.append(Conflict(("rocketmq_keys_file",), str(error), do))
-    return found
+            conflicts.append(Conflict(("rocketmq_keys_file",), str(error), do))
+    return conflicts
 
 
 def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
@@ -219,7 +221,7 @@ def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
 
 
 def _rocketmq_conflicts(settings: Settings) -> list[Conflict]:
-    found = []
+    conflicts = []
     for name in ("rocketmq_listen", "rocketmq_nameserver_listen"):
         address: Address | None = getattr(settings, name)
         if address is None or serves_rocketmq(settings, address):
@@ -231,8 +233,8 @@ def _rocketmq_conflicts(settings: Settings) -> list[Conflict]:
             do = (
                 "set rocketmq_keys_file or tls_client_auth, or rocketmq = on in a network you trust"
             )
-        found.append(Conflict((name, "rocketmq"), what, do))
-    return found
+        conflicts.append(Conflict((name, "rocketmq"), what, do))
+    return conflicts
 
 
 def _can_be_taken(path: Path | None) -> bool:
@@ -270,16 +272,16 @@ def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
 def _replication_conflicts(settings: Settings) -> list[Conflict]:
     if not settings.is_ha:
         return []
-    found = []
+    conflicts = []
     mode, count = settings.replication, max(1, len(settings.peers))
     if settings.copies > count:
         what = f"{settings.copies} copies in a group of {count}"
-        found.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
+        conflicts.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
     if settings.flush != "sync":
         what = f"an ack means synced with replication = {mode}"
-        found.append(Conflict(("flush", "replication"), what, "use flush = sync"))
+        conflicts.append(Conflict(("flush", "replication"), what, "use flush = sync"))
     for name in ("join", "bootstrap", "preferred_leader"):
         if getattr(settings, name):
             what = f"has no meaning with replication = {mode}"
-            found.append(Conflict((name, "replication"), what, "remove it"))
-    return found
+            conflicts.append(Conflict((name, "replication"), what, "remove it"))
+    return conflicts

@@ -26,10 +26,10 @@ def store_host(settings: Settings) -> Host:
     """
     address = settings.advertised(settings.listen.port)
     try:
-        found = socket.getaddrinfo(address.host, address.port, socket.AF_INET, socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(address.host, address.port, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return LOOPBACK[0], address.port
-    return str(found[0][4][0]), address.port
+    return str(infos[0][4][0]), address.port
 
 
 def raise_descriptor_limit() -> None:

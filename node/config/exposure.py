@@ -69,14 +69,14 @@ def serves_rocketmq(settings: Settings, address: Address) -> bool:
 
 def exposures(settings: Settings) -> list[Exposure]:
     """Return every port that a stranger could misuse, the worst first."""
-    found = [
+    ports = [
         _peer_port(settings),
         _client_port(settings),
         _framed_port(settings),
         open_rocketmq(settings),
         _http_port(settings),
     ]
-    return [one for one in found if one is not None]
+    return [one for one in ports if one is not None]
 
 
 def _peer_port(settings: Settings) -> Exposure | None:

@@ -498,14 +498,14 @@ class Settings(BaseModel):
 def access_keys(text: str) -> dict[str, str]:
     """Return the access keys of a text and their secrets, one `key secret` a line. Raises
     ValueError."""
-    found = {}
+    secrets = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2:
             raise ValueError(f"line {number} has {len(words)} words, and not a key and a secret")
-        found[words[0]] = words[1]
-    if not found:
+        secrets[words[0]] = words[1]
+    if not secrets:
         raise ValueError("it holds no key")
-    return found
+    return secrets

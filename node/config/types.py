@@ -33,22 +33,22 @@ class Address(NamedTuple):
         """Read `host:port` or `[v6]:port`. Raises ValueError."""
         if isinstance(text, cls):
             return text
-        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", str(text))
-        if not isinstance(text, str) or found is None or int(found[3]) > 65535:
+        match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", str(text))
+        if not isinstance(text, str) or match is None or int(match[3]) > 65535:
             raise ValueError("use host:port, for example 127.0.0.1:8081 or [::1]:8081")
-        return cls(found[1] or found[2], int(found[3]))
+        return cls(match[1] or match[2], int(match[3]))
 
 
 def _with_unit(units: dict[str, int], example: str) -> Any:
     def parse(value: object) -> object:
         if not isinstance(value, str):
             return value
-        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-        unit = units.get(found[2]) if found else None
-        if found is None or unit is None:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+        unit = units.get(match[2]) if match else None
+        if match is None or unit is None:
             raise ValueError(f"use a number, or one with a unit, for example {example}")
         try:
-            return round(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+            return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
         except (OverflowError, ValueError):  # The latter of more digits than Python reads.
             raise ValueError(f"use a smaller number, for example {example}") from None
 
@@ -67,12 +67,12 @@ def _parse_peers(value: object) -> object:
         return value
     peers: dict[str, dict[str, str]] = {}
     for part in filter(None, (part.strip() for part in value.split(","))):
-        found = re.fullmatch(r"([0-9]+)=([^/]+)/([^/]+)", part)
-        if found is None:
+        match = re.fullmatch(r"([0-9]+)=([^/]+)/([^/]+)", part)
+        if match is None:
             raise ValueError(
                 f"{part!r} is no peer; use ID=PEER_HOST:PORT/CLIENT_HOST:PORT, joined by commas"
             )
-        peers[found[1]] = {"peer_address": found[2], "address": found[3]}
+        peers[match[1]] = {"peer_address": match[2], "address": match[3]}
     return peers
 
 

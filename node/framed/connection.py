@@ -390,12 +390,12 @@ class FramedConnection(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = found = cast(asyncio.Transport, transport)
-        name = found.get_extra_info("peername")
+        self._transport = checked = cast(asyncio.Transport, transport)
+        name = checked.get_extra_info("peername")
         if name:
             self.host, self.remote = str(name[0]), f"{name[0]}:{name[1]}"
         if self.is_ended:  # The node stopped during the handshake.
-            found.abort()
+            checked.abort()
         else:
             self._owner.on_made(self)
 

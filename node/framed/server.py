@@ -102,10 +102,10 @@ class FramedServer:
         `setting`. Connections that it accepts have its `port_number`; `is_permissive` serves
         clients without TLS, too, and `has_others` the other protocols."""
         try:
-            found = await self._loop.getaddrinfo(
+            infos = await self._loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            family, _, _, _, at = found[0]
+            family, _, _, _, at = infos[0]
             listener = socket.create_server(
                 (str(at[0]), int(at[1])), family=family, backlog=_BACKLOG
             )

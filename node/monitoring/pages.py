@@ -29,7 +29,7 @@ class Pages:
 
     def status(self) -> dict[str, Any]:
         """Return the content of /status; of a key that several sources have, the last value."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for source in self._status:
-            found |= source()
-        return found
+            fields |= source()
+        return fields

@@ -172,12 +172,12 @@ def _claim(work: Path) -> None:
 def _check_sizes(fs: FileSystem, backup: Path, config: StoreConfig) -> None:
     """Compare file sizes before the copy; the sizes of derived files follow from this one."""
     layout = detect(fs, str(backup), GivenSettings(container=config.container))
-    found = layout.config.file_size_bytes
-    if layout.source["file_size_bytes"] == "files" and found != config.file_size_bytes:
+    size_bytes = layout.config.file_size_bytes
+    if layout.source["file_size_bytes"] == "files" and size_bytes != config.file_size_bytes:
         raise RestoreError(
             str(backup),
-            f"its log files have {found} bytes, file_size_bytes is {config.file_size_bytes}",
-            f"set file_size_bytes to {found}",
+            f"its log files have {size_bytes} bytes, file_size_bytes is {config.file_size_bytes}",
+            f"set file_size_bytes to {size_bytes}",
         )
 
 
@@ -249,8 +249,8 @@ def _go_on_alone(
                 "as of a node that was still catching up",
                 "name a backup of another node",
             )
-        known = tuple(sorted(machine.state.members))
-        found, last_term = log.load().hard_state, log.store.ledger.last_term
+        members = tuple(sorted(machine.state.members))
+        hard_state, last_term = log.load().hard_state, log.store.ledger.last_term
         # No member of the new cluster promised anything in a term of the old one, so the log
         # decides: a forged term stays behind.
         term = last_term + 1
@@ -260,8 +260,8 @@ def _go_on_alone(
                 f"its last entry is of term {last_term}",
                 "export its messages, and begin a new cluster with them",
             )
-        _write_end(log, settings, known, term)
-        own = HardState(term, settings.node_id, Standing.FULL, found.incarnation)
+        _write_end(log, settings, members, term)
+        own = HardState(term, settings.node_id, Standing.FULL, hard_state.incarnation)
         log.save_hard_state(own)
         # The state was rebuilt, and no other one is left to differ; and no other
         # node remembers acks of the terms before.
@@ -279,13 +279,13 @@ def _go_on_alone(
             node_id=settings.node_id,
             former_cluster_id=former.cluster_id,
             former_node_id=former.node_id,
-            former_standing=found.standing.name.lower(),
+            former_standing=hard_state.standing.name.lower(),
             first_index=first_index,
             last_index=last_index,
             last_term=last_term,
             topic_count=len(machine.state.topics),
             group_count=len(machine.state.groups),
-            forgotten_node_ids=known,
+            forgotten_node_ids=members,
         )
     if fatal:
         raise fatal[0]

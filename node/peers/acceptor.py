@@ -146,8 +146,8 @@ class Acceptor(Generic[_Connection]):
 
 async def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(
+    infos = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = infos[0]
     return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)

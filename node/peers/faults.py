@@ -108,8 +108,8 @@ class LinkFaults:
             temporary.write_text(json.dumps(self._counts), "utf-8")
             temporary.replace(self._counts_path)  # A reader never sees half a file.
         try:
-            found = self._path.stat()
-            seen = (found.st_ino, found.st_mtime_ns)
+            status = self._path.stat()
+            seen = (status.st_ino, status.st_mtime_ns)
             if seen != self._seen:
                 self.rules = json.loads(self._path.read_text("utf-8"))
                 self._seen = seen

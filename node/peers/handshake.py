@@ -144,10 +144,10 @@ def hello(
 ) -> tuple[int, bytes]:
     """Return (nonce, header of the Hello) that answers a Challenge. Raises
     HandshakeRefusedError."""
-    found = _parse(pb.Challenge, header)
-    if found.protocol < PROTOCOL or len(found.nonce) != NONCE_SIZE_BYTES:
+    challenge = _parse(pb.Challenge, header)
+    if challenge.protocol < PROTOCOL or len(challenge.nonce) != NONCE_SIZE_BYTES:
         raise HandshakeRefusedError(
-            CloseCode.WRONG_PROTOCOL, f"protocol {found.protocol} is spoken there"
+            CloseCode.WRONG_PROTOCOL, f"protocol {challenge.protocol} is spoken there"
         )
     made = pb.Hello(
         protocol=PROTOCOL,
@@ -163,8 +163,8 @@ def hello(
         checked_frames=True,
         lives=lives,
     )
-    made.auth = _sign_hello(identity.secret, found.nonce, made)
-    made.lives_auth = _sign_lives(identity.secret, found.nonce, identity.node_id, to, lives)
+    made.auth = _sign_hello(identity.secret, challenge.nonce, made)
+    made.lives_auth = _sign_lives(identity.secret, challenge.nonce, identity.node_id, to, lives)
     return made.nonce, made.SerializeToString()
 
 
@@ -172,34 +172,34 @@ def check_hello(
     identity: LinkIdentity, header: bytes, *, challenge_nonce: bytes, peers: Collection[NodeId]
 ) -> tuple[int, PeerInfo]:
     """Return the nonce to sign and the dialler. Raises HandshakeRefusedError."""
-    found = _parse(pb.Hello, header)
-    if found.protocol != PROTOCOL:
-        detail = f"protocol {found.protocol} is not spoken here, only {PROTOCOL}"
+    hello = _parse(pb.Hello, header)
+    if hello.protocol != PROTOCOL:
+        detail = f"protocol {hello.protocol} is not spoken here, only {PROTOCOL}"
         raise HandshakeRefusedError(CloseCode.WRONG_PROTOCOL, detail)
-    if found.cluster_id != identity.cluster_id:
-        detail = f"cluster {_shown(found.cluster_id)} is not the one of this node"
+    if hello.cluster_id != identity.cluster_id:
+        detail = f"cluster {_shown(hello.cluster_id)} is not the one of this node"
         raise HandshakeRefusedError(CloseCode.WRONG_CLUSTER, detail)
-    if found.group != identity.group:
-        detail = f"group {_shown(found.group)} is not the one of this node"
+    if hello.group != identity.group:
+        detail = f"group {_shown(hello.group)} is not the one of this node"
         raise HandshakeRefusedError(CloseCode.WRONG_GROUP, detail)
-    if found.to_node_id != identity.node_id:
-        detail = f"node {found.to_node_id} is not here; check the addresses of the peers"
+    if hello.to_node_id != identity.node_id:
+        detail = f"node {hello.to_node_id} is not here; check the addresses of the peers"
         raise HandshakeRefusedError(CloseCode.WRONG_NODE, detail)
-    if found.node_id not in peers:
-        detail = f"node {found.node_id} is not among the peers of this node"
+    if hello.node_id not in peers:
+        detail = f"node {hello.node_id} is not among the peers of this node"
         raise HandshakeRefusedError(CloseCode.UNKNOWN_NODE, detail)
-    if not is_same(found.auth, _sign_hello(identity.secret, challenge_nonce, found)):
+    if not is_same(hello.auth, _sign_hello(identity.secret, challenge_nonce, hello)):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
-    _check_lives(identity, challenge_nonce, found.node_id, found)
-    sizes = (found.file_size_bytes, identity.file_size_bytes)
+    _check_lives(identity, challenge_nonce, hello.node_id, hello)
+    sizes = (hello.file_size_bytes, identity.file_size_bytes)
     if all(sizes) and sizes[0] != sizes[1]:
         detail = (
-            f"node {found.node_id} has log files of {sizes[0]} B, this node of {sizes[1]} B; set "
+            f"node {hello.node_id} has log files of {sizes[0]} B, this node of {sizes[1]} B; set "
             "one file_size_bytes for the group, and start the node that differs with an empty "
             "directory"
         )
         raise HandshakeRefusedError(CloseCode.WRONG_FILE_SIZE, detail)
-    return found.nonce, _info(found)
+    return hello.nonce, _info(hello)
 
 
 def welcome(
@@ -222,15 +222,15 @@ def welcome(
 
 def check_welcome(identity: LinkIdentity, header: bytes, *, to: NodeId, nonce: int) -> PeerInfo:
     """Return the peer that answered the Hello sent to node `to`. Raises HandshakeRefusedError."""
-    found = _parse(pb.Welcome, header)
-    if found.node_id != to:
+    welcome = _parse(pb.Welcome, header)
+    if welcome.node_id != to:
         raise HandshakeRefusedError(
-            CloseCode.WRONG_NODE, f"node {found.node_id} answered for node {to}"
+            CloseCode.WRONG_NODE, f"node {welcome.node_id} answered for node {to}"
         )
-    if not is_same(found.auth, _sign_welcome(identity, identity.node_id, nonce, found)):
+    if not is_same(welcome.auth, _sign_welcome(identity, identity.node_id, nonce, welcome)):
         raise HandshakeRefusedError(CloseCode.BAD_AUTH, "the secrets of the two nodes differ")
-    _check_lives(identity, nonce, to, found)
-    return _info(found)
+    _check_lives(identity, nonce, to, welcome)
+    return _info(welcome)
 
 
 def goodbye(code: CloseCode, detail: str) -> bytes:
@@ -241,10 +241,10 @@ def goodbye(code: CloseCode, detail: str) -> bytes:
 def read_goodbye(header: bytes) -> tuple[str, str]:
     """Return code and text of a Goodbye, shortened and printable; never raises."""
     try:
-        found = pb.Goodbye.FromString(header)
+        goodbye = pb.Goodbye.FromString(header)
     except DecodeError:
         return "unreadable", ""
-    return _printable(found.code), _printable(found.message)
+    return _printable(goodbye.code), _printable(goodbye.message)
 
 
 def _parse(kind: type[_Handshake], header: bytes) -> _Handshake:

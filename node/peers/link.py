@@ -158,16 +158,16 @@ class PeerLink:
         for node, address in addresses.items():
             if node == self.identity.node_id:
                 continue
-            known = self._peers.get(node)
-            if known is None:
-                known = self._peers[node] = LinkPeer(node, address)
-            elif known.address != address:
-                known.address = address
-                self._stop_dialling(known)
-                if known.dialled is not None:
-                    self._end(known.dialled, CloseCode.REMOVED, "new address")
-            if known.dialler is None and self._acceptor.is_started:
-                known.dialler = self._tasks.run(self._dialler.dial(known))
+            linked = self._peers.get(node)
+            if linked is None:
+                linked = self._peers[node] = LinkPeer(node, address)
+            elif linked.address != address:
+                linked.address = address
+                self._stop_dialling(linked)
+                if linked.dialled is not None:
+                    self._end(linked.dialled, CloseCode.REMOVED, "new address")
+            if linked.dialler is None and self._acceptor.is_started:
+                linked.dialler = self._tasks.run(self._dialler.dial(linked))
 
     def send(
         self,

@@ -50,14 +50,14 @@ def encode_lives(own: ToldLife, known: Mapping[NodeId, Known]) -> bytes:
 def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
     """Return the decoded lives. Raises LivesFormatError."""
     try:
-        found = pb.Lives.FromString(data)
+        message = pb.Lives.FromString(data)
     except DecodeError as error:
         raise LivesFormatError(f"no lives: {error}") from error
-    own = found.own
+    own = message.own
     standing = _STANDINGS.get(own.standing)
     if standing is None:
         raise LivesFormatError(f"standing {own.standing}")
-    told = ToldLife(
+    statement = ToldLife(
         own.life,
         own.nonce,
         own.start_term,
@@ -70,18 +70,24 @@ def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
         tuple(own.past[:PAST_MAX]),
     )
     _check(
-        (told.life, told.start_term, told.term, told.incarnation, told.joined),
-        (told.start_last_index, told.last_index),
+        (
+            statement.life,
+            statement.start_term,
+            statement.term,
+            statement.incarnation,
+            statement.joined,
+        ),
+        (statement.start_last_index, statement.last_index),
     )
-    return told, _known(found.known)
+    return statement, _known(message.known)
 
 
 def _known(listed: Iterable[pb.KnownLife]) -> dict[NodeId, Known]:
-    known: dict[NodeId, Known] = {}
+    views: dict[NodeId, Known] = {}
     for one in listed:
-        if one.node_id == NO_NODE or len(known) == KNOWN_LIVES_MAX:
-            raise LivesFormatError(f"node {one.node_id} after {len(known)} others")
-        found = Known(
+        if one.node_id == NO_NODE or len(views) == KNOWN_LIVES_MAX:
+            raise LivesFormatError(f"node {one.node_id} after {len(views)} others")
+        view = Known(
             one.life,
             one.nonce,
             one.incarnation,
@@ -91,11 +97,11 @@ def _known(listed: Iterable[pb.KnownLife]) -> dict[NodeId, Known]:
             one.committed,
         )
         _check(
-            (found.life, found.incarnation, found.term, found.acked_term),
-            (found.acked, found.committed),
+            (view.life, view.incarnation, view.term, view.acked_term),
+            (view.acked, view.committed),
         )
-        known[one.node_id] = found
-    return known
+        views[one.node_id] = view
+    return views
 
 
 def _check(numbers: Iterable[int], indexes: Iterable[int]) -> None:

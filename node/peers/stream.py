@@ -164,16 +164,16 @@ class Stream(asyncio.BaseProtocol):
 
     def attach(self, transport: asyncio.BaseTransport) -> asyncio.Transport | None:
         """Take the socket; return None, and close it, if the connection was abandoned before."""
-        found = cast(asyncio.Transport, transport)
+        checked = cast(asyncio.Transport, transport)
         if self.closed.done():
-            found.abort()
+            checked.abort()
             return None
-        self._transport = found
-        self.unsent_size_bytes = found.get_write_buffer_size
-        name = found.get_extra_info("peername")
+        self._transport = checked
+        self.unsent_size_bytes = checked.get_write_buffer_size
+        name = checked.get_extra_info("peername")
         if name:
             self.remote = f"{name[0]}:{name[1]}"
-        return found
+        return checked
 
     def finish(self) -> bool:
         """Note that the socket is gone; return whether that was news."""

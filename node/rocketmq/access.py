@@ -29,11 +29,11 @@ class Access:
         """Raise CallRefusedError unless the caller holds a key, or none is demanded."""
         if not self._secrets:
             return
-        found = _HEADER.match(headers.get("authorization", ""))
-        if found is None:
+        match = _HEADER.match(headers.get("authorization", ""))
+        if match is None:
             text = "the cluster demands an access key; configure one in the client"
             raise CallRefusedError(Code.UNAUTHORIZED, text)
-        key, signature = found[1].split("/")[0], found[2].lower()
+        key, signature = match[1].split("/")[0], match[2].lower()
         secret = self._secrets.get(key, "")
         signed = headers.get("x-mq-date-time", "").encode()
         expected = hmac.new(secret.encode(), signed, hashlib.sha1).hexdigest()

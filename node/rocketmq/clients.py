@@ -160,10 +160,10 @@ class GatewayClients:
 
     def reported(self, group: str) -> Reported | None:
         """See `Gateway.reported`."""
-        known = self._by_group.get(group)
-        if known is None:
+        members = self._by_group.get(group)
+        if members is None:
             return None
-        filters = {one.client_id: one.filters for one in known}
+        filters = {one.client_id: one.filters for one in members}
         return Reported(dict.fromkeys(filters, MemberKind.POPPING), filters)
 
     def _forget_topics(self, client: GatewayClient) -> None:

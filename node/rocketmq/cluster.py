@@ -122,36 +122,36 @@ class GatewayCluster:
         """Return the addresses of all other nodes, of all groups."""
         context, own = self._context, self._context.driver.node_id
         ids = (node for node in self.node_ids(self.own_group) if node != own)
-        found = [context.address_of(node) for node in ids]
-        found += [node.address for other in self._other_groups(()) for node in other.nodes]
-        return [address for address in found if address]
+        addresses = [context.address_of(node) for node in ids]
+        addresses += [node.address for other in self._other_groups(()) for node in other.nodes]
+        return [address for address in addresses if address]
 
     def groups(self) -> dict[str, tuple[GroupNode, ...]]:
         """Return all groups, and the nodes of each that are up."""
-        found = {self.own_group: tuple(self._own_places())}
+        places = {self.own_group: tuple(self._own_places())}
         for other in self._other_groups(()):
-            found[other.group] = _places_of(other)
-        return found
+            places[other.group] = _places_of(other)
+        return places
 
     # --- Topics ---
 
     def shares(self, topic: str) -> list[Share]:
         """Return the groups with queues of a topic, by name. Raises CallRefusedError if none
         has."""
-        found = []
+        queue_shares = []
         own = self._context.state.topic(topic)
         if own is not None and topic not in INTERNAL_TOPICS:
             places = tuple(self._own_places())
             share = Share(self.own_group, own.queue_count, own.permission, own.message_type, places)
-            found.append(share)
+            queue_shares.append(share)
         for other in self._other_groups((topic,)) if topic not in INTERNAL_TOPICS else ():
             places = _places_of(other)
-            found += [
+            queue_shares += [
                 Share(other.group, row.queue_count, row.permission, MIXED, places)
                 for row in other.topics
                 if row.topic == topic
             ]
-        if not found:
+        if not queue_shares:
             text = f"there is no topic {topic!r}; create it first: qlog topic create {topic}"
             try:
                 check_topic(topic.encode("utf-8", "backslashreplace"))
@@ -160,7 +160,7 @@ class GatewayCluster:
             if is_reserved(topic):
                 text = f"topic {topic!r} belongs to the system, and has no route"
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
-        return sorted(found)
+        return sorted(queue_shares)
 
     def has_topic(self, topic: str) -> bool:
         """Whether this node knows a group with queues of a topic."""

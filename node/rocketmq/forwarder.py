@@ -159,8 +159,8 @@ class Forwarder:
         with self._room(call, address):
             metadata = self._metadata(call, address)
             answer: Any = method(call.data, metadata=metadata, timeout=_left_s(call))
-            found: bytes = await answer
-        return found
+            response: bytes = await answer
+        return response
 
     @contextmanager
     def _room(self, call: ForwardedCall, address: str) -> Iterator[None]:
@@ -230,12 +230,12 @@ class Forwarder:
             request_serializer=RouteRequest.SerializeToString,
             response_deserializer=RouteResponse.FromString,
         )
-        asked: Any = method(RouteRequest(), timeout=_ROUTE_S)
+        call: Any = method(RouteRequest(), timeout=_ROUTE_S)
         try:
-            found: RouteResponse = await asked
+            response: RouteResponse = await call
         except grpc.aio.AioRpcError:
             return None
-        return found
+        return response
 
     def _channel(self, address: str, *, is_own: bool = False) -> grpc.aio.Channel:
         channel = self._channels.get((address, is_own))

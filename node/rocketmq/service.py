@@ -114,15 +114,15 @@ class RocketMq:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of all methods. Methods that no client calls are unimplemented."""
-        found = {
+        handlers = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
             for name, method in self._methods.items()
         }
         receive = self._refusing(self._receive, "ReceiveMessage", pb.ReceiveMessageResponse)
-        found["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(receive, None, None)
+        handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(receive, None, None)
         telemetry = self._refusing(self._serve_stream, "Telemetry", pb.TelemetryCommand)
-        found["Telemetry"] = grpc.stream_stream_rpc_method_handler(telemetry, None, None)
-        return grpc.method_handlers_generic_handler(SERVICE, found)
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(telemetry, None, None)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def closed_handler(self) -> grpc.GenericRpcHandler:
         """Return a handler that refuses all methods and reads no request: the protocol is off."""
@@ -262,8 +262,8 @@ class RocketMq:
     def _failure(self, name: str, response: type[Any], error: Exception) -> bytes:
         """Count an error, and return the answer that reports it."""
         self._failed(name, error)
-        found: bytes = response(status=status_of(error)).SerializeToString()
-        return found
+        data: bytes = response(status=status_of(error)).SerializeToString()
+        return data
 
     def _failed(self, name: str, error: Exception) -> None:
         """Count an error; an unexpected one is logged, too."""
@@ -286,7 +286,7 @@ class RocketMq:
             by_group.setdefault(handle.group, []).append(entry)
         if not by_group:
             raise CallRefusedError(Code.BAD_REQUEST, "no entries")
-        found: dict[str, pb.AckMessageResultEntry] = {}
+        by_handle: dict[str, pb.AckMessageResultEntry] = {}
         for group, entries in by_group.items():
             part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=entries)
             call = caller.call._replace(data=part.SerializeToString())
@@ -295,13 +295,13 @@ class RocketMq:
             if isinstance(answered, bytes):
                 answered = pb.AckMessageResponse.FromString(answered)
             for entry in entries:
-                found[entry.receipt_handle] = pb.AckMessageResultEntry(
+                by_handle[entry.receipt_handle] = pb.AckMessageResultEntry(
                     message_id=entry.message_id,
                     receipt_handle=entry.receipt_handle,
                     status=answered.status,
                 )
-            found |= {entry.receipt_handle: entry for entry in answered.entries}
-        results = [found[entry.receipt_handle] for entry in request.entries]
+            by_handle |= {entry.receipt_handle: entry for entry in answered.entries}
+        results = [by_handle[entry.receipt_handle] for entry in request.entries]
         return pb.AckMessageResponse(
             status=common([entry.status for entry in results]), entries=results
         )

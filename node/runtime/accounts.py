@@ -215,10 +215,10 @@ class Accounts:
         """Return the account of a client that another node speaks for, by its address with port.
 
         It is closed when `settle` finds it empty."""
-        found = self._remotes.get(remote)
-        if found is None:
-            found = self._remotes[remote] = self.open(host)
-        return found
+        account = self._remotes.get(remote)
+        if account is None:
+            account = self._remotes[remote] = self.open(host)
+        return account
 
     @property
     def address_count(self) -> int:
@@ -301,11 +301,11 @@ class Address(Level):
 
     def hold(self, kind: Kind, change: int) -> None:
         """Change what is held beyond connections: over a limit, too."""
-        known = self.accounts.addresses.setdefault(self.what, self)
+        holder = self.accounts.addresses.setdefault(self.what, self)
         for level in self._levels:
             level.counts[kind] += change
             assert level.counts[kind] >= 0, f"{kind.name} given back twice"
-        self.accounts.forget_if_unused(known)
+        self.accounts.forget_if_unused(holder)
 
     @property
     def _levels(self) -> tuple[Level, Level]:

@@ -91,14 +91,14 @@ class FailStop:
 
     def _dump_in_time(self, error: BaseException) -> str:
         """Run `_dump` on a thread that may hang; return a sentence about the dump."""
-        told: list[str] = []
-        writing = threading.Thread(target=lambda: told.append(self._dump(error)), daemon=True)
+        lines: list[str] = []
+        writing = threading.Thread(target=lambda: lines.append(self._dump(error)), daemon=True)
         try:
             writing.start()
         except RuntimeError as trouble:  # No more threads.
             return f"No dump was written ({trouble})."
         writing.join(self._dump_timeout_s)
-        return told[0] if told else f"No dump was written within {self._dump_timeout_s:g} s."
+        return lines[0] if lines else f"No dump was written within {self._dump_timeout_s:g} s."
 
     def _mark_damage(self) -> None:
         with contextlib.suppress(OSError):  # Else the next run meets the damage again.

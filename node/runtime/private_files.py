@@ -37,30 +37,30 @@ def make_private(directory: Path) -> None:
     mode = stat.S_IMODE(directory.stat().st_mode)
     if not mode & _OTHERS:
         return
-    found = {"directory": str(directory), "mode": f"{mode:04o}"}
+    fields = {"directory": str(directory), "mode": f"{mode:04o}"}
     if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
         do = "give the node a directory of its own"
-        _log.warning("others can look into the directory", **found, do=do)
+        _log.warning("others can look into the directory", **fields, do=do)
         return
     try:
         directory.chmod(mode & ~_OTHERS)
     except PermissionError:
         do = "give it to the user of the node, or close it as its owner"
-        _log.warning("others can look into the directory", **found, uid=os.geteuid(), do=do)
+        _log.warning("others can look into the directory", **fields, uid=os.geteuid(), do=do)
     else:
-        _log.warning("closed the directory to others", **found)
+        _log.warning("closed the directory to others", **fields)
 
 
 def unusable(path: Path) -> Unusable | None:
     """Return why a file with a secret is refused; None if it is accepted or missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None  # The check for missing files reports it.
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & (_OTHERS if found.st_uid else _OTHERS_OF_ROOTS_FILE):
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (_OTHERS if status.st_uid else _OTHERS_OF_ROOTS_FILE):
         do = f"chmod 600 {path}"
-        if not found.st_uid:
+        if not status.st_uid:
             do += ", or 640 with a group of this node's user alone (Kubernetes: defaultMode 0440)"
         return Unusable(f"others can read {path}, its mode is {mode:04o}", do)
     if not os.access(path, os.R_OK):

@@ -10,8 +10,8 @@ import signal
 def stop_signals() -> tuple[signal.Signals, ...]:
     """Return SIGTERM, SIGINT and, unless this process ignores it, SIGHUP. They reach this process
     from now on, also if its parent had blocked them: a mask is inherited."""
-    asked = (signal.SIGTERM, signal.SIGINT)
+    signals = (signal.SIGTERM, signal.SIGINT)
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    found = asked if is_ignored else (*asked, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, found)
-    return found
+    handled = signals if is_ignored else (*signals, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+    return handled

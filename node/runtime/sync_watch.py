@@ -62,21 +62,21 @@ class WatchedFileSystem(FileSystem):
 
     def sync(self, fd: int, path: str) -> None:
         """Sync as FileSystem does; `running` contains the call meanwhile."""
-        one = RunningSync(path)
-        self._running[one] = None
+        running = RunningSync(path)
+        self._running[running] = None
         try:
             super().sync(fd, path)
         finally:
-            del self._running[one]
+            del self._running[running]
 
     def sync_directory(self, path: str) -> None:
         """Sync a directory as FileSystem does; `running` contains the call meanwhile."""
-        one = RunningSync(path)
-        self._running[one] = None
+        running = RunningSync(path)
+        self._running[running] = None
         try:
             super().sync_directory(path)
         finally:
-            del self._running[one]
+            del self._running[running]
 
 
 class SyncWatch:

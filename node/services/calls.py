@@ -148,10 +148,10 @@ class ServedCalls:
         if code == "node.internal":
             _log.error("a call met an unexpected error", method=name, exc_info=error)
         # Frames that keep an error are kept by it, with the request: until the collector runs.
-        found: BaseException | None = error
-        while found is not None:
-            found.__traceback__ = None
-            found = found.__cause__ or found.__context__
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = None
+            cause = cause.__cause__ or cause.__context__
 
     async def _abort(self, name: str, error: Exception, context: ServicerContext) -> NoReturn:
         """Count the error and send it to the client."""

@@ -38,13 +38,13 @@ class Gate:
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Return the handler of a call; None for an unknown method of an open gate."""
-        known = self._known.get(details.method)
-        if known is not None:
-            return known
+        handler_of_method = self._known.get(details.method)
+        if handler_of_method is not None:
+            return handler_of_method
         for handler in (*self._always, *(self._handlers or ())):
-            found = handler.service(details)
-            if found is not None:
-                self._known[details.method] = answer = bounded(found, self._bounds)
+            method_handler = handler.service(details)
+            if method_handler is not None:
+                self._known[details.method] = answer = bounded(method_handler, self._bounds)
                 return answer
         return _NOT_YET if self._handlers is None else None
 

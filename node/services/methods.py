@@ -68,8 +68,10 @@ def handlers(
         _TRANSACTION: _methods(_TRANSACTION, broker.transactions, broker.consumed),
         _LOOKUP: _methods(_LOOKUP, broker.lookup),
     }
-    found = {service: calls.handler(service, methods) for service, methods in tables.items()}
-    return found | nameserver_handlers(calls, nameserver)
+    generic_handlers = {
+        service: calls.handler(service, methods) for service, methods in tables.items()
+    }
+    return generic_handlers | nameserver_handlers(calls, nameserver)
 
 
 def nameserver_handlers(

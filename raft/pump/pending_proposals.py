@@ -53,8 +53,8 @@ class PendingProposals:
             if index in by_index:
                 term, waiter = by_index[index]
                 del by_index[index]
-                found = log.last_term if index == log.last_index else log.term_of(index)
-                outcome = Resolution.COMMITTED if found == term else Resolution.NOT_APPLIED
+                stored_term = log.last_term if index == log.last_index else log.term_of(index)
+                outcome = Resolution.COMMITTED if stored_term == term else Resolution.NOT_APPLIED
                 self.completed += (_new(Completion, (waiter, index, term, outcome)),)
 
     def overtaken(self, through: Index) -> None:

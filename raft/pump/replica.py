@@ -393,12 +393,12 @@ class Replica:
     def _offer(self) -> bool:
         """Send what was proposed to all followers; return False, with nothing changed, if that has
         to go the general way."""
-        found = steady.offers(self.core.state)
-        if found is None:
+        offers = steady.offers(self.core.state)
+        if offers is None:
             return False
         prev_index, payload = self.core.state.written, None
         sends = self._sends
-        for message in found:
+        for message in offers:
             if message.prev_index != prev_index:  # Mostly all get the same.
                 prev_index = message.prev_index
                 payload = self.log.read_raw(prev_index + 1, message.hi)
@@ -494,18 +494,18 @@ class Replica:
         for pending in old.reads_pending:
             failed += pending.read_ids
         effects.reads_failed = failed
-        found = self.log.load()
-        found = found._replace(
+        loaded = self.log.load()
+        loaded = loaded._replace(
             commit=self._handed,
             # Not the old core's: it may have stepped a snapshot that is not installed.
             applied=self.applied,
-            synced=max(found.base_index, min(self._synced, found.last_index)),
+            synced=max(loaded.base_index, min(self._synced, loaded.last_index)),
         )
-        self.core = RaftCore(self.config, found, self.log, self._random)
+        self.core = RaftCore(self.config, loaded, self.log, self._random)
         state = self.core.state
         state.handed = self._handed
-        if found.base_index > self._synced:
-            state.snapshot_gate = found.base_index  # Installed, and its sync has not ended.
+        if loaded.base_index > self._synced:
+            state.snapshot_gate = loaded.base_index  # Installed, and its sync has not ended.
         if state.hard_state() != self._durable_hard_state:
             # The disk's term and vote were written by an earlier turn, whose sync has not ended.
             state.is_hard_state_durable = False

@@ -38,14 +38,14 @@ def conflict_of(state: RaftState, message: AppendRequest) -> Index:
         return NO_INDEX
     runs = message.runs
     at = max(n for n in range(len(runs)) if runs[n][0] <= lo)
-    found = log.first_conflict(lo, hi, ((lo, runs[at][1]), *runs[at + 1 :]))
-    return found if found < hi else NO_INDEX
+    conflict = log.first_conflict(lo, hi, ((lo, runs[at][1]), *runs[at + 1 :]))
+    return conflict if conflict < hi else NO_INDEX
 
 
 def snapshot_conflicts(state: RaftState, meta: SnapshotMeta) -> bool:
     """Whether a snapshot stands for another entry than the one committed here."""
-    known = state.log.term_of(meta.index)
-    return meta.index <= state.commit and known not in (UNKNOWN_TERM, meta.term)
+    own_term = state.log.term_of(meta.index)
+    return meta.index <= state.commit and own_term not in (UNKNOWN_TERM, meta.term)
 
 
 def diverge(state: RaftState, leader: NodeId) -> None:

@@ -123,8 +123,8 @@ def handle_append(state: RaftState, message: AppendRequest) -> None:
     if prev_index < log.base_index:
         # The term there is unknown, so no terms are compared (R09). Committed entries equal the
         # leader's log in any case; acking them lets the leader continue behind them.
-        known = min(state.commit, state.synced)
-        state.send(ack(state, message.sender, known, message.round))
+        durable_commit = min(state.commit, state.synced)
+        state.send(ack(state, message.sender, durable_commit, message.round))
         return
     if prev_index > log.last_index or log.term_of(prev_index) != message.prev_term:
         _refuse(state, message)

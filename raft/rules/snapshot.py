@@ -28,9 +28,9 @@ def handle_install(state: RaftState, message: InstallSnapshot) -> None:
         state.send(ack(state, message.sender, NO_INDEX, message.round))
         return
     if meta.index <= state.commit:
-        known = min(state.commit, state.synced)
-        state.send(ack(state, message.sender, known, message.round))
-        if known < meta.index:
+        durable_commit = min(state.commit, state.synced)
+        state.send(ack(state, message.sender, durable_commit, message.round))
+        if durable_commit < meta.index:
             state.send_promise(ack(state, message.sender, meta.index, message.round))
         return
     if state.log.term_of(meta.index) == meta.term:

@@ -72,8 +72,8 @@ def grpc_client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     if files.ca is not None:
         roots: bytes | None = _read(files.ca)
     else:  # Those that peers trust; gRPC has others of its own.
-        found = client_context(files).get_ca_certs(binary_form=True)
-        roots = "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode() or None
+        authorities = client_context(files).get_ca_certs(binary_form=True)
+        roots = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
     return grpc.ssl_channel_credentials(roots, _read(files.key), _read(files.certificate))
 
 
@@ -95,10 +95,10 @@ def ends_unix_s(files: TlsFiles) -> dict[str, int]:
     """Return when the first certificate of each file ends, in seconds since 1970, by `certificate`
     and `ca`. New connections are refused from then on. A certificate that cannot be read has no
     end. Raises TlsFileError."""
-    found = {"certificate": _ends_unix_s(files.certificate)}
+    end_by_file = {"certificate": _ends_unix_s(files.certificate)}
     if files.ca is not None:
-        found["ca"] = _ends_unix_s(files.ca)
-    return {name: min(ends) for name, ends in found.items() if ends}
+        end_by_file["ca"] = _ends_unix_s(files.ca)
+    return {name: min(ends) for name, ends in end_by_file.items() if ends}
 
 
 def _ends_unix_s(path: Path) -> list[int]:
@@ -107,8 +107,8 @@ def _ends_unix_s(path: Path) -> list[int]:
     ends = []
     for one in _PEM.findall(_text(path)):
         with contextlib.suppress(ValueError):  # No start depends on it.
-            found = x509.load_pem_x509_certificate(one.encode())
-            ends.append(int(found.not_valid_after_utc.timestamp()))
+            certificate = x509.load_pem_x509_certificate(one.encode())
+            ends.append(int(certificate.not_valid_after_utc.timestamp()))
     return ends
 
 

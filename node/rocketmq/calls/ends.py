@@ -174,8 +174,8 @@ class EndCalls:
                 if check.record_count:
                     await self._ask_when_there_is_room(group, topic, check)
         finally:
-            found = self._checks.get(key)
-            if found is not None and found.task is asyncio.current_task():
+            running = self._checks.get(key)
+            if running is not None and running.task is asyncio.current_task():
                 del self._checks[key]  # The next look subscribes again.
 
     async def _ask_when_there_is_room(

@@ -49,26 +49,26 @@ class ReceiveCalls:
         """Yield a status, the messages (encoded), and the time of their delivery."""
         group = group_name(request.group)
         topic = topic_name(request.message_queue.topic, for_reading=True)
-        found = await self._pop.receive(self._receive_request(caller, request, group, topic))
-        if not found.deliveries:
+        received = await self._pop.receive(self._receive_request(caller, request, group, topic))
+        if not received.deliveries:
             text = "there is no message at the moment"
             status = pb.Status(code=Code.MESSAGE_NOT_FOUND, message=text)
             yield pb.ReceiveMessageResponse(status=status)
-            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(received.now_unix_ms))
             return
         if request.auto_renew:
-            inner = [delivery.handle for delivery in found.deliveries]
+            inner = [delivery.handle for delivery in received.deliveries]
             self._renewals.hold(caller.client_id, group, topic, inner)
         is_told = False
         try:
             yield pb.ReceiveMessageResponse(status=OK)
-            async for element in self._messages(topic, found):
+            async for element in self._messages(topic, received):
                 yield element
-            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(found.now_unix_ms))
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(received.now_unix_ms))
             is_told = True
         finally:
             if not is_told:
-                self._renewals.give_back(group, topic, [d.handle for d in found.deliveries])
+                self._renewals.give_back(group, topic, [d.handle for d in received.deliveries])
 
     def _receive_request(
         self, caller: Caller, request: pb.ReceiveMessageRequest, group: str, topic: str
@@ -79,8 +79,8 @@ class ReceiveCalls:
             invisible_ms = _invisible_ms(request.invisible_duration, 1)
         wait_s = float(LONG_POLLING_S)
         if request.HasField("long_polling_timeout"):
-            asked = duration_ms_of(request.long_polling_timeout, Code.ILLEGAL_POLLING_TIME)
-            wait_s = min(wait_s, asked / 1000)
+            polling_ms = duration_ms_of(request.long_polling_timeout, Code.ILLEGAL_POLLING_TIME)
+            wait_s = min(wait_s, polling_ms / 1000)
         left_s = caller.call.deadline_s - asyncio.get_running_loop().time() - WAIT_MARGIN_S
         return pop_pb2.ReceiveRequest(
             group=group,
@@ -184,8 +184,8 @@ def _inner(receipt_handle: str) -> str:
 
 def _invisible_ms(duration: Duration, lo: int) -> int:
     """Return an invisible time. Raises CallRefusedError for one out of range."""
-    found = duration_ms_of(duration, Code.ILLEGAL_INVISIBLE_TIME)
-    if not lo <= found <= INVISIBLE_MS_MAX:
-        text = f"{found} ms, the limits are {lo} and {INVISIBLE_MS_MAX}"
+    duration_ms = duration_ms_of(duration, Code.ILLEGAL_INVISIBLE_TIME)
+    if not lo <= duration_ms <= INVISIBLE_MS_MAX:
+        text = f"{duration_ms} ms, the limits are {lo} and {INVISIBLE_MS_MAX}"
         raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
-    return found
+    return duration_ms

@@ -16,13 +16,13 @@ def endpoints_of(address: str, others: Iterable[str] = ()) -> pb.Endpoints:
 
     The others are given only if all are IPv4 addresses: no client takes several names of hosts.
     """
-    found = Address.parse(address)
-    scheme = _scheme_of(found)
+    parsed = Address.parse(address)
+    scheme = _scheme_of(parsed)
     endpoints = pb.Endpoints(
-        scheme=scheme, addresses=[pb.Address(host=found.host, port=found.port)]
+        scheme=scheme, addresses=[pb.Address(host=parsed.host, port=parsed.port)]
     )
     more = [Address.parse(other) for other in others]
-    if all(_scheme_of(one) == pb.AddressScheme.IPv4 for one in (found, *more)):
+    if all(_scheme_of(one) == pb.AddressScheme.IPv4 for one in (parsed, *more)):
         endpoints.addresses.extend(pb.Address(host=one.host, port=one.port) for one in more)
     return endpoints
 

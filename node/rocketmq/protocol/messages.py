@@ -77,25 +77,25 @@ def type_of(message: Message) -> MessageType:
     """Return the type of a message. Raises CallRefusedError if its fields belong to different
     types."""
     system = message.system_properties
-    found, carried, told = _NORMAL, [], system.message_type
-    if told in _UNSUPPORTED or system.HasField("lite_topic"):
-        what = _UNSUPPORTED.get(told, "lite topics")
+    kind, carried, declared = _NORMAL, [], system.message_type
+    if declared in _UNSUPPORTED or system.HasField("lite_topic"):
+        what = _UNSUPPORTED.get(declared, "lite topics")
         raise CallRefusedError(Code.NOT_IMPLEMENTED, f"this cluster has no {what}")
     if system.HasField("priority"):
         raise CallRefusedError(Code.NOT_IMPLEMENTED, "this cluster has no priorities")
-    if told == _TRANSACTION:
-        found = _TRANSACTION
+    if declared == _TRANSACTION:
+        kind = _TRANSACTION
         carried.append("a transaction")
     if system.HasField("delivery_timestamp"):
-        found = _DELAY
+        kind = _DELAY
         carried.append("a delivery time")
     if system.HasField("message_group"):
-        found = _FIFO
+        kind = _FIFO
         carried.append("a message group")
     if len(carried) > 1:
         code = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         raise CallRefusedError(code, f"{' and '.join(carried)}: a message has one of them")
-    return found
+    return kind
 
 
 def check_message(message: Message, body_size_bytes_max: int) -> None:
@@ -237,40 +237,40 @@ def from_record(record: Record, topic: str) -> Message:
     Never raises: clients of other protocols may write any properties, and one message must not keep
     those around it from being delivered.
     """
-    found = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
+    valid = {valid_text(name): valid_text(value) for name, value in record.properties.items()}
     body, encoding, digest = _delivered_body(record)
-    if properties.BODY_ENCODING in found:
+    if properties.BODY_ENCODING in valid:
         encoding = _GZIP
     system = pb.SystemProperties(
-        keys=keys_in(found),
-        message_id=found.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
+        keys=keys_in(valid),
+        message_id=valid.get(fmt.PROPERTY_UNIQUE_KEY) or record.message_id,
         body_digest=pb.Digest(type=pb.DigestType.MD5, checksum=digest),
         body_encoding=encoding,
-        message_type=_TYPES.get(found.get(properties.MESSAGE_TYPE, ""), _NORMAL),
-        born_timestamp=timestamp(record.born_unix_ms, found.get(properties.BORN_NANOS)),
-        born_host=found.get(properties.BORN_HOST) or record.born_host[0],
+        message_type=_TYPES.get(valid.get(properties.MESSAGE_TYPE, ""), _NORMAL),
+        born_timestamp=timestamp(record.born_unix_ms, valid.get(properties.BORN_NANOS)),
+        born_host=valid.get(properties.BORN_HOST) or record.born_host[0],
         store_timestamp=timestamp(record.store_unix_ms),
         store_host="{}:{}".format(*record.store_host),
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
     )
-    if fmt.PROPERTY_TAGS in found:
-        system.tag = found[fmt.PROPERTY_TAGS]
-    if properties.MESSAGE_GROUP in found:
-        system.message_group = found[properties.MESSAGE_GROUP]
-    if properties.TRACE_CONTEXT in found:
-        system.trace_context = found[properties.TRACE_CONTEXT]
-    if _NUMBER.match(found.get(properties.DELIVERY_TIME_MS, "")):
-        nanos = found.get(properties.DELIVERY_NANOS)
-        milliseconds = int(found[properties.DELIVERY_TIME_MS]) - (nanos is not None)
+    if fmt.PROPERTY_TAGS in valid:
+        system.tag = valid[fmt.PROPERTY_TAGS]
+    if properties.MESSAGE_GROUP in valid:
+        system.message_group = valid[properties.MESSAGE_GROUP]
+    if properties.TRACE_CONTEXT in valid:
+        system.trace_context = valid[properties.TRACE_CONTEXT]
+    if _NUMBER.match(valid.get(properties.DELIVERY_TIME_MS, "")):
+        nanos = valid.get(properties.DELIVERY_NANOS)
+        milliseconds = int(valid[properties.DELIVERY_TIME_MS]) - (nanos is not None)
         system.delivery_timestamp.CopyFrom(timestamp(milliseconds, nanos))
-    origin = found.get(properties.DEAD_LETTER_TOPIC) or found.get(properties.RETRY_TOPIC)
+    origin = valid.get(properties.DEAD_LETTER_TOPIC) or valid.get(properties.RETRY_TOPIC)
     if origin and topic.startswith(fmt.DEAD_LETTER_TOPIC_PREFIX):
         # The id is the one that the producer gave.
-        message_id = found.get(properties.DEAD_LETTER_ID) or system.message_id
+        message_id = valid.get(properties.DEAD_LETTER_ID) or system.message_id
         dead = pb.DeadLetterQueue(topic=origin, message_id=message_id)
         system.dead_letter_queue.CopyFrom(dead)
-    user = {name: value for name, value in found.items() if name not in properties.RESERVED}
+    user = {name: value for name, value in valid.items() if name not in properties.RESERVED}
     return Message(
         topic=pb.Resource(name=topic), user_properties=user, system_properties=system, body=body
     )
@@ -322,9 +322,9 @@ class Deliveries:
         if not record.sys_flag & fmt.SYS_FLAG_COMPRESSED:
             return from_record(record, topic)
         if len(record.body) <= SMALL_SIZE_BYTES_MAX:
-            found = await on_thread(partial(_small, record, topic))
-            if found is not None:
-                return found
+            small = await on_thread(partial(_small, record, topic))
+            if small is not None:
+                return small
         account = caller()
         host = "" if account is None else account.address.what
         turn = self._turns.setdefault(host, asyncio.Lock())
@@ -359,7 +359,7 @@ def _ceil_ms(time: Timestamp) -> int:
 def timestamp(milliseconds: int, nanos: str | None = None) -> Timestamp:
     """Return milliseconds since 1970 as a protobuf time; `nanos` where the time was finer."""
     seconds = min(max(milliseconds // 1000, _SECONDS_MIN), _SECONDS_MAX)
-    found = Timestamp(seconds=seconds, nanos=milliseconds % 1000 * _MS)
+    stamp = Timestamp(seconds=seconds, nanos=milliseconds % 1000 * _MS)
     if nanos is not None and _NUMBER.match(nanos):
-        found.nanos = min(int(nanos), _NANOS_MAX)
-    return found
+        stamp.nanos = min(int(nanos), _NANOS_MAX)
+    return stamp

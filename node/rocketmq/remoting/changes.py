@@ -44,13 +44,13 @@ class Changes:
         """Return when all nodes of this group that are up have applied what this one has."""
         driver = self._broker.context.driver
         nodes = self._cluster.groups()[self._cluster.own_group]
-        asked = [
+        questions = [
             asyncio.create_task(self._ask(node.address, driver.applied_index))
             for node in nodes
             if node.node_id != driver.node_id
         ]
-        if asked:
-            _, late = await asyncio.wait(asked, timeout=WAIT_S)
+        if questions:
+            _, late = await asyncio.wait(questions, timeout=WAIT_S)
             for task in late:
                 task.cancel()
 

@@ -44,11 +44,11 @@ _Key = tuple[bool, str]
 
 def is_sql(kind: str) -> bool:
     """Return whether an expression of a kind is SQL, and not of tags. Raises RefusedError."""
-    found = _EXPRESSION_KINDS.get(kind)
-    if found is None:
+    is_sql_kind = _EXPRESSION_KINDS.get(kind)
+    if is_sql_kind is None:
         text = f"expressions of kind {kind[:40]!r} are unknown; use TAG or {SQL}"
         raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
-    return found
+    return is_sql_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +201,32 @@ class Group:
     @property
     def newest(self) -> dict[str, Told]:
         """What members read, by topic: where they differ, what was told last."""
-        found: dict[str, Told] = {}
+        newest_by_topic: dict[str, Told] = {}
         for one in (member.consumption for member in self.connected()):
             for topic, version in one.versions.items():
-                if topic not in found or found[topic][1] <= version:
-                    found[topic] = one.subscriptions[topic], version
-        return found
+                if topic not in newest_by_topic or newest_by_topic[topic][1] <= version:
+                    newest_by_topic[topic] = one.subscriptions[topic], version
+        return newest_by_topic
 
     def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
         address do, else all others; None where these differ, too."""
         own = self.members.get(client_id)
         if own is not None:
-            found = own.consumption.subscriptions.get(topic)
-            return None if found is None else (found, own.consumption.versions[topic])
+            own_subscription = own.consumption.subscriptions.get(topic)
+            return (
+                None
+                if own_subscription is None
+                else (own_subscription, own.consumption.versions[topic])
+            )
         reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
         reading = [one for one in reading if one.account.address.what == host] or reading
         said = (one.consumption for one in reading)
-        told = [(one.subscriptions[topic], one.versions[topic]) for one in said]
+        versions = [(one.subscriptions[topic], one.versions[topic]) for one in said]
         return (
-            max(told, key=itemgetter(1)) if len({one.comparable for one, _ in told}) == 1 else None
+            max(versions, key=itemgetter(1))
+            if len({one.comparable for one, _ in versions}) == 1
+            else None
         )
 
     def reads(self, topic: str) -> bool:
@@ -273,13 +279,13 @@ class Clients:
 
     def members(self, key: _Key) -> dict[str, Member]:
         """Return the connected members of a group by client id; empty without any."""
-        known = self._groups(key).get(key[1])
-        return {} if known is None else {one.client_id: one for one in known.connected()}
+        group = self._groups(key).get(key[1])
+        return {} if group is None else {one.client_id: one for one in group.connected()}
 
     def _member(self, key: _Key, client_id: str) -> Member | None:
         """Return one member of a group, connected or not."""
-        known = self._groups(key).get(key[1])
-        return None if known is None else known.members.get(client_id)
+        group = self._groups(key).get(key[1])
+        return None if group is None else group.members.get(client_id)
 
     def put(
         self, client: Member, producers: Iterable[str], consumers: dict[str, Consumption]
@@ -336,11 +342,11 @@ class Clients:
             self._unbind(row.key, old)
             if not row.paid_bytes:
                 old.account.give_back(Kind.MEMBERS, old.size_bytes)
-        told, like = row.consumption, old or next(reversed(group.members.values()), None)
-        if like is not None and like.consumption.subscriptions == told.subscriptions:
-            told = told._replace(subscriptions=like.consumption.subscriptions)
+        consumption, like = row.consumption, old or next(reversed(group.members.values()), None)
+        if like is not None and like.consumption.subscriptions == consumption.subscriptions:
+            consumption = consumption._replace(subscriptions=like.consumption.subscriptions)
         member = group.members[client.client_id] = replace(
-            client, consumption=told, size_bytes=row.size_bytes, last_at={}
+            client, consumption=consumption, size_bytes=row.size_bytes, last_at={}
         )
         was_twice = old is not None and old.rival is not None
         member.follow(old)
@@ -404,8 +410,8 @@ class Clients:
         self, connection: RemotingConnection, groups: dict[_Key, dict[str, None]]
     ) -> Iterator[None]:
         for key, client_ids in groups.items():
-            found = [self._member(key, client_id) for client_id in client_ids]
-            gone = [one for one in found if one is not None and one.connection is connection]
+            members = [self._member(key, client_id) for client_id in client_ids]
+            gone = [one for one in members if one is not None and one.connection is connection]
             for one in gone:
                 self._reserved.put((*key, one.client_id), one.account.address.what)
             if gone:
@@ -427,10 +433,10 @@ class Clients:
 
     def reported(self, group: str) -> Reported | None:
         """See `Gateway.reported`."""
-        known = self.consumers.get(group)
-        if known is None:
+        group_members = self.consumers.get(group)
+        if group_members is None:
             return None
-        members = [*known.connected()]
+        members = [*group_members.connected()]
         return Reported(
             {one.client_id: one.kind for one in members},
             {one.client_id: one.consumption.filters for one in members},

@@ -57,8 +57,8 @@ class Request(NamedTuple):
     @property
     def caller(self) -> str:
         """host:port of the client, also of one whose command a node forwarded."""
-        told = self.command.ext.get(FORWARDED) if self.connection.is_node else None
-        return told or self.connection.remote
+        forwarded = self.command.ext.get(FORWARDED) if self.connection.is_node else None
+        return forwarded or self.connection.remote
 
     @property
     def account(self) -> Account:
@@ -118,10 +118,10 @@ class RemotingCalls:
         return dict.fromkeys((JSON_KIND, ROCKETMQ_KIND), self._conversation)
 
     def _conversation(self, connection: FramedConnection) -> Conversation:
-        found = self._connections.get(connection)
-        if found is None:
-            found = self._connections[connection] = RemotingConnection(self, connection)
-        return found
+        conversation = self._connections.get(connection)
+        if conversation is None:
+            conversation = self._connections[connection] = RemotingConnection(self, connection)
+        return conversation
 
     def close_all(self) -> int:
         """Close all connections; return how many there were."""
@@ -132,9 +132,9 @@ class RemotingCalls:
 
     def forget(self, connection: FramedConnection) -> None:
         """Forget a connection that was closed."""
-        found = self._connections.pop(connection, None)
-        if found is not None:
-            self.on_closed(found)
+        conversation = self._connections.pop(connection, None)
+        if conversation is not None:
+            self.on_closed(conversation)
 
 
 class RemotingConnection:

@@ -137,18 +137,18 @@ class Forwarder:
         """Return the answer of the leader at an address. Raises RefusedError, NothingDoneError."""
         try:
             channel = await self._channel(node_address, number)
-            asked, opaque = self._ask(channel, request, number)
+            answer, opaque = self._ask(channel, request, number)
         except NotConnectedError as error:
             raise NothingDoneError(_unavailable(f"{error}; try again")) from error
         try:
             with suppress(BrokenError, NotConnectedError):  # `answer` says what it means.
                 # Not cancelled with its caller: what changes something goes on at the leader.
-                await asyncio.shield(asked)
+                await asyncio.shield(answer)
         except asyncio.CancelledError:
             if request.command.code in _QUESTIONS:
-                channel.withdraw(asked, opaque)
+                channel.withdraw(answer, opaque)
             raise
-        return Forwarded(node_address, asked).answer(is_repeatable=is_repeatable)
+        return Forwarded(node_address, answer).answer(is_repeatable=is_repeatable)
 
     async def tell(self, node_address: str, command: Command) -> Command:
         """Return the answer of the node at an address to a command of this node. Raises
@@ -207,16 +207,16 @@ class Forwarder:
         except BusyError as error:
             raise NothingDoneError(error) from error
         try:
-            asked = channel.ask(forwarded, _ANSWER_S)
+            answer = channel.ask(forwarded, _ANSWER_S)
         except BaseException as error:
             charge.release()
             if isinstance(error, ValueError):
                 text = f"the command cannot be forwarded to the leader: {error}; send less at once"
                 raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from error
             raise
-        asked.add_done_callback(lambda _: charge.release())
+        answer.add_done_callback(lambda _: charge.release())
         self.forwarded_total += 1
-        return asked, forwarded.opaque
+        return answer, forwarded.opaque
 
     def _on_end(self, channel: RemotingChannel) -> None:
         for address, known in list(self._channels.items()):

@@ -143,11 +143,11 @@ class KnownOffsets:
 
     def on_closed(self, connection: RemotingConnection) -> None:
         """Forget what was known over a connection."""
-        known = self._of_connection.pop(connection, {})
-        for key in known:
+        groups = self._of_connection.pop(connection, {})
+        for key in groups:
             reader = self._readers.get(key)
             if reader is not None and reader.connection is connection:
                 del self._readers[key]
                 self._wake(key)
-        size_bytes = sum(row_size_bytes(group, topic) for group, topic, _ in known)
-        connection.connection.account.give_back(Kind.ROWS, size_bytes, len(known))
+        size_bytes = sum(row_size_bytes(group, topic) for group, topic, _ in groups)
+        connection.connection.account.give_back(Kind.ROWS, size_bytes, len(groups))

@@ -152,8 +152,8 @@ class MemberReports:
         for group in response.changed_groups:
             self._refused.pop(group, None)
         present = self._present()
-        known = self._refused | refused
-        self._refused = {group: found for group, found in known.items() if group in present}
+        all_refused = self._refused | refused
+        self._refused = {group: found for group, found in all_refused.items() if group in present}
 
     def _present(self) -> set[str]:
         return set().union(*(gateway.consumer_groups() for gateway in self._gateways))

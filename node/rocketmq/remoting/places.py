@@ -48,10 +48,10 @@ class Places:
 
     def names_of(self, group: str) -> BrokerNames:
         """Return the broker names of a group."""
-        found = self._names.get(group)
-        if found is None:
-            found = self._names[group] = BrokerNames(group, self._name_count)
-        return found
+        names = self._names.get(group)
+        if names is None:
+            names = self._names[group] = BrokerNames(group, self._name_count)
+        return names
 
     def group_of(self, name: str) -> str | None:
         """Return the group of a broker name; None if no group has it."""
@@ -64,18 +64,20 @@ class Places:
         """Take what a node tells of itself: one address for each broker name, or one for all. An
         empty host stands for the host of the node's client service."""
         host = node_address.rpartition(":")[0]
-        found = tuple(f"{host}{one}" if one.startswith(":") else one for one in remoting_addresses)
-        if found:
-            self._by_node[node_address] = found
+        addresses = tuple(
+            f"{host}{one}" if one.startswith(":") else one for one in remoting_addresses
+        )
+        if addresses:
+            self._by_node[node_address] = addresses
         else:
             self._by_node.pop(node_address, None)
 
     def address_of(self, node_address: str, number: int = 0) -> str:
         """Return the address at which a node answers for a broker name; empty if it is unknown."""
-        found = self._by_node.get(node_address, ())
-        if not found:
+        addresses = self._by_node.get(node_address, ())
+        if not addresses:
             return ""
-        return found[number] if number < len(found) else found[0]
+        return addresses[number] if number < len(addresses) else addresses[0]
 
     def brokers(self, group: str, nodes: Sequence[GroupNode]) -> list[NamedPlace]:
         """Return the names of a group and where each is answered for; none if no node told where.
@@ -89,17 +91,17 @@ class Places:
         seen = self._seen.setdefault(group, set(self._cluster.node_ids(group)))
         seen |= {node.node_id for node in nodes}
         in_order = sorted(seen)
-        found = []
+        rows = []
         for number, name in enumerate(self.names_of(group).all):
             at = number % len(in_order)
             node_id = next(one for one in (*in_order[at:], *in_order[:at]) if one in up)
-            found.append(NamedPlace(name, number, self.address_of(up[node_id], number)))
-        return found
+            rows.append(NamedPlace(name, number, self.address_of(up[node_id], number)))
+        return rows
 
     def routed_address(self, group: str, number: int) -> str:
         """Return the address of a broker name in routes of now; empty if there is none."""
-        found = self.brokers(group, self._cluster.groups().get(group, ()))
-        return found[number].address if found else ""
+        brokers = self.brokers(group, self._cluster.groups().get(group, ()))
+        return brokers[number].address if brokers else ""
 
     # --- Asking ---
 

@@ -50,9 +50,9 @@ class ReservedIds:
 
     def forget(self, row: _Row) -> None:
         """Reserve an id no longer, if it is reserved."""
-        found = self._rows.pop(row, None)
-        if found is not None:
-            remove_from(self._of_address, found[0], row)
+        reserved = self._rows.pop(row, None)
+        if reserved is not None:
+            remove_from(self._of_address, reserved[0], row)
 
     def expire(self) -> None:
         """Forget the rows that ended."""

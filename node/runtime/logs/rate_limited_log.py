@@ -24,11 +24,11 @@ class RateLimitedLog:
     def warn(self, kind: str, text: str) -> None:
         """Write one line, or count it."""
         now = self._monotonic_s()
-        known = self._kinds.get(kind)
-        if known is not None and now < known[0] + self._interval_s:
-            self._kinds[kind] = (known[0], known[1] + 1)
+        kind_state = self._kinds.get(kind)
+        if kind_state is not None and now < kind_state[0] + self._interval_s:
+            self._kinds[kind] = (kind_state[0], kind_state[1] + 1)
             return
-        left_out = known[1] if known is not None else 0
+        left_out = kind_state[1] if kind_state is not None else 0
         self._kinds[kind] = (now, 0)
         more = f" (and {left_out} more like it)" if left_out else ""
         self._log.warning("%s: %s%s", kind, text, more)

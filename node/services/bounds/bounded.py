@@ -35,9 +35,9 @@ class Bounds(NamedTuple):
 
 def refusing(function: Any, answer: Callable[[NodeError], bytes]) -> Any:
     """Return a method whose calls over a bound get an answer of its own protocol."""
-    found = partial(function)
-    setattr(found, _REFUSAL, answer)
-    return found
+    refusal = partial(function)
+    setattr(refusal, _REFUSAL, answer)
+    return refusal
 
 
 def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHandler:

@@ -59,14 +59,14 @@ class GrpcCallers:
     def _open(self, peer: str) -> GrpcCaller:
         address = address_of(peer)
         account = self.accounts.open(peer if address is None else str(address[0]))
-        found = self._by_peer[peer] = GrpcCaller(peer, account)
+        caller = self._by_peer[peer] = GrpcCaller(peer, account)
         self._timer.go_on()
-        return found
+        return caller
 
     def busy(self) -> set[TcpAddress]:
         """Return the addresses of connections with calls under way."""
-        found = (address_of(peer) for peer, caller in self._by_peer.items() if caller.count)
-        return {address for address in found if address is not None}
+        addresses = (address_of(peer) for peer, caller in self._by_peer.items() if caller.count)
+        return {address for address in addresses if address is not None}
 
     def look(self) -> None:
         """Close the accounts of connections without a call for which nothing is held."""

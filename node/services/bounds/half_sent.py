@@ -118,17 +118,17 @@ class HalfSent:
         before = now if self._before is None else self._before
         seconds = now_s - self._sampled_s
         for peer, one in self.connections.items():
-            found = now.get(one.address) if one.address is not None else None
-            if found is None:  # The connection is just ending.
+            traffic = now.get(one.address) if one.address is not None else None
+            if traffic is None:  # The connection is just ending.
                 continue
             was = before.get(one.address, NO_TRAFFIC) if one.address is not None else NO_TRAFFIC
-            if found.received < was.received:  # Another connection with the same number.
+            if traffic.received < was.received:  # Another connection with the same number.
                 was = NO_TRAFFIC
             taken, messages, calls = (
                 counts[peer] for counts in (self._taken, self._message_count, self._call_count)
             )
-            more = found.received - was.received - taken - taken // _TAKEN_PER_FRAMING
-            more -= (found.sent - was.sent) // _SENT_PER_CONTROL
+            more = traffic.received - was.received - taken - taken // _TAKEN_PER_FRAMING
+            more -= (traffic.sent - was.sent) // _SENT_PER_CONTROL
             needed = messages * _MESSAGE_SIZE_BYTES + calls * _CALL_SIZE_BYTES
             needed += int(seconds * _REST_SIZE_BYTES_PER_S)
             one.account.set_size(Kind.HALF_STREAMS, max(0, one.held_size_bytes + more - needed))

@@ -44,10 +44,10 @@ class IdleConnections:
             self._known = {}
             return
         # Some 100 ms for a full server, nearly all of it in the kernel.
-        found = await asyncio.to_thread(traffic_of, port)
-        if found is None:
+        traffic = await asyncio.to_thread(traffic_of, port)
+        if traffic is None:
             return
-        self._known = {one: None for one in (*self._known, *found) if one in found}
+        self._known = {one: None for one in (*self._known, *traffic) if one in traffic}
         by_host: dict[str, list[TcpAddress]] = {}
         for address in self._known:
             by_host.setdefault(network_of(str(address[0])), []).append(address)

@@ -138,10 +138,10 @@ class RequestWatch:
             self._line.leave(caller)
         if data is grpc.aio.EOF:
             raise BadRequestError("request", "one message", "none")
-        found: bytes = data
+        request: bytes = data
         if self._half.is_counting:
-            self._half.took_call(peer, len(found))
-        return found
+            self._half.took_call(peer, len(request))
+        return request
 
     async def each(
         self, requests: AsyncIterator[bytes], caller: GrpcCaller
@@ -222,19 +222,19 @@ class RequestWatch:
     def _end(self, streams: list[_Wait], reason: str, now_s: float, *, silent_ms: int) -> bool:
         """End the streams of a connection that are silent for `silent_ms`, or cut the connection
         when no method takes the requests of a stream for `half_ms_max`; return whether any ends."""
-        found = False
+        has_ended = False
         for wait in streams:
             ms = (now_s - wait.since_s) * 1000
             if wait.given_up:
-                found = True
+                has_ended = True
             elif wait.task is None:
                 if ms >= self._limits.half_ms_max and self._cut(wait.peer):
                     self.given_up[reason] += 1
                     return True
             elif ms >= silent_ms:
                 self._give_up(wait, reason)
-                found = True
-        return found
+                has_ended = True
+        return has_ended
 
     def _make_room(self) -> None:
         """End the stream of the busiest address that was silent for longest."""
@@ -293,16 +293,16 @@ def _of_greediest(
     remaining bytes."""
     by_host: dict[str, list[tuple[str, WatchedConnection]]] = {}
     sizes: Counter[str] = Counter()
-    for peer, one in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
-        by_host.setdefault(host_of(peer), []).append((peer, one))
-        sizes[host_of(peer)] += one.held_size_bytes
+    for peer, connection in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
+        by_host.setdefault(host_of(peer), []).append((peer, connection))
+        sizes[host_of(peer)] += connection.held_size_bytes
     while sizes:
         host = max(sizes, key=sizes.__getitem__)
-        peer, one = by_host[host].pop()
-        sizes[host] -= one.held_size_bytes
+        peer, connection = by_host[host].pop()
+        sizes[host] -= connection.held_size_bytes
         if not by_host[host]:
             del sizes[host]
-        yield peer, one
+        yield peer, connection
 
 
 def _beyond_half(slow: list[_Wait]) -> Iterator[_Wait]:
@@ -320,7 +320,7 @@ def _of_busiest(waiting: list[_Wait], count: int) -> list[_Wait]:
     if count > 0:
         for wait in reversed(waiting):
             by_host.setdefault(wait.host, []).append(wait)
-    found = []
+    largest = []
     for _ in range(min(count, len(waiting))):
-        found.append(max(by_host.values(), key=len).pop())
-    return found
+        largest.append(max(by_host.values(), key=len).pop())
+    return largest

@@ -84,8 +84,8 @@ class GroupAdmin(Calls):
     def _check_group(self, group: str) -> None:
         """Raise RefusedError for a group that has neither offsets nor settings nor members."""
         members, now_ms = self._broker.group_members, self._context.clock_ms()
-        known = self._context.state.groups, self._shared.clients.consumers
-        if not any(group in table for table in known) and not members.clients_of(group, now_ms):
+        registers = self._context.state.groups, self._shared.clients.consumers
+        if not any(group in table for table in registers) and not members.clients_of(group, now_ms):
             text = (
                 f"there is no group {group[:200]!r}; check the name, or make it with "
                 f"updateSubGroup or 'qlog group set'"
@@ -95,9 +95,9 @@ class GroupAdmin(Calls):
     async def all(self, request: Request) -> Answer:
         """Return the settings of all groups."""
         names = sorted({*self._context.state.groups, *self._shared.clients.consumers})
-        found = await self._shared.encoded(request, names, self._row)
+        rows = await self._shared.encoded(request, names, self._row)
         document = {
-            "subscriptionGroupTable": dict(zip(names, found, strict=True)),
+            "subscriptionGroupTable": dict(zip(names, rows, strict=True)),
             "forbiddenTable": {},
             "dataVersion": data_version(),
         }
@@ -111,22 +111,25 @@ class GroupAdmin(Calls):
     async def consumers(self, request: Request) -> Answer:
         """Return the consumers of a group that are connected to this node."""
         group = text_of(request.command.ext, "consumerGroup")
-        known = self._shared.clients.consumers.get(group)
+        members_of_group = self._shared.clients.consumers.get(group)
         members = self._shared.clients.members((True, group))
-        if known is None or not members:
+        if members_of_group is None or not members:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         connections = await self._connections(request, members)
-        told, newest = known.newest, next(reversed(members.values())).consumption
-        found = await self._shared.encoded(
-            request, told.values(), lambda row: row[0].document(row[1])
+        subscriptions, newest = (
+            members_of_group.newest,
+            next(reversed(members.values())).consumption,
+        )
+        rows = await self._shared.encoded(
+            request, subscriptions.values(), lambda row: row[0].document(row[1])
         )
         document = {
             "connectionSet": connections,
             "consumeFromWhere": newest.consume_from,
             "consumeType": newest.consume_type,
             "messageModel": newest.message_model,
-            "subscriptionTable": dict(zip(told, found, strict=True)),
+            "subscriptionTable": dict(zip(subscriptions, rows, strict=True)),
         }
         return Answer(body=json_body(document))
 
@@ -137,8 +140,8 @@ class GroupAdmin(Calls):
         if not members:
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        found = await self._connections(request, members)
-        return Answer(body=json_body({"connectionSet": found}))
+        connections = await self._connections(request, members)
+        return Answer(body=json_body({"connectionSet": connections}))
 
     async def _connections(self, request: Request, members: dict[str, Member]) -> list[Fragment]:
         return await self._shared.encoded(request, [*members.values()], _connection)
@@ -150,9 +153,9 @@ class GroupAdmin(Calls):
             for group, known in self._shared.clients.producers.items()
             for member in known.connected()
         ]
-        found = await self._shared.encoded(request, rows, lambda row: _producer(row[1]))
+        encoded = await self._shared.encoded(request, rows, lambda row: _producer(row[1]))
         data: dict[str, list[Fragment]] = {}
-        for (group, _), one in zip(rows, found, strict=True):
+        for (group, _), one in zip(rows, encoded, strict=True):
             data.setdefault(group, []).append(one)
         return Answer(body=json_body({"data": data}))
 
@@ -174,11 +177,11 @@ class GroupAdmin(Calls):
         """Return what a group subscribes to of a topic."""
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
-        known = self._shared.clients.consumers.get(group)
-        found = known.newest.get(topic) if known is not None else None
+        group_members = self._shared.clients.consumers.get(group)
+        newest = group_members.newest.get(topic) if group_members is not None else None
         document: dict[str, Any] = {"group": group, "topic": topic}
-        if found is not None:
-            document |= {"subscriptionData": found[0].document(found[1])}
+        if newest is not None:
+            document |= {"subscriptionData": newest[0].document(newest[1])}
         return Answer(body=json_body(document))
 
     # --- Progress ---
@@ -199,8 +202,8 @@ class GroupAdmin(Calls):
 
         def entry(row: tuple[str, int, int]) -> bytes:
             topic, shown, queue = row
-            found = self._queue_progress(topic, queue, stored)
-            return self._shared.by_queue(topic, number, shown, found)
+            progress = self._queue_progress(topic, queue, stored)
+            return self._shared.by_queue(topic, number, shown, progress)
 
         table = table_of(await self._shared.pieces(request, rows(), entry))
         return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
@@ -227,8 +230,8 @@ class GroupAdmin(Calls):
         def entry(row: tuple[str, str, int, int, Offsets]) -> bytes:
             nonlocal at, diff
             group, topic, shown, queue, stored = row
-            found = self._queue_progress(topic, queue, stored)
-            diff += found["brokerOffset"] - found["consumerOffset"]
+            progress = self._queue_progress(topic, queue, stored)
+            diff += progress["brokerOffset"] - progress["consumerOffset"]
             before, at = at, (group, topic)
             if before == at:
                 start = b","
@@ -236,7 +239,7 @@ class GroupAdmin(Calls):
                 start = b"}},%b" % _STATS
             else:
                 start = b"%b{%b:[%b" % (b"}}]}," if before[0] else b"", json_body(group), _STATS)
-            return start + self._shared.by_queue(topic, number, shown, found)
+            return start + self._shared.by_queue(topic, number, shown, progress)
 
         made = await self._shared.pieces(request, rows(), entry)
         document = {
@@ -248,8 +251,8 @@ class GroupAdmin(Calls):
         return Answer(body=json_body(document))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
-        known, state = self._shared.clients.consumers.get(group), self._context.state
-        topics = {*stored, *(known.newest if known is not None else ())}
+        group_members, state = self._shared.clients.consumers.get(group), self._context.state
+        topics = {*stored, *(group_members.newest if group_members is not None else ())}
         topics = ({asked} if asked else topics) - INTERNAL_TOPICS
         return sorted(topic for topic in topics if state.topic(topic) is not None)
 
@@ -328,13 +331,13 @@ class GroupAdmin(Calls):
         lo, hi = self._context.store.queue_range(topic, queue)
         if unix_ms < 0 or lo == hi:
             return hi
-        asked = OffsetByTimeRequest(
+        offset_request = OffsetByTimeRequest(
             topic=topic,
             queue_id=queue,
             unix_ms=unix_ms,
             consistency=CONSISTENCY_LEADER,
         )
-        return (await self._broker.queries.offset_by_time(asked)).offset
+        return (await self._broker.queries.offset_by_time(offset_request)).offset
 
 
 def _connection(member: Member) -> dict[str, Any]:

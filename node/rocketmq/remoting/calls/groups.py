@@ -141,8 +141,8 @@ class GroupCalls(Calls):
         finally:
             self._asked.remove((group, client_id))
         member = self.clients.consumer(group, client_id)  # A heartbeat may have come meanwhile.
-        known = {} if member is None else member.consumption.versions
-        if member is not None and any(known.get(t, -1) < n for t, n in versions.items()):
+        own_versions = {} if member is None else member.consumption.versions
+        if member is not None and any(own_versions.get(t, -1) < n for t, n in versions.items()):
             new = member.consumption._replace(versions=versions, subscriptions=subscriptions)
             self.clients.put(member, (), {group: new})
 
@@ -172,9 +172,9 @@ class GroupCalls(Calls):
         """Accept the subscription of a consumer that starts, or say what is wrong with it."""
         row = document_of(request.command.body).get("subscriptionData")
         if type(row) is dict:
-            found = _subscription(row)
-            if found.is_sql:
-                SqlFilter(found.expression)
+            subscription = _subscription(row)
+            if subscription.is_sql:
+                SqlFilter(subscription.expression)
         return Answer()
 
     def _group(self, name: str) -> str:
@@ -185,19 +185,19 @@ class GroupCalls(Calls):
 
     def on_changed(self, group: str) -> None:
         """Notify the members of a group here, soon: the leader says that this node does."""
-        known = self.clients.consumers.get(group)
-        if known is not None:
-            known.changed_s = time.monotonic()
-        if known is not None and group not in self._to_tell:
-            seconds = TOLD_AFTER_S + len(known.members) * TOLD_MEMBER_S
+        group_members = self.clients.consumers.get(group)
+        if group_members is not None:
+            group_members.changed_s = time.monotonic()
+        if group_members is not None and group not in self._to_tell:
+            seconds = TOLD_AFTER_S + len(group_members.members) * TOLD_MEMBER_S
             later, steps = self._context.turn.later, self._tell(group)
             self._to_tell[group] = asyncio.get_running_loop().call_later(seconds, later, "", steps)
 
     def _tell(self, group: str) -> Iterator[None]:
         """Notify the members of a group, in steps: they share out its queues again."""
         del self._to_tell[group]  # What changes from here on leads to notices again.
-        known = self.clients.consumers.get(group)
-        for member in [] if known is None else list(known.connected()):
+        group_members = self.clients.consumers.get(group)
+        for member in [] if group_members is None else list(group_members.connected()):
             if member.kind is MemberKind.BROADCASTING:
                 continue
             command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group})
@@ -213,8 +213,8 @@ class GroupCalls(Calls):
 def _running(body: bytes) -> dict[str, Any]:
     """Return what a consumer tells of its subscriptions. Queues are keys of the other tables, which
     is no JSON. Raises RefusedError."""
-    found = _SUBSCRIPTIONS.search(body)
-    text = body[found.end() : found.end() + DOCUMENT_SIZE_BYTES_MAX] if found is not None else b""
+    match = _SUBSCRIPTIONS.search(body)
+    text = body[match.end() : match.end() + DOCUMENT_SIZE_BYTES_MAX] if match is not None else b""
     try:
         rows, _ = _DECODER.raw_decode(text.decode("utf-8", "ignore"))
     except (ValueError, RecursionError) as error:
@@ -226,13 +226,13 @@ def _subscriptions(
     row: dict[str, Any], name: str
 ) -> tuple[dict[str, int], dict[str, Subscription]]:
     """Return versions and what is read, by topic. Raises RefusedError."""
-    versions, found = dict[str, int](), dict[str, Subscription]()
+    versions, subscriptions = dict[str, int](), dict[str, Subscription]()
     for one in rows_of(row, name, TOPICS_OF_GROUP_MAX):
         subscription, version = _subscription(one), one.get("subVersion", 0)
         is_number = type(version) is int and 0 <= version <= INT64_MAX
         versions[subscription.topic] = version if is_number else 0
-        found[subscription.topic] = subscription
-    return versions, found
+        subscriptions[subscription.topic] = subscription
+    return versions, subscriptions
 
 
 def _subscription(row: dict[str, Any]) -> Subscription:

@@ -77,13 +77,13 @@ class LockCalls(Calls):
         account, locked, remark = request.account, list[dict[str, Any]](), None
         try:
             document = list_of(request.command.body)
-            asked = rows_of(document, "mqSet")
+            rows = rows_of(document, "mqSet")
         except OverLimitError as error:
             return Answer(body=json_body({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
         size_bytes = row_size_bytes(group, client_id)
         try:
-            for key, row in list(self._rows(group, asked)):
+            for key, row in list(self._rows(group, rows)):
                 held = self._locks.get(key)
                 if held is None or self._is_callers(key, held, client_id, account):
                     self._drop(key)

@@ -37,48 +37,48 @@ class MessageCalls(Calls):
     async def by_position(self, request: Request) -> Answer:
         """Return the message at a position, which is in a message id."""
         self._context.check_leads()
-        found = visible_at(self._context, int_of(request.command.ext, "offset"))
-        number, shown = self._names.shown(found.message.queue_id)
-        return Answer(body=seen_by_clients(found.record, shown, self._shared.routed_host(number)))
+        record = visible_at(self._context, int_of(request.command.ext, "offset"))
+        number, shown = self._names.shown(record.message.queue_id)
+        return Answer(body=seen_by_clients(record.record, shown, self._shared.routed_host(number)))
 
     async def by_key(self, request: Request) -> Answer:
         """Return the messages of a topic with a key, the newest first, of one broker name."""
         ext, number = request.command.ext, self._shared.number_of(request)
         count_max = min(int_of(ext, "maxNum", _COUNT_MAX, hi=INT32_MAX) or _COUNT_MAX, _COUNT_MAX)
-        asked = QueryByKeyRequest(
+        key_request = QueryByKeyRequest(
             topic=text_of(ext, "topic"),
             key=text_of(ext, "key", length_max=VALUE_LENGTH_MAX),
             lo_unix_ms=int_of(ext, "beginTimestamp", 0),
             hi_unix_ms=int_of(ext, "endTimestamp", 0),
             consistency=CONSISTENCY_LEADER,
         )
-        found: list[bytes] = []
+        records: list[bytes] = []
         left_size_bytes = _SIZE_BYTES_MAX
         with ExitStack() as held:
             charge = request.account.charge(Kind.DOCUMENTS)
             held.callback(charge.release)
             for _ in range(_CALL_COUNT_MAX):
-                response = await self._broker.queries.find_by_key(asked)
+                response = await self._broker.queries.find_by_key(key_request)
                 for record in reversed(self._own(response.records, number)):
                     left_size_bytes -= len(record)
-                    if found and (left_size_bytes < 0 or len(found) >= count_max):
+                    if records and (left_size_bytes < 0 or len(records) >= count_max):
                         left_size_bytes = -1
                         break
-                    found.append(record)
-                is_full = left_size_bytes < 0 or len(found) >= count_max
+                    records.append(record)
+                is_full = left_size_bytes < 0 or len(records) >= count_max
                 if is_full or not response.HasField("next_position"):
                     break
                 charge.resize(_SIZE_BYTES_MAX - left_size_bytes)
-                asked.next_position = response.next_position
-        newest_ms = store_timestamp(found[0]) if found else 0
+                key_request.next_position = response.next_position
+        newest_ms = store_timestamp(records[0]) if records else 0
         ext_of_answer = {
             "indexLastUpdateTimestamp": str(newest_ms),
             "indexLastUpdatePhyoffset": "0",
         }
-        if not found:
+        if not records:
             text = "no message of this broker name has the key"
             return Answer(ResponseCode.QUERY_NOT_FOUND, ext_of_answer, remark=text)
-        return Answer(ext=ext_of_answer, body=b"".join(found))
+        return Answer(ext=ext_of_answer, body=b"".join(records))
 
     async def send_back(self, request: Request) -> Answer:
         """Have a message delivered again after a pause, or make it a dead letter."""
@@ -105,13 +105,13 @@ class MessageCalls(Calls):
 
     def _own(self, records: bytes, number: int) -> "list[bytes]":
         """Return the records of a broker name's queues, each as its clients see it."""
-        found, at = [], 0
+        own, at = [], 0
         host = self._shared.routed_host(number)
         while at < len(records):
             (size_bytes,) = fmt.INT32.unpack_from(records, at)
             queue = fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0]
             of_number, shown = self._names.shown(queue)
             if of_number == number:
-                found.append(seen_by_clients(records[at : at + size_bytes], shown, host))
+                own.append(seen_by_clients(records[at : at + size_bytes], shown, host))
             at += size_bytes
-        return found
+        return own

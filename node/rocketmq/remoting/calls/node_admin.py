@@ -102,8 +102,8 @@ class NodeAdmin(Calls):
         for one in self._meters.keys() - kept:
             del self._meters[one]
         if len(self._got) >= GOT_COUNT_MAX:
-            found = self._got.items()
-            self._got = {key: row for key, row in found if self._subject("get", key) in kept}
+            counts = self._got.items()
+            self._got = {key: row for key, row in counts if self._subject("get", key) in kept}
         async for kind, key, origin in self._context.turn.over([*kept - self._meters.keys()]):
             # Without room before, it may have counted for long: nothing says since when.
             began_s = now_s if was_full else self._sampled_s
@@ -141,17 +141,17 @@ class NodeAdmin(Calls):
         """Return the samples of a counter. One without any was 0 when samples were last taken.
         Raises RefusedError where others are busier."""
         subject = self._subject(kind, key)
-        found = self._meters.get(subject)
-        if found is None:
+        meter = self._meters.get(subject)
+        if meter is None:
             if key and self._is_full:
                 text = (
                     f"{key[:200]} is not counted: this node counts the {METER_COUNT_MAX} busiest "
                     f"topics and groups; use 'qlog topic stats' or 'qlog group progress'"
                 )
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-            found = Meter(partial(self._count, kind, key), self._sampled_s)
-            self._meters[subject] = found
-        return found
+            meter = Meter(partial(self._count, kind, key), self._sampled_s)
+            self._meters[subject] = meter
+        return meter
 
     def _count(self, kind: str, key: str) -> int:
         """Return a counter since the start."""
@@ -264,11 +264,11 @@ class NodeAdmin(Calls):
 
     def _earliest_unix_ms(self) -> int:
         """Return when the oldest message of the first topics was stored; now, without one."""
-        store, found = self._context.store, unix_ms()
+        store, earliest_ms = self._context.store, unix_ms()
         for topic in list(self._context.state.topics)[:_TOPICS_LOOKED_AT_MAX]:
             first_ms = self._shared.stored_ms(topic, 0, store.queue_range(topic, 0)[0])
-            found = min(found, found if first_ms is None else first_ms)
-        return found
+            earliest_ms = min(earliest_ms, earliest_ms if first_ms is None else first_ms)
+        return earliest_ms
 
     @staticmethod
     def _three(meter: Meter | None) -> str:

@@ -57,13 +57,13 @@ class OffsetCalls(Calls):
 
     async def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return where a queue begins and ends; 0, 0 for one that does not exist."""
-        found = self._context.state.topic(topic)
-        if found is None or topic in INTERNAL_TOPICS or queue_id >= found.queue_count:
+        described = self._context.state.topic(topic)
+        if described is None or topic in INTERNAL_TOPICS or queue_id >= described.queue_count:
             return 0, 0
-        asked = QueueOffsetsRequest(
+        range_request = QueueOffsetsRequest(
             queues=[QueueId(topic=topic, queue_id=queue_id)], consistency=CONSISTENCY_LEADER
         )
-        row = (await self._broker.queries.queue_offsets(asked)).queues[0]
+        row = (await self._broker.queries.queue_offsets(range_request)).queues[0]
         return row.min_offset, row.max_offset
 
     async def by_time(self, request: Request) -> Answer:
@@ -74,13 +74,13 @@ class OffsetCalls(Calls):
         is_upper = request.command.ext.get("boundaryType", "").upper() == _UPPER
         if lo == hi:
             return Answer(ext={"offset": str(lo)})
-        asked = OffsetByTimeRequest(
+        time_request = OffsetByTimeRequest(
             topic=topic,
             queue_id=queue_id,
             unix_ms=min(max(0, unix_ms) + is_upper, INT64_MAX),
             consistency=CONSISTENCY_LEADER,
         )
-        offset = (await self._broker.queries.offset_by_time(asked)).offset
+        offset = (await self._broker.queries.offset_by_time(time_request)).offset
         if is_upper:
             offset = max(lo, offset - 1)
         return Answer(ext={"offset": str(offset)})
@@ -103,13 +103,13 @@ class OffsetCalls(Calls):
         is_member = group is not None and client_id in group.members
         if group is not None and is_member:
             await self.known.handed_over(client_id, key, group.members, group.changed_s)
-        known, now_s = self._known(request), time.monotonic()
-        answer = await self._ask(request, known, self._fetch)
+        offset_view, now_s = self._known(request), time.monotonic()
+        answer = await self._ask(request, offset_view, self._fetch)
         if answer.code != ResponseCode.SUCCESS:
             return answer
         offset, move = int(answer.ext["offset"]), int(answer.ext[MOVE])
         # A member may ask for it without going there.
-        moved = known._replace(target=Target(offset, move, is_asked=True))
+        moved = offset_view._replace(target=Target(offset, move, is_asked=True))
         self._note(request, moved if MOVED in answer.ext else Known(offset, move))
         if is_member:
             self.known.read(request.connection, key, now_s)
@@ -126,8 +126,10 @@ class OffsetCalls(Calls):
         ext, (topic, queue_id) = request.command.ext, self._queue(request)
         group = text_of(ext, "consumerGroup")
         self._context.check_name("consumerGroup", group)
-        asked = FetchOffsetsRequest(group=group, queues=[QueueId(topic=topic, queue_id=queue_id)])
-        offset = (await self._broker.groups.fetch_offsets(asked)).offsets[0].offset
+        fetch_request = FetchOffsetsRequest(
+            group=group, queues=[QueueId(topic=topic, queue_id=queue_id)]
+        )
+        offset = (await self._broker.groups.fetch_offsets(fetch_request)).offsets[0].offset
         if offset < 0:
             is_told = ext.get("setZeroIfNotFound", "").lower() == "false"
             offset = (await self._range(topic, queue_id))[0]
@@ -147,21 +149,21 @@ class OffsetCalls(Calls):
         """Store how far a group is, unless others have moved it from what the client knows."""
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
-        known, offset = self._known(request), int_of(request.command.ext, "commitOffset")
+        offset_view, offset = self._known(request), int_of(request.command.ext, "commitOffset")
         try:
             with self.known.storing(request.connection, self._key(request)):
-                answer = await self._ask(request, known, self._store)
+                answer = await self._ask(request, offset_view, self._store)
         except (asyncio.CancelledError, NodeError, RefusedError) as error:
             if isinstance(error, asyncio.CancelledError) or _is_open(refusal_of(error)):
-                self._note(request, known.without_answer(offset))
+                self._note(request, offset_view.without_answer(offset))
             raise
         if answer.code == ResponseCode.SUCCESS:
-            move = int(answer.ext[MOVE]) if MOVE in answer.ext else known.move
+            move = int(answer.ext[MOVE]) if MOVE in answer.ext else offset_view.move
             self._note(request, Known(offset, move))
-        elif MOVED in answer.ext and known.target is None:
-            self._note(request, known._replace(is_behind=True))
+        elif MOVED in answer.ext and offset_view.target is None:
+            self._note(request, offset_view._replace(is_behind=True))
         elif _is_open(answer):
-            self._note(request, known.without_answer(offset))
+            self._note(request, offset_view.without_answer(offset))
         return answer._replace(ext={})
 
     async def _ask(self, request: Request, known: Known, answer: Handler) -> Answer:
@@ -179,28 +181,28 @@ class OffsetCalls(Calls):
     async def moved(self, request: Request) -> Answer | None:
         """Return the group's offset for a pull whose client has to be told that others moved it, as
         this node's state or the leader's answer to a commit says; None: it may read where it is."""
-        known = self._known(request)
+        offset_view = self._known(request)
         at = int_of(request.command.ext, "queueOffset")
         move = self._context.state.table(MovedOffsetsTable).of(*self._key(request))
-        is_behind = known.is_behind or known.target is not None
-        if not is_behind and (move is None or not move.is_news(known.move)):
+        is_behind = offset_view.is_behind or offset_view.target is not None
+        if not is_behind and (move is None or not move.is_news(offset_view.move)):
             return None
         if self._keeps_own_offsets(request):
             return None
-        if known.target is not None and known.target.offset == at:
-            await self._follow(request, Known(at, known.target.move))
+        if offset_view.target is not None and offset_view.target.offset == at:
+            await self._follow(request, Known(at, offset_view.target.move))
             return None
-        asked = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
-        answer = await self._ask(request._replace(command=asked), known, self._fetch)
+        query = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
+        answer = await self._ask(request._replace(command=query), offset_view, self._fetch)
         if answer.code == ResponseCode.SUCCESS:
             target = Target(int(answer.ext["offset"]), int(answer.ext[MOVE]), is_asked=False)
             # Else this node's state lags.
-            is_new = MOVED in answer.ext or (is_behind and target.offset != known.offset)
+            is_new = MOVED in answer.ext or (is_behind and target.offset != offset_view.offset)
             if is_new:  # Without room it is refused: else it would be told for ever.
-                told = known._replace(target=target, is_behind=False)
-                self.known.note(request.connection, self._key(request), told)
+                followed = offset_view._replace(target=target, is_behind=False)
+                self.known.note(request.connection, self._key(request), followed)
                 return answer
-            self._note(request, Known(known.offset, known.move))
+            self._note(request, Known(offset_view.offset, offset_view.move))
             return None
         return answer
 
@@ -270,8 +272,8 @@ class OffsetCalls(Calls):
                 why = f"and {reader!r} reads it; stop the members, then reset the group"
             elif self._has_no_members(group):
                 row.newest_known = stored  # Without members it may be a tool's.
-        asked = CommitOffsetsRequest(group=group, offsets=[row])
-        response = await self._broker.groups.commit_offsets(asked)
+        commit_request = CommitOffsetsRequest(group=group, offsets=[row])
+        response = await self._broker.groups.commit_offsets(commit_request)
         for moved in response.moved:
             text = (
                 f"offset {offset} is not stored: group {group[:200]!r} is at {moved.offset} in "

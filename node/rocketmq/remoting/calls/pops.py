@@ -96,7 +96,7 @@ class PopCalls(Calls):
         topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
         kind = is_sql(ext.get("expType", ""))
         wanted = Subscription(topic, ext.get("exp", "*"), kind)
-        asked = pop_pb2.ReceiveRequest(
+        receive_request = pop_pb2.ReceiveRequest(
             group=group,
             topic=topic,
             queue_id=int_of(ext, "queueId", lo=_ANY_QUEUE, hi=INT32_MAX),
@@ -109,19 +109,19 @@ class PopCalls(Calls):
             attempt_id=ext.get("attemptId", ""),
             start=_END if int_of(ext, "initMode", 0) == 1 else _FIRST,
         )
-        found = await self._broker.pop.receive(asked)
+        received = await self._broker.pop.receive(receive_request)
         times = {
-            "popTime": str(found.now_unix_ms),
-            "invisibleTime": str(max(0, found.visible_unix_ms - found.now_unix_ms)),
+            "popTime": str(received.now_unix_ms),
+            "invisibleTime": str(max(0, received.visible_unix_ms - received.now_unix_ms)),
             "reviveQid": "0",
             "restNum": "0",
         }
-        if not found.deliveries:
+        if not received.deliveries:
             return Answer(ResponseCode.POLLING_TIMEOUT, times, remark="no message")
-        self._add_got(topic, group, len(found.deliveries))
-        starts, offsets, counts, body = self._deliveries(group, topic, found, number)
+        self._add_got(topic, group, len(received.deliveries))
+        starts, offsets, counts, body = self._deliveries(group, topic, received, number)
         named = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
-        if asked.is_fifo:
+        if receive_request.is_fifo:
             named["orderCountInfo"] = counts
         return Answer(ext=times | named, body=body)
 

@@ -100,8 +100,8 @@ class Pulls(Calls):
         ext = request.command.ext
         if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
             return request
-        found = self._subscription(request)
-        mark = {marks.SQL if found.is_sql else marks.TAGS: found.expression}
+        subscription = self._subscription(request)
+        mark = {marks.SQL if subscription.is_sql else marks.TAGS: subscription.expression}
         return request._replace(command=replace(request.command, ext=ext | mark))
 
     def _told(self, request: Request, number: int, moved: Answer) -> Answer:
@@ -111,13 +111,13 @@ class Pulls(Calls):
         ext = request.command.ext
         queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         lo, hi = self._context.store.queue_range(text_of(ext, "topic"), queue_id)
-        found = {
+        fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": moved.ext["offset"],
             "minOffset": str(lo),
             "maxOffset": str(hi),
         }
-        return Answer(ResponseCode.PULL_OFFSET_MOVED, found, remark="OFFSET_RESET")
+        return Answer(ResponseCode.PULL_OFFSET_MOVED, fields, remark="OFFSET_RESET")
 
     async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
         ext = request.command.ext
@@ -126,7 +126,7 @@ class Pulls(Calls):
         queue_id = self._names.queue(number, shown)
         flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
         subscription = await self._newest_subscription(request)
-        asked = PullRequest(
+        pull_request = PullRequest(
             topic=topic,
             queue_id=queue_id,
             offset=offset,
@@ -140,7 +140,7 @@ class Pulls(Calls):
             tags=subscription.tags,
             sql=subscription.expression if subscription.is_sql else "",
         )
-        pulled = await self._broker.pulls.pull(asked)
+        pulled = await self._broker.pulls.pull(pull_request)
         response = pulled.response
         code, remark = _CODES[response.status]
         ext_of_answer = {
@@ -194,22 +194,22 @@ class Pulls(Calls):
         for mark in (marks.TAGS, marks.SQL):
             if mark in ext:
                 return Subscription(topic, ext[mark], mark == marks.SQL)
-        known = self._shared.clients.consumers.get(group)
-        if known is None:
+        group_members = self._shared.clients.consumers.get(group)
+        if group_members is None:
             text = f"no consumer of group {group[:200]!r} is registered at this node"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
         host = request.account.address.what
-        found = known.subscription(request.connection.client_id, host, topic)
-        if found is None:
+        subscription = group_members.subscription(request.connection.client_id, host, topic)
+        if subscription is None:
             text = (
                 f"this client does not subscribe to {topic[:200]!r} in group {group[:200]!r}, or "
                 f"sent no heartbeat over this connection; send one, then pull again"
             )
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if version > found[1]:
+        if version > subscription[1]:
             text = f"the subscription of {topic[:200]!r} is newer than the one registered"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return found[0]
+        return subscription[0]
 
 
 def _next(response: PullResponse, offset: int) -> int:

@@ -92,9 +92,9 @@ class RelayCalls(Calls):
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         now_ms = int(time.time() * 1000)
         properties["PUSH_REPLY_TIME"] = str(now_ms)
-        told = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        property_text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
         ext = fields | {
-            "properties": told,
+            "properties": property_text,
             "bornHost": request.connection.remote,
             "storeHost": self._shared.own_address(self._shared.number_of(request)),
             "storeTimestamp": str(now_ms),

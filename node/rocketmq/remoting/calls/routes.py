@@ -67,12 +67,12 @@ class RouteCalls(Calls):
     async def _route(self, request: Request) -> Answer:
         command = request.command
         topic = text_of(command.ext, "topic")
-        found = self.places(topic)
-        if not found:
+        places = self.places(topic)
+        if not places:
             text = "no node of the group has told its address yet; try again"
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
-        brokers = [self._broker_of(place) for _, place in found]
-        queues = [self._queues(share, place) for share, place in found]
+        brokers = [self._broker_of(place) for _, place in places]
+        queues = [self._queues(share, place) for share, place in places]
         body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
         is_standard = command.version >= STANDARD_JSON_VERSION
         if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
@@ -86,8 +86,10 @@ class RouteCalls(Calls):
         except CallRefusedError as error:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, error.message) from None
         brokers = self._shared.places.brokers
-        found = [(share, place) for share in shares for place in brokers(share.group, share.places)]
-        return [row for row in found if row[1].name == topic] or found
+        places_of_shares = [
+            (share, place) for share in shares for place in brokers(share.group, share.places)
+        ]
+        return [row for row in places_of_shares if row[1].name == topic] or places_of_shares
 
     def _shares(self, topic: str) -> list[Share]:
         count, permission = self._names.count, PERMISSION_ALL
@@ -203,20 +205,20 @@ class RouteCalls(Calls):
         """Return the value of a key."""
         ext = request.command.ext
         namespace, key = text_of(ext, "namespace"), text_of(ext, "key")
-        found = self._values(namespace).get(key)
-        if found is None:
+        value = self._values(namespace).get(key)
+        if value is None:
             text = f"No config item, Namespace: {namespace} Key: {key}"
             raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        return Answer(ext={"value": found})
+        return Answer(ext={"value": value})
 
     async def values_of_namespace(self, request: Request) -> Answer:
         """Return all values of a namespace."""
         namespace = text_of(request.command.ext, "namespace")
-        found = self._values(namespace)
-        if not found:
+        values = self._values(namespace)
+        if not values:
             text = f"No config item, Namespace: {namespace}"
             raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        return Answer(body=json_body({"table": found}))
+        return Answer(body=json_body({"table": values}))
 
     def _values(self, namespace: str) -> dict[str, str]:
         self._context.check_leads()

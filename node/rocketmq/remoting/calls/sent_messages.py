@@ -106,10 +106,10 @@ class StoredProperties:
             return _with_added(data)
         if data[-1:] != b"\x02":
             data += b"\x02"
-        found = _usual_key_of(data)
-        if found is not None:
-            self.first_key = self.first_key or found[1].decode("ascii")
-            lo, hi = found.span(1)
+        usual_key = _usual_key_of(data)
+        if usual_key is not None:
+            self.first_key = self.first_key or usual_key[1].decode("ascii")
+            lo, hi = usual_key.span(1)
             self._before, self._behind = data[:lo], data[hi:]
             self._key_lo, self._size_bytes = lo, len(data)
             return _with_added(data)
@@ -166,17 +166,17 @@ def uniform_entries(body: bytes) -> UniformEntries | None:
         return None
     properties = first.properties
     end = b"" if properties[-1:] == b"\x02" else b"\x02"
-    found = _usual_key_of(properties + end)
+    usual_key = _usual_key_of(properties + end)
     size_bytes = _ENTRY_SIZE_BYTES + len(first.body) + 2 + len(properties)
     count, rest = divmod(len(body), size_bytes)
-    if found is None or rest or not UNIFORM_COUNT_MIN <= count <= UNIFORM_COUNT_MAX:
+    if usual_key is None or rest or not UNIFORM_COUNT_MIN <= count <= UNIFORM_COUNT_MAX:
         return None
     size_at = _ENTRY_SIZE_BYTES + len(first.body)
     for at in (*_SAME_AT, size_at, size_at + 1):
         column = body[at::size_bytes]
         if column != column[:1] * count:
             return None
-    lo, hi = found.span(1)
+    lo, hi = usual_key.span(1)
     row = _row(len(first.body), lo, hi - lo, len(properties) - hi)
     bodies, before, keys, behind = zip(*row.iter_unpack(body), strict=True)
     if len({*before}) > 1 or len({*behind}) > 1 or not b"".join(keys).isalnum():
@@ -194,15 +194,15 @@ def _row(body_size_bytes: int, lo: int, key_size_bytes: int, rest_size_bytes: in
 def _usual_key_of(data: bytes) -> "re.Match[bytes] | None":
     """Return where the unique key is in properties of the usual form, which are stored as they
     came; None in all others."""
-    found = _unique_key_of(data)
+    unique_key = _unique_key_of(data)
     if (
-        found is not None
+        unique_key is not None
         and _is_usual(data)
         and data.isascii()
         and not _may_be_special(data)
         and data.count(b"UNIQ_KEY\x01") == 1
     ):
-        return found
+        return unique_key
     return None
 
 
@@ -233,9 +233,9 @@ def properties_of(text: str) -> dict[str, str]:
 
 def unique_key(data: bytes) -> str:
     """Return the unique key among properties as they came; "" without one."""
-    found = _unique_key_of(data)
-    if found is not None and _is_usual(data) and data.isascii():
-        return found[1].decode("ascii")
+    key = _unique_key_of(data)
+    if key is not None and _is_usual(data) and data.isascii():
+        return key[1].decode("ascii")
     return decode_properties(data).get(fmt.PROPERTY_UNIQUE_KEY, "")
 
 

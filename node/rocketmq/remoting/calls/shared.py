@@ -94,7 +94,7 @@ class Shared:
         """Return rows of an answer as bytes, made in turns of the loop. The caller's account pays
         for them until its call is over. Raises BusyError, and RefusedError for too many bytes."""
         charge = request.account.charge(Kind.DOCUMENTS)
-        found = list[bytes]()
+        encoded_rows = list[bytes]()
         task, size_bytes = asyncio.current_task(), 0
         assert task is not None, "a call is a task"
         task.add_done_callback(lambda _: charge.release())
@@ -104,10 +104,10 @@ class Shared:
             if size_bytes > ANSWER_SIZE_BYTES_MAX:
                 text = f"the answer has more than {ANSWER_SIZE_BYTES_MAX} bytes; ask for less"
                 raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-            found.append(data)
+            encoded_rows.append(data)
             # The whole answer is made of the rows at the end.
-            charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(found))
-        return found
+            charge.resize(2 * size_bytes + _FRAGMENT_SIZE_BYTES * len(encoded_rows))
+        return encoded_rows
 
     # --- Broker names ---
 
@@ -115,15 +115,15 @@ class Shared:
         """Return the number of the broker name that a request means. Raises RefusedError."""
         command = request.command
         ext, count = command.ext, self.names.count
-        told = ext.get(NAME)
+        named = ext.get(NAME)
         if (
-            told is not None
-            and told.isascii()
-            and told.isdecimal()
-            and len(told) <= 4
-            and int(told) < count
+            named is not None
+            and named.isascii()
+            and named.isdecimal()
+            and len(named) <= 4
+            and int(named) < count
         ):
-            return int(told)
+            return int(named)
         name = ext.get("n" if command.code in _SHORT_NAME_CODES else "bname")
         if name:
             number = self.names.number_of(name)
@@ -154,8 +154,8 @@ class Shared:
         lo, hi = store.queue_range(topic, queue_id)
         if not lo <= offset < hi:
             return None
-        found = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
-        return store_timestamp(found.data) if found.record_count else None
+        pulled = store.pull(topic, queue_id, offset, max_count=1, max_size_bytes=1)
+        return store_timestamp(pulled.data) if pulled.record_count else None
 
     def by_queue(self, topic: str, number: int, shown: int, value: object) -> bytes:
         """Return an entry of a table by queues: RocketMQ's keys are objects, which is no JSON."""

@@ -78,13 +78,13 @@ class TopicAdmin(Calls):
         self, request: Request, topic: str, count: int, permission: int, message_type: str
     ) -> Answer:
         name = self._names.all[self._shared.number_of(request)]
-        found = self._context.state.topics.get(topic)
-        if found is not None and permission == self._shown_permission(name, found.permission):
-            permission = found.permission
+        existing = self._context.state.topics.get(topic)
+        if existing is not None and permission == self._shown_permission(name, existing.permission):
+            permission = existing.permission
         if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
             text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        is_kept = found is not None and max(1, count) in self._shown_counts(topic)
+        is_kept = existing is not None and max(1, count) in self._shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
             queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.
@@ -112,15 +112,15 @@ class TopicAdmin(Calls):
     async def describe(self, request: Request) -> Answer:
         """Return the settings of a topic, with the queues of one broker name."""
         name = text_of(request.command.ext, "topic")
-        found = self._shared.topic(name)
+        described = self._shared.topic(name)
         number = self._shared.number_of(request)
-        return Answer(body=json_body(self._row(name, found, number)))
+        return Answer(body=json_body(self._row(name, described, number)))
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
         number, rows = self._shared.number_of(request), sorted(self._context.state.topics.items())
-        found = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
-        topics = dict(zip((name for name, _ in rows), found, strict=True))
+        encoded = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
+        topics = dict(zip((name for name, _ in rows), encoded, strict=True))
         document = {"dataVersion": data_version(), "topicConfigTable": topics}
         return Answer(body=json_body(document))
 
@@ -154,13 +154,13 @@ class TopicAdmin(Calls):
         number, topic = self._shared.number_of(request), text_of(request.command.ext, "topic")
         self._context.check_leads()
         queues = list(self._shared.queues_of(topic, number))
-        found = await self._shared.pieces(
+        pieces = await self._shared.pieces(
             request,
             queues,
             lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
         )
         per_s = self._put_per_s(request, topic)
-        return Answer(body=json_body({"offsetTable": table_of(found), "topicPutTps": per_s}))
+        return Answer(body=json_body({"offsetTable": table_of(pieces), "topicPutTps": per_s}))
 
     async def queue_units(self, request: Request) -> Answer:
         """Return units of a queue: where each message is in the log, its size, and the hash of its
@@ -177,11 +177,11 @@ class TopicAdmin(Calls):
         lo, hi = store.queue_range(topic, queue)
         first = min(max(index, lo), hi)
         data = store.units(topic, queue, first, min(first + count, hi)) if first < hi else b""
-        found = await self._shared.encoded(request, CONSUME_QUEUE_UNIT.iter_unpack(data), _unit)
-        document: dict[str, Any] = {"minQueueIndex": lo, "maxQueueIndex": hi, "queueData": found}
+        units = await self._shared.encoded(request, CONSUME_QUEUE_UNIT.iter_unpack(data), _unit)
+        document: dict[str, Any] = {"minQueueIndex": lo, "maxQueueIndex": hi, "queueData": units}
         if group:
-            known = self._shared.clients.consumers.get(group)
-            read = known.newest.get(topic) if known is not None else None
+            group_members = self._shared.clients.consumers.get(group)
+            read = group_members.newest.get(topic) if group_members is not None else None
             document["filterData"] = "null" if read else f"{group}@{topic} is not online!"
             document["subscriptionData"] = read[0].document(read[1]) if read else None
         return Answer(body=json_body(document))
@@ -211,9 +211,9 @@ def data_version() -> dict[str, int]:
 def _type_in(attributes: dict[str, Any]) -> str:
     """Return the type in attributes as `+message.type`; empty: they have none. Raises RefusedError
     for attributes that topics do not have here."""
-    found = {name.removeprefix("+"): value for name, value in attributes.items()}
-    message_type = found.pop(ATTRIBUTE, MIXED if f"-{ATTRIBUTE}" in found else "")
-    for name, value in found.items():
+    values = {name.removeprefix("+"): value for name, value in attributes.items()}
+    message_type = values.pop(ATTRIBUTE, MIXED if f"-{ATTRIBUTE}" in values else "")
+    for name, value in values.items():
         if not name.startswith("-") and _FIXED_ATTRIBUTES.get(name) != value:
             text = f"topics here have no attribute {name[:100]}={str(value)[:100]}; leave it out"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)

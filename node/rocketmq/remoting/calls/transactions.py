@@ -105,8 +105,8 @@ class TransactionCalls(Calls):
 
     def _watch_again(self, group: str) -> None:
         """Have a producer that is here pay from now on."""
-        known = self._shared.clients.producers.get(group)
-        member = None if known is None else next(known.connected(), None)
+        group_members = self._shared.clients.producers.get(group)
+        member = None if group_members is None else next(group_members.connected(), None)
         if member is not None:
             self.watch(group, member.account)
 
