@@ -98,7 +98,7 @@ async def measure(
         parent = os.path.dirname(own.directory)
     show("disk and recovery", 0, None)
     disk = _disk(parent, scale)
-    found = Calibration(
+    calibration = Calibration(
         source=f"measured on {place['cpu_count']} cores, {place['directory_kind']}",
         is_measured=True,
         appends=tuple(points[: len(KINDS)]),
@@ -111,7 +111,7 @@ async def measure(
         made_unix_ms=int(time.time() * 1e3),
         **disk,
     )
-    return found, points[len(KINDS) :]
+    return calibration, points[len(KINDS) :]
 
 
 async def append_points(
@@ -161,24 +161,24 @@ class _Slice(NamedTuple):
 
 async def _slice(client: "Client", own: OwnCluster, load: ClusterLoad, show: Progress) -> _Slice:
     leader = f"node {own.nodes.leader_id()}"
-    found = await cluster.produce(client, load, show, pids=own.pids)
-    cpu_s = {row["process"]: row["cpu_s"] for row in found["cpu"]}
-    batches = found["acked_count"] / load.batch_count
-    return _Slice(batches, found["seconds"], cpu_s[leader], sum(cpu_s.values()))
+    figures = await cluster.produce(client, load, show, pids=own.pids)
+    cpu_s = {row["process"]: row["cpu_s"] for row in figures["cpu"]}
+    batches = figures["acked_count"] / load.batch_count
+    return _Slice(batches, figures["seconds"], cpu_s[leader], sum(cpu_s.values()))
 
 
 async def _read_cpu(
     client: "Client", own: OwnCluster, scale: CalibrationScale, show: Progress
 ) -> float:
     load = ClusterLoad(seconds=scale.read_seconds)
-    found = await cluster.consume(client, load, show, pids=own.pids)
-    return float(sum(row["cpu_s"] for row in found["cpu"]) / found["consumed_count"])
+    figures = await cluster.consume(client, load, show, pids=own.pids)
+    return float(sum(row["cpu_s"] for row in figures["cpu"]) / figures["consumed_count"])
 
 
 def _own_memory(pid: int) -> int:
     """Return the resident bytes of a process that are no pages of files."""
-    found = psutil.Process(pid).memory_info()
-    return int(found.rss - found.shared)
+    memory = psutil.Process(pid).memory_info()
+    return int(memory.rss - memory.shared)
 
 
 async def _catch_up(

@@ -100,7 +100,7 @@ async def _speed(
     with own_cluster(directory, flush=mode.flush, replication=mode.replication) as own:
         async with _connected(own) as client:
             await cluster.make_topic(client, load)
-            found = await cluster.produce(client, load, show, pids=own.pids)
+            figures = await cluster.produce(client, load, show, pids=own.pids)
         place = {
             "machine": machine(),
             "directory": own.directory,
@@ -109,7 +109,7 @@ async def _speed(
             "limits": machine_limits(own.directory),
         }
     kept = ("acked_msgs_per_s", "acked_mb_per_s", "durability", "batch_latency", "serial_latency")
-    return {key: found[key] for key in kept}, place
+    return {key: figures[key] for key in kept}, place
 
 
 async def _deaths(
@@ -126,13 +126,13 @@ async def _deaths(
     ):
         async with _connected(own) as client:
             nodes = _Machines(own, links)
-            found = await failover.measure(client, nodes, kills=kills, seed=seed, show=show)
+            figures = await failover.measure(client, nodes, kills=kills, seed=seed, show=show)
             reported = 0 if mode.replication == "raft" else await _reported_lost_count(client)
     counts = ("acked", "failed", "unknown", "read", "lost", "duplicate", "out_of_order")
     return {
-        **{f"{name}_count": found[f"{name}_count"] for name in counts},
+        **{f"{name}_count": figures[f"{name}_count"] for name in counts},
         "reported_lost_count": reported,
-        "rto": found["next_ack"],
+        "rto": figures["next_ack"],
     }
 
 

@@ -53,10 +53,10 @@ def compare(sessions: Iterable[Session], peers: Sequence[str]) -> list[dict[str,
 
 def _ordered(rows: Iterable["_Row"]) -> list["_Row"]:
     """Return the rows by place, in each the machine's own first, otherwise in their order."""
-    found = list(rows)
-    places = list(dict.fromkeys(row.place for row in found))
+    ordered = list(rows)
+    places = list(dict.fromkeys(row.place for row in ordered))
     scenarios = ("limits", "rates", "topics", "growth")
-    return sorted(found, key=lambda row: (places.index(row.place), scenarios.index(row.scenario)))
+    return sorted(ordered, key=lambda row: (places.index(row.place), scenarios.index(row.scenario)))
 
 
 class _Row:

@@ -34,8 +34,8 @@ def draw(record: Mapping[str, Any], place: str, path: Path) -> bool:
     )
     axes = figure.subplots()
     for n, peer in enumerate(others):
-        found = [(at, row["peers"][peer]["ratio"]) for at, row in enumerate(rows)]
-        points = [(at, ratio) for at, ratio in found if ratio is not None]
+        ratios = [(at, row["peers"][peer]["ratio"]) for at, row in enumerate(rows)]
+        points = [(at, ratio) for at, ratio in ratios if ratio is not None]
         if not points:
             continue
         medians = [ratio["median"] for _, ratio in points]

@@ -47,8 +47,10 @@ def _who(peers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _limits(rows: Sequence[Mapping[str, Any]]) -> str:
-    found = [f"{row['row']} {_span(row['machine'], row['unit'])}" for row in rows if row["machine"]]
-    return "; ".join(found) + "." if found else ""
+    limits = [
+        f"{row['row']} {_span(row['machine'], row['unit'])}" for row in rows if row["machine"]
+    ]
+    return "; ".join(limits) + "." if limits else ""
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str], notes: "_Notes") -> str:
@@ -57,12 +59,12 @@ def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str], notes: "_No
     for row in rows:
         cells = []
         for peer in others:
-            found = row["peers"][peer]
+            figures = row["peers"][peer]
             own = row["peers"][OWN]
-            if found["ratio"] is not None:
-                cells.append(_ratio(found["ratio"]))
+            if figures["ratio"] is not None:
+                cells.append(_ratio(figures["ratio"]))
             else:
-                cells.append(notes.mark(found["reason"] or own["reason"] or "not in one round"))
+                cells.append(notes.mark(figures["reason"] or own["reason"] or "not in one round"))
         lines.append([row["row"], *cells])
     title = (
         "How many times better ours is: median (smallest to largest of the rounds); bold where it "

@@ -47,9 +47,9 @@ class DelayedLinks:
 
     def relay(self, source: int, target: int, port: int) -> int:
         """Return the port at which `source` reaches the port of `target` with the delay."""
-        found = _Relay(port, self.delay_ms / 1000)
-        self._relays[source, target] = found
-        return self._run(found.start())
+        delayed = _Relay(port, self.delay_ms / 1000)
+        self._relays[source, target] = delayed
+        return self._run(delayed.start())
 
     def cut(self, node_id: int) -> None:
         """Drop all bytes under way from and to a node, and accept no new ones."""
@@ -84,8 +84,8 @@ class _Relay:
 
     async def start(self) -> int:
         self._server = await asyncio.start_server(self._accept, HOST, 0)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        own_port: int = self._server.sockets[0].getsockname()[1]
+        return own_port
 
     def set_cut(self, is_cut: bool) -> None:
         self._is_cut = is_cut
@@ -178,8 +178,8 @@ class _Pump:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """Close without sending the rest."""
-    found = writer.get_extra_info("socket")
-    if found is not None:
+    sock = writer.get_extra_info("socket")
+    if sock is not None:
         with contextlib.suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     writer.transport.abort()

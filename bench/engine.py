@@ -266,11 +266,11 @@ def recovery_time(directory: str, where: str, scale: EngineScale) -> Iterator[En
             began = time.perf_counter()
             with Store.open(root, bench_config(container), maintain=False) as store:
                 seconds = time.perf_counter() - began
-                found = store.recovery
+                recovery = store.recovery
                 records = sum(queue.max_offset for queue in store.queues())
                 path = store.log.files.files[0].path
                 limit = scale.recovery_size_bytes / limits.read_bytes_per_second(path)
-            assert not found.was_clean, "the writer was meant to be killed"
+            assert not recovery.was_clean, "the writer was meant to be killed"
             assert records > 0, "nothing was written"
         finally:
             shutil.rmtree(root)
@@ -285,9 +285,9 @@ def recovery_time(directory: str, where: str, scale: EngineScale) -> Iterator[En
             limit=limit,
             limit_is="the same file read in 1 MiB pieces",
             detail={
-                "log_mib": round(found.end_position / MIB),
+                "log_mib": round(recovery.end_position / MIB),
                 "records": records,
-                "dispatched_mib": round(found.dispatched_size_bytes / MIB),
+                "dispatched_mib": round(recovery.dispatched_size_bytes / MIB),
             },
         )
 
@@ -334,13 +334,13 @@ def _first_write_latencies(directory: str, scale: EngineScale, is_warm: bool) ->
         warm_up=is_warm,
         preallocate_file_count=2 if is_warm else 0,
     )
-    found = []
+    latencies = []
     with opened(directory, config) as store:
         for _ in range(scale.first_write_files * _FIRST_WRITE_FILE_SIZE_BYTES // 4096):
             began = time.perf_counter()
             store.put(record)
-            found.append((time.perf_counter() - began) * 1e6)
-    return sorted(found)
+            latencies.append((time.perf_counter() - began) * 1e6)
+    return sorted(latencies)
 
 
 Measure = Callable[[str, str, EngineScale], Iterator[EngineFigure]]

@@ -91,10 +91,10 @@ def on_spark(log: SealedLog, count: int, rounds: int) -> None:
         seconds = []
         for _ in range(rounds + 1):
             began = time.perf_counter()
-            found = audit(spark, [log.root, log.root])
+            report = audit(spark, [log.root, log.root])
             seconds.append(time.perf_counter() - began)
-            assert found.is_clean, found.findings
-        rate = found.size_bytes / min(seconds) / 1e6
+            assert report.is_clean, report.findings
+        rate = report.size_bytes / min(seconds) / 1e6
         line("audit, local[2], MB/s", [rate], target=AUDIT_TARGET_MB)
 
 

@@ -46,8 +46,8 @@ class PlanScale:
 
     def row(self) -> dict[str, Any]:
         """Return the scale under stable keys, as JSON decodes it."""
-        found = asdict(self)
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}
+        fields = asdict(self)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}
 
 
 FULL: Final = PlanScale(

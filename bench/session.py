@@ -88,8 +88,8 @@ class Session:
     async def _run(self, load: PeerLoad) -> tuple[ProduceResult, dict[str, float]]:
         await self._touch_memory()
         meter = Meter(self._peer.pids())
-        found = await self._peer.produce(load)
-        return found, meter.read().per_million(found.message_count)
+        produced = await self._peer.produce(load)
+        return produced, meter.read().per_million(produced.message_count)
 
     async def rates(self, *, with_failover: bool) -> None:
         """Measure each size in each mode, reading, the tail at half of the rate, and a failover."""
@@ -130,8 +130,8 @@ class Session:
 
     async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
         load = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
-        found = latency((await self._produce(load)).latencies_ms())
-        say(f"{row}, p50", "ms", found["p50_ms"], detail=found)
+        figures = latency((await self._produce(load)).latencies_ms())
+        say(f"{row}, p50", "ms", figures["p50_ms"], detail=figures)
 
     async def _many(self, row: str, load: PeerLoad, *, with_cost: bool) -> float:
         """Write one row for the rate and, if wanted, rows for its costs; return the rate."""
@@ -139,10 +139,10 @@ class Session:
 
         async def measure() -> None:
             nonlocal rate
-            found, cost = await self._run(load)
-            rate = found.per_second
+            produced, cost = await self._run(load)
+            rate = produced.per_second
             detail = {
-                **latency(found.latencies_ms()), **cost, "in_flight_count": load.in_flight_count,
+                **latency(produced.latencies_ms()), **cost, "in_flight_count": load.in_flight_count,
                 "batch_count": load.batch_count,
             }  # fmt: skip
             say(row, "msg/s", round(rate, 1), detail=detail)
@@ -159,9 +159,9 @@ class Session:
 
     async def _consume(self, row: str) -> None:
         async def measure() -> None:
-            found = await self._peer.consume()
-            rate = found.message_count / found.seconds
-            detail = {"message_count": found.message_count, "size_bytes": found.size_bytes}
+            consumed = await self._peer.consume()
+            rate = consumed.message_count / consumed.seconds
+            detail = {"message_count": consumed.message_count, "size_bytes": consumed.size_bytes}
             say(row, "msg/s", round(rate, 1), detail=detail)
 
         await self._cell(row, "msg/s", measure)
@@ -174,10 +174,10 @@ class Session:
             return
         load = PeerLoad(seconds=2 * self._scale["seconds"], rate_per_s=rate_per_s)
         # Memory is not touched: what follows in the host stops everything for 0.3 s at times.
-        found = latency((await self._peer.produce(load)).latencies_ms())
-        detail = {**found, "rate_per_s": round(rate_per_s, 1)}
-        say(f"{row}, p50", "ms", found["p50_ms"], detail=detail)
-        say(f"{row}, p99", "ms", found["p99_ms"], detail=detail)
+        figures = latency((await self._peer.produce(load)).latencies_ms())
+        detail = {**figures, "rate_per_s": round(rate_per_s, 1)}
+        say(f"{row}, p50", "ms", figures["p50_ms"], detail=detail)
+        say(f"{row}, p99", "ms", figures["p99_ms"], detail=detail)
 
     async def _failover(self) -> None:
         """SIGKILL the leader under 50 messages a second; measure the time to a later ack."""
@@ -305,9 +305,9 @@ async def main(spec: dict[str, Any]) -> None:
     """Run the session that is described."""
     directory, scale = spec["directory"], spec["scale"]
     if spec["scenario"] == "limits":
-        found = machine_limits(directory)
-        say("the machine alone copies into a warm map", "MB/s", found["copy_mb_per_s"])
-        say("the machine alone writes a page and syncs it", "1/s", found["syncs_per_s"])
+        limits = machine_limits(directory)
+        say("the machine alone copies into a warm map", "MB/s", limits["copy_mb_per_s"])
+        say("the machine alone writes a page and syncs it", "1/s", limits["syncs_per_s"])
         return
     peer = ENTRIES[spec["peer"]].make()
     session = Session(peer, directory, scale)

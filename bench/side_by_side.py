@@ -104,9 +104,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _places(disk: str, only: str | None) -> dict[str, str]:
-    found = {"tmpfs": TMPFS} if os.access(TMPFS, os.W_OK) else {}
-    found["disk"] = disk
-    return {name: path for name, path in found.items() if only in (None, name)}
+    places = {"tmpfs": TMPFS} if os.access(TMPFS, os.W_OK) else {}
+    places["disk"] = disk
+    return {name: path for name, path in places.items() if only in (None, name)}
 
 
 def _commit() -> str:
@@ -231,13 +231,13 @@ def _run_child(words: Sequence[str], seconds: float) -> tuple[list[dict[str, Any
 def _end_all(directory: str) -> None:
     """Kill every process that was started for a session: each has its directory, whose name is
     unique, in its command line or as its working directory."""
-    found = []
+    errors = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if any(directory in word for word in [process.cwd(), *process.cmdline()]):
                 process.kill()
-                found.append(process)
-    psutil.wait_procs(found, _END_DEADLINE_S)
+                errors.append(process)
+    psutil.wait_procs(errors, _END_DEADLINE_S)
 
 
 def _last_line(errors: Any) -> str:
@@ -246,8 +246,8 @@ def _last_line(errors: Any) -> str:
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").splitlines()
     said = [line.strip(" |+-") for line in lines]
-    told = (line for line in reversed(said) if line and not _MORE_ERRORS.fullmatch(line))
-    return next(told, "")[:_REASON_SIZE_MAX]
+    last_lines = (line for line in reversed(said) if line and not _MORE_ERRORS.fullmatch(line))
+    return next(last_lines, "")[:_REASON_SIZE_MAX]
 
 
 def _record(
@@ -256,11 +256,11 @@ def _record(
     missing: Mapping[str, str],
     arguments: Sequence[str],
 ) -> dict[str, Any]:
-    told = []
+    lines = []
     for name in peers:
         entry = ENTRIES[name]
         facts = entry.make().facts
-        told.append(
+        lines.append(
             {
                 "name": name,
                 "version": missing.get(name) or entry.version(),
@@ -274,7 +274,7 @@ def _record(
         "command": shlex.join(["bench/run", *arguments]),
         **journal.plan,
         "machine": machine(),
-        "peers": told,
+        "peers": lines,
         "rows": compare(journal.sessions.values(), peers),
         "sessions": list(journal.sessions.values()),
     }

@@ -216,16 +216,16 @@ class _Queue:
     def place(self, offset: int, value: Value, witness: Operation | Drain) -> None:
         """Check rule 1: one value per offset, one offset per value, and only values that were
         sent."""
-        known = self.placed.get(offset)
-        if known is None:
+        placed = self.placed.get(offset)
+        if placed is None:
             self.placed[offset] = value
             self.placed_by[offset] = witness
             elsewhere = self.value_offset.setdefault(value, offset)
             if elsewhere != offset:
                 detail = f"{value!r} is at {elsewhere} and at {offset}"
                 self.report("duplicate", detail, self.placed_by.get(elsewhere), witness)
-        elif known != value:
-            detail = f"offset {offset} is {known!r} and {value!r} ({_who(witness)})"
+        elif placed != value:
+            detail = f"offset {offset} is {placed!r} and {value!r} ({_who(witness)})"
             self.report("divergence", detail, self.placed_by[offset], witness)
             self.value_offset.setdefault(value, offset)
 
@@ -298,8 +298,8 @@ class _Queue:
                     continue
                 if self.placed.get(offset) != value:
                     self.place(offset, value, drain)
-                found = self.appends.get(value)
-                if found is None or found.outcome is Outcome.NOT_APPLIED:
+                append = self.appends.get(value)
+                if append is None or append.outcome is Outcome.NOT_APPLIED:
                     self.check_sent(value, drain)
             end = drain.first_offset + len(drain.values)
             for operation, call, receipt in self.acks:

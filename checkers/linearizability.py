@@ -121,12 +121,12 @@ def _search(calls: list[_Call]) -> tuple[str, tuple[Operation, ...]] | None:
 
 def _next_of(calls: list[_Call], done: int) -> list[int]:
     """Return the calls that may be next: invoked before any other remaining call had returned."""
-    found = []
+    next_ones = []
     first_return_ns = NEVER_NS
     for at, call in enumerate(calls):
         if call.invoke_ns > first_return_ns:
             break
         if not done >> at & 1:
-            found.append(at)
+            next_ones.append(at)
             first_return_ns = min(first_return_ns, call.return_ns)
-    return [at for at in found if calls[at].invoke_ns <= first_return_ns]
+    return [at for at in next_ones if calls[at].invoke_ns <= first_return_ns]

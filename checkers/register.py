@@ -38,9 +38,9 @@ def _check_indexes(queue: str, operations: list[Operation], violations: list[Vio
         violations.append(Violation(rule, queue, detail, witnesses))
 
     def place(value: Value, index: int, witness: Operation) -> None:
-        known = placed.setdefault(value, index)
-        if known != index:
-            report("duplicate", f"{value!r} is at {known} and at {index}", witness)
+        first_index = placed.setdefault(value, index)
+        if first_index != index:
+            report("duplicate", f"{value!r} is at {first_index} and at {index}", witness)
 
     for operation in operations:
         if not acked(operation):
@@ -136,14 +136,14 @@ def _zones_of(queue: str, operations: list[Operation], violations: list[Violatio
         seen = operation.result
         assert isinstance(seen, Seen), f"get with result {seen!r}"
         returned = NEVER_NS if operation.return_ns is None else operation.return_ns
-        found = puts.get(seen.value) if seen.value is not None else None
+        matching = puts.get(seen.value) if seen.value is not None else None
         if seen.value is not None:
             problem = None
-            if found is None:
+            if matching is None:
                 problem = "phantom"
-            elif found.outcome is Outcome.NOT_APPLIED:
+            elif matching.outcome is Outcome.NOT_APPLIED:
                 problem = "aborted_read"
-            elif returned < found.invoke_ns:
+            elif returned < matching.invoke_ns:
                 problem = "real_time"
             if problem is not None:
                 detail = f"{seen.value!r} was read by {operation.op_id}"
@@ -152,8 +152,8 @@ def _zones_of(queue: str, operations: list[Operation], violations: list[Violatio
         zone = zones.get(seen.value)
         if zone is None:
             # An unknown put that was read did take effect, and its own call never ended.
-            assert found is not None, f"no put for {seen.value!r}"
-            zone = zones[seen.value] = _Zone(seen.value, found.invoke_ns, NEVER_NS, found)
+            assert matching is not None, f"no put for {seen.value!r}"
+            zone = zones[seen.value] = _Zone(seen.value, matching.invoke_ns, NEVER_NS, matching)
         zone.add(operation.invoke_ns, returned)
     return list(zones.values())
 

@@ -61,8 +61,8 @@ class LineAudit:
         if number is None or not 0 <= line_number < self._line_counts[number]:
             self.unknown_count += 1
             return
-        found = self._read_counts[number]
-        found[line_number] = min(255, found[line_number] + 1)
+        read_count = self._read_counts[number]
+        read_count[line_number] = min(255, read_count[line_number] + 1)
         self._hashes[number].update(body)
 
     def different_files(self) -> list[str]:

@@ -277,10 +277,10 @@ def make(name: str) -> Path:
                 made.rename(directory)
             except subprocess.CalledProcessError as error:
                 said = (error.stderr or error.stdout or "nothing").strip().splitlines()
-                told = next((line for line in said if "error" in line.lower()), said[-1])
+                reason = next((line for line in said if "error" in line.lower()), said[-1])
                 raise NotInstalledError(
                     f"{name} could not be made",
-                    f"{error.cmd[0]} ended with {error.returncode}: {told[:_WORDS_MAX]}",
+                    f"{error.cmd[0]} ended with {error.returncode}: {reason[:_WORDS_MAX]}",
                     "check that its package index can be reached, and run deploy/setup again",
                 ) from error
             finally:

@@ -148,10 +148,10 @@ def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> En
     step = progress.step("Read back through the queues", summary.lines)
     read = time.monotonic()
     with Store.open(directory, STORE_CONFIG) as store:
-        found, line_count = read_back(store, queues, step)
+        read_count, line_count = read_back(store, queues, step)
     summary.read_lines_per_second = round(line_count / (time.monotonic() - read))
 
-    compare(summary, files, found, line_count, counts)
+    compare(summary, files, read_count, line_count, counts)
     summary.seconds = round(time.monotonic() - began, 1)
     return summary
 

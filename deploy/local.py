@@ -192,10 +192,10 @@ class LocalCluster:
     @property
     def groups(self) -> dict[str, tuple[int, ...]]:
         """The nodes of each broker group, by its name."""
-        found: dict[str, tuple[int, ...]] = {}
+        nodes_of_group: dict[str, tuple[int, ...]] = {}
         for node_id, node in self._nodes.items():
-            found[node.group] = (*found.get(node.group, ()), node_id)
-        return found
+            nodes_of_group[node.group] = (*nodes_of_group.get(node.group, ()), node_id)
+        return nodes_of_group
 
     @property
     def bootstrap(self) -> str:
@@ -456,7 +456,7 @@ class LocalCluster:
             if process.child is not None and process.exit_code == 0:
                 state = "stopped"
         http = f"{node.status_host}:{node.http_port}"
-        found = NodeState(
+        described = NodeState(
             node_id,
             state,
             process.pid if process is not None and state == "running" else None,
@@ -468,14 +468,14 @@ class LocalCluster:
         )
         if state != "running" or process is None:
             detail = last_words(self.log_path(node_id)) if state == "dead" else ""
-            return replace(found, detail=detail)
+            return replace(described, detail=detail)
         if process.is_paused:
-            return replace(found, state="paused")
+            return replace(described, state="paused")
         answer = ask(http, "/status")
         if answer is None or answer.get("pid") != process.pid:
-            return replace(found, detail="does not answer yet")
+            return replace(described, detail="does not answer yet")
         return replace(
-            found,
+            described,
             role=answer["role"],
             term=answer["term"],
             leader_id=answer["leader_id"],

@@ -114,13 +114,13 @@ class LocalNode:
     @property
     def ports(self) -> tuple[int, ...]:
         """All ports on which the node listens."""
-        found = (self.address_port, self.peer_port, self.http_port, self.nameserver_port)
-        return tuple(filter(None, found))
+        own_ports = (self.address_port, self.peer_port, self.http_port, self.nameserver_port)
+        return tuple(filter(None, own_ports))
 
     def to_json(self) -> dict[str, object]:
         process = self.process
-        found: dict[str, object] = {name: getattr(self, name) for name in self._saved()}
-        return found | {"pid": process and process.pid, "started": process and process.started}
+        saved: dict[str, object] = {name: getattr(self, name) for name in self._saved()}
+        return saved | {"pid": process and process.pid, "started": process and process.started}
 
     @classmethod
     def _saved(cls) -> list[str]:
@@ -214,8 +214,8 @@ def choose_ports(nodes: int, base_port: int | None) -> list[tuple[int, int, int,
     framed client service is free as well."""
     if base_port is None:
         addresses = free_ports(nodes, beside=[FRAMED_PORT_DISTANCE])
-        found = free_ports(3 * nodes)
-        return list(zip(addresses, found[0::3], found[1::3], found[2::3], strict=True))
+        free = free_ports(3 * nodes)
+        return list(zip(addresses, free[0::3], free[1::3], free[2::3], strict=True))
     ports = [base_port + PORTS_PER_NODE * n for n in range(nodes)]
     if base_port < 1 or ports[-1] + 3 > _PORT_MAX:
         what = f"ports {base_port} to {ports[-1] + 3} do not exist"
@@ -240,10 +240,10 @@ def inherited_environment() -> dict[str, str]:
 def ask(address: str, path: str) -> dict[str, Any] | None:
     try:
         with DIRECT.open(f"http://{address}{path}", timeout=_ASK_TIMEOUT_S) as answer:
-            found = json.load(answer)
+            document = json.load(answer)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def last_words(log: Path) -> str:
@@ -257,7 +257,9 @@ def last_words(log: Path) -> str:
 
 def _said(line: str) -> str:
     try:
-        found = json.loads(line)
-        return ": ".join(str(found[name]) for name in ("event", "error", "reason") if name in found)
+        document = json.loads(line)
+        return ": ".join(
+            str(document[name]) for name in ("event", "error", "reason") if name in document
+        )
     except (ValueError, TypeError):
         return line.strip()

@@ -191,14 +191,14 @@ def free_ports(count: int, used: Iterable[int] = (), *, beside: Sequence[int] = 
     Other callers of the same user get different ports for a long time: the ports of a node that is
     not started yet, or is down for a while, look free.
     """
-    random, found = SystemRandom(), list[int]()
+    random, ports = SystemRandom(), list[int]()
     with contextlib.ExitStack() as held:
         given = held.enter_context(_given_out())
         taken = {*used, *given}
         for _ in range(_PORT_TRIES_MAX):
-            if len(found) == count:
-                given += [port + above for port in found for above in (0, *beside)]
-                return found
+            if len(ports) == count:
+                given += [port + above for port in ports for above in (0, *beside)]
+                return ports
             port = random.randrange(_PORT_LO, _PORT_HI - max(beside, default=0))
             together = {port, *(port + above for above in beside)}
             if together & taken:
@@ -207,8 +207,8 @@ def free_ports(count: int, used: Iterable[int] = (), *, beside: Sequence[int] = 
             with contextlib.suppress(OSError):
                 for one in together:
                     held.enter_context(socket.create_server(("127.0.0.1", one)))
-                found.append(port)
-    raise OSError(f"only {len(found)} free ports were found, {count} are needed")
+                ports.append(port)
+    raise OSError(f"only {len(ports)} free ports were found, {count} are needed")
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def find_files(root: str) -> list[SourceFile]:
     The topic is the top-level package, the queue comes from a hash of the file's name. Raises
     CliError if there are none.
     """
-    found = []
+    paths = []
     for directory, names, files in os.walk(root):
         names[:] = sorted(set(names) - _SKIPPED)
         for file in sorted(files):
@@ -62,14 +62,14 @@ def find_files(root: str) -> list[SourceFile]:
             package, _, rest = name.partition("/")
             topic = re.sub(r"[^A-Za-z0-9_-]", "_", package) if rest else MODULES_TOPIC
             queue_id = zlib.crc32(name.encode()) % QUEUES_PER_TOPIC
-            found.append(SourceFile(path, name, topic, queue_id))
-    if not found:
+            paths.append(SourceFile(path, name, topic, queue_id))
+    if not paths:
         raise CliError(
             what=f"no Python files below {root}",
             why="the standard library may be packed in a zip file",
             do="name a directory with sources: --source DIR",
         )
-    return sorted(found, key=lambda file: (file.topic, file.queue_id, file.name))
+    return sorted(paths, key=lambda file: (file.topic, file.queue_id, file.name))
 
 
 def sample_of(files: list[SourceFile]) -> list[SourceFile]:

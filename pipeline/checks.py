@@ -21,8 +21,8 @@ def check_source(options: Mapping[str, str]) -> int:
     """
     wanted: SourceOptions = source_options(options)
     with Connection(wanted.cluster) as connection:
-        found = bounds(connection, wanted, queues_of(connection, wanted), FIRST)
-    return sum(hi - lo for lo, hi in found.values())
+        ranges = bounds(connection, wanted, queues_of(connection, wanted), FIRST)
+    return sum(hi - lo for lo, hi in ranges.values())
 
 
 def check_target(
@@ -32,10 +32,10 @@ def check_target(
     with Connection(cluster) as connection:
         for topic in topics:
             try:
-                found = connection.queue_offsets(topic)
+                ranges = connection.queue_offsets(topic)
             except UnknownTopicError:
                 raise unknown_topic(topic) from None
-            count = 1 + max(offsets.queue_id for offsets in found)
+            count = 1 + max(offsets.queue_id for offsets in ranges)
             if queue_id_max is not None and queue_id_max >= count:
                 raise OptionError(
                     f"topic {topic!r} has {count} queues, and records come from queue "

@@ -69,8 +69,8 @@ def record_batch(
     topic: str = "",
 ) -> pa.RecordBatch:
     """Decode records that lie back to back to one batch, as `record_batches` does."""
-    found = list(record_batches(data, columns, entries=entries, group=group, topic=topic))
-    return found[0] if len(found) == 1 else pa.concat_batches(found)
+    batches = list(record_batches(data, columns, entries=entries, group=group, topic=topic))
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def record_batches(
@@ -198,8 +198,8 @@ class RecordColumns:
         """Return for each record the value of its entry."""
         firsts = np.asarray(entries.first_records, np.int64)
         places = np.searchsorted(firsts, np.arange(self.count), side="right") - 1
-        found = np.asarray(values, np.int64)[places]
-        return pa.array(found, mask=found < 0)
+        numbers = np.asarray(values, np.int64)[places]
+        return pa.array(numbers, mask=numbers < 0)
 
     # --- Variable parts: all lengths are checked against the others ---
 
@@ -316,9 +316,9 @@ class RecordColumns:
         if self._properties is None:
             _, _, _, topic_hi = self._bounds()
             lo, hi = topic_hi + 2, self._ends()
-            found = pieces(self.data, lo, hi)
+            texts = pieces(self.data, lo, hi)
             offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(hi - lo)))
-            blocks = found.buffers()[2]
+            blocks = texts.buffers()[2]
             self._properties = Properties(
                 blocks.to_pybytes()[: offsets[-1]] if blocks is not None else b"", offsets
             )

@@ -61,11 +61,14 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     if "key" in columns and "keys" in columns:
         raise OptionError("there are columns 'key' and 'keys'", "drop one of them")
     for name, accepted in _TYPES.items():
-        found = columns.get(name, _NO_TYPE)
+        column_type = columns.get(name, _NO_TYPE)
         # The length of a varchar and the collation of a string do not matter.
-        if found != _NO_TYPE and found.partition("(")[0].partition(" ")[0] not in accepted:
+        if (
+            column_type != _NO_TYPE
+            and column_type.partition("(")[0].partition(" ")[0] not in accepted
+        ):
             do = f"cast it to {' or '.join(accepted)}"
-            raise OptionError(f"column {name!r} is of type {found}", do)
+            raise OptionError(f"column {name!r} is of type {column_type}", do)
 
 
 class RowEncoder:

@@ -169,8 +169,10 @@ class _Given:
         assert timeout_ms is not None, "it has a default"
         tls = ClientTls(*(self.text(name, "") for name in TLS))
         if bool(tls.certificate) != bool(tls.key):
-            one, other = TLS[1:]
-            raise OptionError(f"only one of {one!r} and {other!r} is given", "give both or none")
+            certificate, other = TLS[1:]
+            raise OptionError(
+                f"only one of {certificate!r} and {other!r} is given", "give both or none"
+            )
         return ClusterAddress(servers, self.text("clusterId", "") or None, timeout_ms, tls)
 
     def count(self, name: str, default: int | None) -> int | None:

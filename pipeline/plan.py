@@ -113,14 +113,14 @@ def resolve(
 
 
 def _check_names(offsets: Offsets, existing: Iterable[QueueOffsets], option: str) -> None:
-    known = {(q.topic, name) for q in existing for name in (str(q.queue_id), key_of(queue_of(q)))}
-    there = {topic for topic, _ in known}
+    taken = {(q.topic, name) for q in existing for name in (str(q.queue_id), key_of(queue_of(q)))}
+    there = {topic for topic, _ in taken}
     for topic, queues in offsets.queues.items():
         if topic not in there:
             continue  # It was deleted; the read continues without it.
         for name in queues:
-            if (topic, name) not in known:
-                names = ", ".join(sorted(n for t, n in known if t == topic))
+            if (topic, name) not in taken:
+                names = ", ".join(sorted(n for t, n in taken if t == topic))
                 raise OptionError(
                     f"option {option!r} names queue {name!r}, which topic {topic!r} does not have",
                     f"it has {names}",

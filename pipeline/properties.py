@@ -42,11 +42,11 @@ class Properties:
 
     def keys(self) -> pa.Array:
         """Return the keys of each record, an empty list for records without."""
-        found = self._of_name("KEYS")
-        if found.null_count == self._count:
+        values = self._of_name("KEYS")
+        if values.null_count == self._count:
             bounds = np.zeros(self._count + 1, np.int32)
             return pa.ListArray.from_arrays(bounds, pa.array([], pa.string())).cast(KEYS)
-        lists = pc.split_pattern(pc.fill_null(found, ""), " ")
+        lists = pc.split_pattern(pc.fill_null(values, ""), " ")
         words = pc.list_flatten(lists)
         is_key = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
         owners = pc.list_parent_indices(lists).to_numpy()[is_key]
@@ -130,9 +130,9 @@ def pieces(data: bytes, lo: Ints, hi: Ints) -> pa.Array:
 
 def text_pieces(data: bytes, lo: Ints, hi: Ints) -> pa.Array:
     """Return such pieces as text."""
-    found = pieces(data, lo, hi)
+    values = pieces(data, lo, hi)
     try:
-        return found.cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        texts: list[Any] = [value.as_py().decode("utf-8", "replace") for value in found]
+        texts: list[Any] = [value.as_py().decode("utf-8", "replace") for value in values]
         return pa.array(texts, pa.string())

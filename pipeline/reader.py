@@ -52,20 +52,20 @@ class _Reader:
         try:
             while offset < hi:
                 try:
-                    found = coming.result()
+                    batch = coming.result()
                 except QuorumlogError as error:
                     if self._options.fails_on_data_loss or not is_gone(error):
                         raise
                     _log.warning("%s: %s; it is left out", self._wanted.queue, error)
                     return
-                if found.is_out_of_range or not found.record_count:
-                    offset = self._after_loss(offset, found)
+                if batch.is_out_of_range or not batch.record_count:
+                    offset = self._after_loss(offset, batch)
                 else:
-                    offset = found.next_offset
+                    offset = batch.next_offset
                 if offset < hi:
                     coming = self._begin(offset)
-                if found.record_count:
-                    yield from self._decode(found)
+                if batch.record_count:
+                    yield from self._decode(batch)
         finally:
             coming.cancel()
 
@@ -116,7 +116,7 @@ class _Reader:
             node_id = await self._choose()
             timeout_ms = deadline.remaining_ms
             try:
-                found = await self._client.raw.pull(
+                response = await self._client.raw.pull(
                     self._wanted.queue,
                     offset,
                     max_count=self._wanted.hi - offset,
@@ -132,8 +132,8 @@ class _Reader:
                 _log.warning("%s: %s; asking another node", self._wanted.queue, error)
             else:
                 # A follower's range of offsets is advice: it may have deleted more than the leader.
-                if node_id is None or (found.record_count and not found.is_out_of_range):
-                    return found
+                if node_id is None or (response.record_count and not response.is_out_of_range):
+                    return response
             if node_id is None:
                 await backoff.pause()
             else:

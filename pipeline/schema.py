@@ -59,8 +59,8 @@ def parse_columns(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in _BY_NAME:
-            known = ", ".join(COLUMNS)
-            raise UnknownColumnError(f"there is no column {name!r}; the columns are {known}")
+            every = ", ".join(COLUMNS)
+            raise UnknownColumnError(f"there is no column {name!r}; the columns are {every}")
     if len(set(names)) < len(names):
         raise UnknownColumnError(f"columns {text!r} name one twice; name each once")
     return names or COLUMNS

@@ -106,9 +106,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition a queue and range."""
         with Connection(self._options.cluster) as connection:
-            found = queues_of(connection, self._options)
-            wanted = bounds(connection, self._options, found, FIRST)
-            wanted = self._pushed.narrow(connection, found, wanted)
+            queues = queues_of(connection, self._options)
+            wanted = bounds(connection, self._options, queues, FIRST)
+            wanted = self._pushed.narrow(connection, queues, wanted)
             parts = ranges(connection, wanted, self._options.records_per_partition_max)
         return [RangePartition(part) for part in parts] or [InputPartition(None)]
 

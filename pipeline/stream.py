@@ -43,8 +43,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Checkpoint:  # noqa: N802
         """Return the start of a new query: the ends of the queues, unless told otherwise."""
         connection = self._connect()
-        found = queues_of(connection, self._options)
-        wanted = bounds(connection, self._options, found, END)
+        queues = queues_of(connection, self._options)
+        wanted = bounds(connection, self._options, queues, END)
         return _written({queue: lo for queue, (lo, _) in wanted.items()})
 
     def latestOffset(  # noqa: N802
@@ -52,12 +52,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Checkpoint:
         """Return the end of the next micro-batch."""
         begin = _parsed(start)
-        found = self._found() if self._target is None else self._target
-        check_survived(self._options, found, begin)
+        latest = self._found() if self._target is None else self._target
+        check_survived(self._options, latest, begin)
         # A queue that was added later is read from its first message.
-        firsts = {queue_of(offsets): offsets.min_offset for offsets in found}
+        firsts = {queue_of(offsets): offsets.min_offset for offsets in latest}
         wanted = {
-            queue: (begin.get(queue, firsts[queue]), hi) for queue, hi in _ends(found).items()
+            queue: (begin.get(queue, firsts[queue]), hi) for queue, hi in _ends(latest).items()
         }
         for queue, offset in begin.items():
             if wanted.get(queue, (0, 0))[1] < offset:

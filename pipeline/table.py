@@ -83,8 +83,8 @@ class LakeTable:
 
     def _remove(self, batch: int) -> None:
         for file in self.files.data():
-            found = _NAME.fullmatch(file.name)
-            if found is not None and found[2] is None and int(found[1]) == batch:
+            match = _NAME.fullmatch(file.name)
+            if match is not None and match[2] is None and int(match[1]) == batch:
                 self.files.delete(file.path)
 
     # --- Small files to large ones ---
@@ -100,12 +100,12 @@ class LakeTable:
         groups: dict[str, list[File]] = defaultdict(list)
         highest: dict[str, int] = defaultdict(int)
         for file in self.files.data():
-            found = _NAME.fullmatch(file.name)
-            if found is None:
+            match = _NAME.fullmatch(file.name)
+            if match is None:
                 continue
-            highest[file.directory] = max(highest[file.directory], int(found[3]))
+            highest[file.directory] = max(highest[file.directory], int(match[3]))
             is_small = file.size_bytes < SMALL_SIZE_BYTES
-            if is_small and int(found[2] or found[1]) < below_batch:
+            if is_small and int(match[2] or match[1]) < below_batch:
                 groups[file.directory].append(file)
         is_due = is_due or (lambda count: count >= MERGE_COUNT_MIN)
         due = {where: files for where, files in groups.items() if is_due(len(files))}
@@ -162,6 +162,6 @@ def read_table(spark: "SparkSession", path: str) -> "DataFrame":
 
 
 def _batches(file: File) -> Iterable[int]:
-    found = _NAME.fullmatch(file.name)
-    assert found is not None, f"{file.name} is none of ours"
-    return (int(found[1]), int(found[2] or found[1]))
+    match = _NAME.fullmatch(file.name)
+    assert match is not None, f"{file.name} is none of ours"
+    return (int(match[1]), int(match[2] or match[1]))

@@ -30,14 +30,14 @@ def main() -> int:
     import uvloop
 
     try:
-        found = uvloop.run(measure(given.directory, given.transport))
+        measured = uvloop.run(measure(given.directory, given.transport))
     except CallsError as error:
         print(f"bench.calls: {error}", file=sys.stderr)
         return _EXIT_FAILED
     if given.output == "json":
-        print(json.dumps(record(found, given.top), indent=1))
+        print(json.dumps(record(measured, given.top), indent=1))
     else:
-        print("\n".join(lines(found, given.top)))
+        print("\n".join(lines(measured, given.top)))
     return 0
 
 

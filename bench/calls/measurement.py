@@ -196,9 +196,9 @@ class CountedCluster:
             what = f"node {node_id} did not answer within {_ANSWER_TIMEOUT_S:g} s"
             raise CallsError(f"{what}; read {self.nodes.log_path(node_id)}") from error
         with link, link.makefile("rb") as file:
-            found: dict[str, Any] = json.load(file)
-        assert found["pid"] == process.pid, f"process {found['pid']} answers for {process.pid}"
-        return found
+            answer: dict[str, Any] = json.load(file)
+        assert answer["pid"] == process.pid, f"process {answer['pid']} answers for {process.pid}"
+        return answer
 
 
 async def measure(directory: str | None, transport: Transport) -> MeasuredCalls:
@@ -245,12 +245,12 @@ class CountedLoad:
             await self._send()
         await asyncio.sleep(_TAIL_S)
         idle, idle_s = await self._window(0, _IDLE_S)
-        found = {role: ProcessCalls(role, n.total / idle_s) for role, n in idle.items()}
+        per_s = {role: ProcessCalls(role, n.total / idle_s) for role, n in idle.items()}
         for _ in range(_WINDOW_COUNT):
             window, seconds = await self._window(_APPENDS_PER_WINDOW, _TAIL_S)
             for role, counts in window.items():
-                found[role].add(counts, seconds, _APPENDS_PER_WINDOW * self._message_count)
-        return list(found.values())
+                per_s[role].add(counts, seconds, _APPENDS_PER_WINDOW * self._message_count)
+        return list(per_s.values())
 
     async def _window(
         self, append_count: int, tail_s: float

@@ -72,13 +72,13 @@ def measure(rounds: int, count: int, size_bytes: int, directory: str) -> list[di
             client.admin.transfer_leadership(first)
         nodes = cluster.address(first)
         for threads in THREADS:
-            found: dict[str, list[dict[str, float]]] = {"echo": [], "nodes": []}
+            figures: dict[str, list[dict[str, float]]] = {"echo": [], "nodes": []}
             for _ in range(rounds):
                 for name, endpoint in (("echo", address), ("nodes", nodes)):
-                    found[name].append(send(endpoint, count, size_bytes, threads, directory))
+                    figures[name].append(send(endpoint, count, size_bytes, threads, directory))
             medians = {
                 name: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-                for name, runs in found.items()
+                for name, runs in figures.items()
             }
             ratio = medians["echo"]["per_s"] / medians["nodes"]["per_s"]
             rows.append({"threads": threads, **medians, "times_slower": ratio})

@@ -32,9 +32,9 @@ class Echo:
             "SendMessage": self._send,
             "NotifyClientTermination": lambda _: pb.NotifyClientTerminationResponse(status=OK),
         }
-        found = {name: _unary(name, run) for name, run in unary.items()}
-        found["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry, None, None)
-        return grpc.method_handlers_generic_handler(SERVICE, found)
+        handlers = {name: _unary(name, run) for name, run in unary.items()}
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry, None, None)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def _route(self, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
         broker = pb.Broker(name="echo", endpoints=endpoints_of(self.address))
@@ -57,9 +57,12 @@ class Echo:
     @staticmethod
     async def _telemetry(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
         async for data in requests:
-            asked = pb.TelemetryCommand.FromString(data).settings
+            own_settings = pb.TelemetryCommand.FromString(data).settings
             settings = answer(
-                asked, body_size_bytes_max=_BODY_SIZE_BYTES_MAX, attempt_count=1, is_fifo=False
+                own_settings,
+                body_size_bytes_max=_BODY_SIZE_BYTES_MAX,
+                attempt_count=1,
+                is_fifo=False,
             )
             yield pb.TelemetryCommand(status=OK, settings=settings).SerializeToString()
 
@@ -68,8 +71,8 @@ def _unary(name: str, run: Any) -> grpc.RpcMethodHandler:
     parse = getattr(pb, f"{name}Request").FromString
 
     async def call(data: bytes, _: Any) -> bytes:
-        found: bytes = run(parse(data)).SerializeToString()
-        return found
+        answer: bytes = run(parse(data)).SerializeToString()
+        return answer
 
     return grpc.unary_unary_rpc_method_handler(call, None, None)
 

@@ -42,12 +42,12 @@ def main() -> None:
             list(pool.map(send, range(count)))
     took_s = time.perf_counter() - began
     times_ms.sort()
-    found = {
+    figures = {
         "per_s": count / took_s,
         "p50_ms": times_ms[len(times_ms) // 2],
         "p99_ms": times_ms[len(times_ms) * 99 // 100],
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(figures), flush=True)
     producer.shutdown()
 
 

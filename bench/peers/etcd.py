@@ -152,14 +152,16 @@ class EtcdPeer:
 
         async def send(bodies: Sequence[bytes], topic: int) -> None:
             name = next(names) if names is not None else self._leader
-            found = [
+            requests = [
                 _M["PutRequest"](key=b"%05d/%012d" % (topic, next(self._numbers)), value=body)
                 for body in bodies
             ]
-            if len(found) == 1:
-                await puts[name](found[0], timeout=deadline_s)
+            if len(requests) == 1:
+                await puts[name](requests[0], timeout=deadline_s)
                 return
-            request = _M["TxnRequest"](success=[_M["RequestOp"](request_put=put) for put in found])
+            request = _M["TxnRequest"](
+                success=[_M["RequestOp"](request_put=put) for put in requests]
+            )
             answer = await txns[name](request, timeout=deadline_s)
             assert answer.succeeded, "etcd refused a transaction without conditions"
 

@@ -186,11 +186,11 @@ class KafkaPeer:
         })  # fmt: skip
         try:
             numbers = self._metadata(topic).topics[topic].partitions
-            found = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers]
-            ends = [consumer.get_watermark_offsets(one, timeout=_TIMEOUT_S) for one in found]
+            partitions = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers]
+            ends = [consumer.get_watermark_offsets(one, timeout=_TIMEOUT_S) for one in partitions]
             wanted = sum(hi - lo for lo, hi in ends)
             count, size_bytes, began_s = 0, 0, time.monotonic()
-            consumer.assign(found)
+            consumer.assign(partitions)
             while count < wanted:
                 # It waits until it has as many as it was asked for.
                 asked_count = min(_CONSUME_COUNT, wanted - count)

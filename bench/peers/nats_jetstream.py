@@ -178,8 +178,8 @@ class NatsPeer:
             lambda: self._stream.pull_subscribe(f"{_STREAM}.0", stream=_STREAM, config=config)
         )
         while count < wanted:
-            asked = min(_FETCH_COUNT, wanted - count)
-            messages = await self._answered(partial(subscription.fetch, asked, _TIMEOUT_S))
+            fetch_count = min(_FETCH_COUNT, wanted - count)
+            messages = await self._answered(partial(subscription.fetch, fetch_count, _TIMEOUT_S))
             count += len(messages)
             size_bytes += sum(len(message.data) for message in messages)
         took_s = time.monotonic() - began_s

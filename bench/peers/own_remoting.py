@@ -35,8 +35,8 @@ class OwnRemotingPeer(OwnPeer):
 
     def pids(self) -> dict[str, int]:
         """Return the ids of the nodes and of the driver, which is the client."""
-        found = super().pids()
-        return found | (self._processes.pids() if self._processes is not None else {})
+        own_pids = super().pids()
+        return own_pids | (self._processes.pids() if self._processes is not None else {})
 
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the nodes and the driver, and make the topics."""

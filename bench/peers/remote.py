@@ -51,17 +51,17 @@ async def ask(port: int, request: Mapping[str, Any], *, timeout_s: float) -> dic
 async def produce(port: int, load: PeerLoad) -> ProduceResult:
     """Have the driver run a load."""
     timeout_s = 10 * _MARGIN_S if load.seconds is None else load.seconds + _MARGIN_S
-    found = await ask(port, {"op": "produce", **asdict(load)}, timeout_s=timeout_s)
+    answer = await ask(port, {"op": "produce", **asdict(load)}, timeout_s=timeout_s)
     return ProduceResult(
-        message_count=found["message_count"],
-        seconds=found["seconds"],
-        error_count=found["error_count"],
-        began_s=array("d", found["began_s"]),
-        took_s=array("d", found["took_s"]),
+        message_count=answer["message_count"],
+        seconds=answer["seconds"],
+        error_count=answer["error_count"],
+        began_s=array("d", answer["began_s"]),
+        took_s=array("d", answer["took_s"]),
     )
 
 
 async def consume(port: int) -> ConsumeResult:
     """Have the driver read the first topic."""
-    found = await ask(port, {"op": "consume"}, timeout_s=_MARGIN_S)
-    return ConsumeResult(found["message_count"], found["size_bytes"], found["seconds"])
+    answer = await ask(port, {"op": "consume"}, timeout_s=_MARGIN_S)
+    return ConsumeResult(answer["message_count"], answer["size_bytes"], answer["seconds"])

@@ -53,7 +53,7 @@ def broker_properties(
 ) -> dict[str, str]:
     """Return the settings of one broker."""
     own = ports[number]
-    found = {
+    properties = {
         "brokerClusterName": "bench",
         "brokerName": "bench",
         "brokerIP1": "127.0.0.1",
@@ -82,17 +82,17 @@ def broker_properties(
     }
     if topic_count > 1:
         # A queue's file of 6 MB, ten thousand times, would dominate the measurement.
-        found["mappedFileSizeConsumeQueue"] = str(20 * 2_000)
+        properties["mappedFileSizeConsumeQueue"] = str(20 * 2_000)
     if mode == "dledger":
         peers = ";".join(f"n{n}-127.0.0.1:{one.dledger}" for n, one in enumerate(ports))
-        return found | {
+        return properties | {
             "enableDLegerCommitLog": "true",
             "dLegerGroup": "bench",
             "dLegerPeers": peers,
             "dLegerSelfId": f"n{number}",
             "enableBatchPush": "true",
         }
-    return found | {
+    return properties | {
         "brokerId": str(number),
         "brokerRole": "SYNC_MASTER" if number == 0 else "SLAVE",
         "flushDiskType": "SYNC_FLUSH",

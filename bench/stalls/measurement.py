@@ -74,8 +74,8 @@ class WatchedNode:
         assert process.send(number), "the node has ended"
         link, _ = self._server.accept()
         with link, link.makefile("rb") as file:
-            found: dict[str, Any] = json.load(file)
-        return found
+            answer: dict[str, Any] = json.load(file)
+        return answer
 
 
 @contextmanager
@@ -151,8 +151,8 @@ async def _row(
     for _ in range(ROUND_COUNT):
         for count, rows in rounds.items():
             node.tell(BEGIN)
-            asked = [asker.ask(one) for one in inputs[at : at + count]]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            questions = [asker.ask(one) for one in inputs[at : at + count]]
+            answers = await asyncio.gather(*questions, return_exceptions=True)
             at += count
             rows.append(node.tell(END))
     last, first = answers[-1], inputs[0]
@@ -169,7 +169,7 @@ async def _row(
 
 async def _leave(node: WatchedNode, asker: _Asker, port: int) -> StandStill:
     """End a connection that has as many client ids and locks as one may have."""
-    found = []
+    pauses = []
     for lasting in (1, 2):
         channel = await RemotingChannel.connect("127.0.0.1", port, None, lambda _: None)
         leaver = _Asker(channel, asker.link)
@@ -182,8 +182,8 @@ async def _leave(node: WatchedNode, asker: _Asker, port: int) -> StandStill:
         channel.close()
         for _ in range(20 * lasting):
             await asker.ask(Input(RequestCode.GET_BROKER_CONFIG, {}))
-        found.append(node.tell(END))
-    return StandStill(LEAVE, 0, "", *found)
+        pauses.append(node.tell(END))
+    return StandStill(LEAVE, 0, "", *pauses)
 
 
 def _name(call: Input | OwnCall) -> str:

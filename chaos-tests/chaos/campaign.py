@@ -211,8 +211,8 @@ def possible(mode: ClusterMode, names: Iterable[str] = ()) -> list[Scenario]:
     """Return the scenarios of a mode, all or the named ones, those of one cluster adjacent."""
     chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
     first = {scenario.profile: at for at, scenario in reversed(list(enumerate(chosen)))}
-    found = [scenario for scenario in chosen if mode in scenario.modes]
-    return sorted(found, key=lambda scenario: first[scenario.profile])
+    scenarios = [scenario for scenario in chosen if mode in scenario.modes]
+    return sorted(scenarios, key=lambda scenario: first[scenario.profile])
 
 
 def drawn(mode: ClusterMode, random: Random) -> Iterator[tuple[Scenario, int]]:

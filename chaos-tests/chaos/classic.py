@@ -166,12 +166,12 @@ class ClassicMember:
         body: bytes = b"",
     ) -> _Answer:
         async with self._connecting:
-            known = self._connections.get(address)
-            if known is None or known.task.done():
-                known = self._connections[address] = await self._connect(address)
+            connection = self._connections.get(address)
+            if connection is None or connection.task.done():
+                connection = self._connections[address] = await self._connect(address)
                 # Clients of version 5 introduce themselves on each new connection.
-                await known.ask(_HEARTBEAT, {}, self._introduction(), _ANSWER_S)
-        return await known.ask(code, ext, body, wait_s)
+                await connection.ask(_HEARTBEAT, {}, self._introduction(), _ANSWER_S)
+        return await connection.ask(code, ext, body, wait_s)
 
     async def _connect(self, address: str) -> _Connection:
         host, _, port = address.rpartition(":")
@@ -193,11 +193,11 @@ class ClassicMember:
     async def _find_route(self) -> None:
         connection = await self._connect(self._random.choice(self._name_servers))
         try:
-            found = await connection.ask(_ROUTE, {"topic": self._topic}, b"", _ANSWER_S)
+            answer = await connection.ask(_ROUTE, {"topic": self._topic}, b"", _ANSWER_S)
         finally:
             connection.close()
-        if found.code == 0:
-            route = json.loads(found.body)
+        if answer.code == 0:
+            route = json.loads(answer.body)
             self._addresses = {
                 row["brokerName"]: row["brokerAddrs"]["0"] for row in route["brokerDatas"]
             }
@@ -215,10 +215,10 @@ class ClassicMember:
             if task.done():
                 task.result()
         address = self._random.choice(sorted(set(self._addresses.values())))
-        found = await self._ask(address, _MEMBERS, {"consumerGroup": self._group})
-        if found.code:
+        answer = await self._ask(address, _MEMBERS, {"consumerGroup": self._group})
+        if answer.code:
             return
-        members = sorted(json.loads(found.body)["consumerIdList"])
+        members = sorted(json.loads(answer.body)["consumerIdList"])
         queues = sorted((name, i) for name, n in self._counts.items() for i in range(n))
         mine = averagely(self._client_id, queues, members)
         for queue in [one for one in self._pulling if one not in mine]:
@@ -241,10 +241,10 @@ class ClassicMember:
         return place | {"bname": name}
 
     async def _first_offset(self, queue: Queue) -> int:
-        found = await self._ask(self._addresses[queue[0]], _FETCH, self._place(queue))
-        if found.code not in (_FOUND, _NO_OFFSET):
+        answer = await self._ask(self._addresses[queue[0]], _FETCH, self._place(queue))
+        if answer.code not in (_FOUND, _NO_OFFSET):
             raise ConnectionError
-        return int(found.ext.get("offset", "0"))
+        return int(answer.ext.get("offset", "0"))
 
     async def _commit(self) -> None:
         for queue in list(self._offsets):
@@ -268,22 +268,22 @@ class ClassicMember:
         while True:
             ext = self._place(queue) | more | {"queueOffset": str(offset)}
             try:
-                found = await self._ask(self._addresses[queue[0]], _PULL, ext, _PULL_S)
+                answer = await self._ask(self._addresses[queue[0]], _PULL, ext, _PULL_S)
             except OSError:
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if found.code == _MOVED:
-                self._on_moved(f"{queue} from {offset}: {found.ext}")
-            if found.code not in (_FOUND, _NOT_FOUND, _RETRY, _MOVED):
+            if answer.code == _MOVED:
+                self._on_moved(f"{queue} from {offset}: {answer.ext}")
+            if answer.code not in (_FOUND, _NOT_FOUND, _RETRY, _MOVED):
                 await asyncio.sleep(_PAUSE_S)
                 continue
             at = 0
-            while at < len(found.body):
-                message = decode_message(found.body, at)
+            while at < len(answer.body):
+                message = decode_message(answer.body, at)
                 at += message.size_bytes
                 self._on_message(message)
                 self._offsets[queue] = message.queue_offset + 1
-            offset = int(found.ext["nextBeginOffset"])
+            offset = int(answer.ext["nextBeginOffset"])
 
 
 def _number(name: str) -> int:

@@ -252,11 +252,11 @@ class TailClient:
         queue = LOG_QUEUES[self._turn % len(LOG_QUEUES)]
         name = queue_name(queue)
         try:
-            found = await client.queue_offsets(clients.topic, [queue], consistency="linearizable")
+            ranges = await client.queue_offsets(clients.topic, [queue], consistency="linearizable")
         except QuorumlogError as error:
             recorder.failed(process, Kind.TAIL, name, began, None, error)
             return
-        end = found[0].max_offset
+        end = ranges[0].max_offset
         recorder.done(process, Kind.TAIL, name, began, None, end)
         lo, began = max(0, end - READ_COUNT_MAX // 2), now_ns()
         call = ReadCall(lo, READ_COUNT_MAX)

@@ -101,11 +101,11 @@ def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:
         for at, line in enumerate(lines):
             name, _, value = line.partition(" = ")
             if name == "nameserver_servers":
-                asked = [
+                addresses = [
                     f"{HOST}:{links.relay(asking(node), nodes[one], int(one.rpartition(':')[2]))}"
                     for one in json.loads(value)
                 ]
-                lines[at] = f"{name} = {json.dumps(asked)}\n"
+                lines[at] = f"{name} = {json.dumps(addresses)}\n"
         path.write_text("".join(lines), "utf-8")
 
 
@@ -127,9 +127,9 @@ def _lead_clients_through_proxies(local: LocalCluster, links: Links) -> str:
         head = "".join(f"{name} = {json.dumps(value)}\n" for name, value in own.items())
         text = head + path.read_text("utf-8")
         for port, proxied in ports.items():
-            told = f'\naddress = "{HOST}:{port}"'
-            assert told in text, f"{path} does not say {told!r}"
-            text = text.replace(told, f'\naddress = "{HOST}:{proxied}"')
+            setting = f'\naddress = "{HOST}:{port}"'
+            assert setting in text, f"{path} does not say {setting!r}"
+            text = text.replace(setting, f'\naddress = "{HOST}:{proxied}"')
         path.write_text(text, "utf-8")
     return ",".join(f"{HOST}:{proxied}" for proxied in ports.values())
 

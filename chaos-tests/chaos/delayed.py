@@ -76,21 +76,21 @@ def check_delayed(history: DelayHistory) -> list[str]:
     by_value: dict[str, list[Delivered]] = defaultdict(list)
     for one in history.delivered:
         by_value[one.value].append(one)
-    found = [f"lost: {value} never came" for value in sorted(history.wanted() - by_value.keys())]
+    problems = [f"lost: {value} never came" for value in sorted(history.wanted() - by_value.keys())]
     cancelled = history.cancelled()
     for value, copies in by_value.items():
         sent = history.sent.get(value)
         if sent is None:
-            found.append(f"phantom: no client sent {value}")
+            problems.append(f"phantom: no client sent {value}")
             continue
         if len(copies) > 1:
-            found.append(f"doubled: {value} is there {len(copies)} times: {copies}")
+            problems.append(f"doubled: {value} is there {len(copies)} times: {copies}")
         if value in cancelled:
-            found.append(f"cancelled: {value} came although its cancel was acked: {copies[0]}")
+            problems.append(f"cancelled: {value} came although its cancel was acked: {copies[0]}")
         if sent.outcome is ToldOutcome.NOT_APPLIED:
-            found.append(f"refused: {value} came although its send was refused: {copies[0]}")
-        found += _of_copies(sent, copies)
-    return found + _too_early_seen(history)
+            problems.append(f"refused: {value} came although its send was refused: {copies[0]}")
+        problems += _of_copies(sent, copies)
+    return problems + _too_early_seen(history)
 
 
 def _of_copies(sent: Sent, copies: Iterable[Delivered]) -> Iterable[str]:

@@ -48,9 +48,9 @@ class _End:
         left = f", and left {', '.join(self.dumps)}" if self.dumps else ""
         # The status of a process that another command started is unknown.
         if not allowed or (code is not None and code not in allowed):
-            found = "an unknown status" if code is None else str(code)
+            status = "an unknown status" if code is None else str(code)
             wanted = f"expected {sorted(allowed)}" if allowed else "which was not expected"
-            return f"I17: node {self.node} ended with {found}, {wanted}{left}"
+            return f"I17: node {self.node} ended with {status}, {wanted}{left}"
         if self.dumps and code not in _WITH_DUMP:
             return f"I17: node {self.node} ended with {code} as expected{left}"
         return None

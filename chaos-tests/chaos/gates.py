@@ -60,17 +60,17 @@ class Times(Protocol):
 def late_in_trial(times: Times, gates: Gates) -> list[str]:
     """Return the times of a trial that exceed the largest allowed one."""
     factor = factor_of(times.slowness)
-    found = []
+    late = []
     for ms in times.failovers_ms:
         bound_s = gates.failover_max_s * factor + times.patience_ms / 1000
         if ms > bound_s * 1000:
             what = "from the loss of a leader to a receipt"
-            found.append(f"I15: {ms / 1000:.2f} s {what}, {_bound(bound_s, factor)}")
+            late.append(f"I15: {ms / 1000:.2f} s {what}, {_bound(bound_s, factor)}")
     for ms in times.recoveries_ms:
         bound_s = gates.recovery_max_s * factor
         if ms > bound_s * 1000:
-            found.append(f"I15: whole after {ms / 1000:.2f} s, {_bound(bound_s, factor)}")
-    return found
+            late.append(f"I15: whole after {ms / 1000:.2f} s, {_bound(bound_s, factor)}")
+    return late
 
 
 def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
@@ -86,13 +86,13 @@ def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
     )
     if not spans_s:
         return []
-    count, found = len(spans_s), []
+    count, late = len(spans_s), []
     p50_s, p99_s = spans_s[(count - 1) // 2], spans_s[min(count - 1, int(0.99 * count))]
     if count >= MEDIAN_COUNT_MIN and p50_s > gates.failover_p50_s:
-        found.append(_late(f"the median of {count} fail-overs", p50_s, gates.failover_p50_s))
+        late.append(_late(f"the median of {count} fail-overs", p50_s, gates.failover_p50_s))
     if p99_s > gates.failover_p99_s:
-        found.append(_late(f"p99 of {count} fail-overs", p99_s, gates.failover_p99_s))
-    return found
+        late.append(_late(f"p99 of {count} fail-overs", p99_s, gates.failover_p99_s))
+    return late
 
 
 def shown(trials: Sequence[Times], gates: Gates) -> str:

@@ -50,12 +50,12 @@ class Interceptor:
 
     def counts(self) -> Counter[str]:
         """Return the counts of all nodes: `dropped`, `doubled`, `late`, `flipped`, `held`."""
-        found: Counter[str] = Counter()
+        by_kind: Counter[str] = Counter()
         for path in self._path.parent.glob(f"{self._path.name}.*"):
             # Beside the counts lies, for a moment, a file that a node is about to rename.
             if path.suffix[1:].isdecimal():
-                found.update(json.loads(path.read_text("utf-8")))
-        return found
+                by_kind.update(json.loads(path.read_text("utf-8")))
+        return by_kind
 
     def _write(self, rules: dict[str, dict[str, float]]) -> None:
         temporary = self._path.with_suffix(".tmp")

@@ -35,13 +35,13 @@ class Links:
     def relay(self, source: int, target: int, port: int) -> int:
         """Put a proxy before a port; return its own. Used by `LocalCluster.create`."""
         name = f"{_name_of(source)}>{target}"
-        found = self._proxies[source, target] = self._server.create(name, port)
-        return found.port
+        proxy = self._proxies[source, target] = self._server.create(name, port)
+        return proxy.port
 
     def relay_frames(self, target: int, port: int) -> int:
         """Put a proxy before the framed port of a node, as part of the link of its clients."""
-        found = self._framed[CLIENTS, target] = self._server.create(f"framed>{target}", port)
-        return found.port
+        proxy = self._framed[CLIENTS, target] = self._server.create(f"framed>{target}", port)
+        return proxy.port
 
     def ports(self, pair: Pair) -> list[int]:
         """Return the ports at which a link is dialled."""
@@ -49,13 +49,13 @@ class Links:
 
     def _of(self, pairs: Iterable[Pair], over: Transport = "auto") -> list[Proxy]:
         """Return the proxies of links; of those of clients the ones of a transport."""
-        found = []
+        proxies = []
         for pair in pairs:
             if pair not in self._framed or over != "framed":
-                found.append(self._proxies[pair])
+                proxies.append(self._proxies[pair])
             if pair in self._framed and over != "grpc":
-                found.append(self._framed[pair])
-        return found
+                proxies.append(self._framed[pair])
+        return proxies
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from store.durability.durable_mark import FILE_NAME, SLOT_AT, Mark, decode_slot
 
 def log_files(data: Path) -> list[Path]:
     """Return the log files of a node, of Raft or of a master-slave group, oldest first."""
-    found = [*data.glob("dledger-*/data/*"), *data.glob("commitlog/*")]
-    return sorted(path for path in found if path.name.isdecimal())
+    files = [*data.glob("dledger-*/data/*"), *data.glob("commitlog/*")]
+    return sorted(path for path in files if path.name.isdecimal())
 
 
 def written_size(path: Path) -> int:
@@ -34,7 +34,7 @@ def end_position(data: Path) -> int:
 
 def durable_mark(data: Path) -> Mark:
     """Return the node's durable mark: the newer of two slots (store/durability/durable_mark.py)."""
-    found = (data / FILE_NAME).read_bytes()
-    slots = [slot for at in SLOT_AT if (slot := decode_slot(found, at)) is not None]
+    content = (data / FILE_NAME).read_bytes()
+    slots = [slot for at in SLOT_AT if (slot := decode_slot(content, at)) is not None]
     assert slots, f"no good mark in {data}"
     return max(slots, key=lambda slot: slot[0])[1]

@@ -118,8 +118,8 @@ def _miscounted(
         place = places[value]
         # Positions are used again: a value was lost in the first epoch not before its own.
         of_it = (one for one in exact if one.epoch >= place.term and _covers(one, place.position))
-        if (found := next(of_it, None)) is not None:
-            measured[found] += 1
+        if (loss := next(of_it, None)) is not None:
+            measured[loss] += 1
     problems = []
     for report in exact:
         said, count = report.acked_record_count, measured[report]
@@ -176,7 +176,7 @@ def _kept(drains: Iterable[Drain]) -> tuple[set[Value], dict[str, int]]:
 
 def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:
     """Return the appends of a history, with the lost ones as calls without an answer."""
-    found = []
+    left = []
     for operation in operations:
         if operation.kind not in (Kind.APPEND, Kind.PUT):
             continue
@@ -184,7 +184,7 @@ def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Ope
         value = request.value if isinstance(request, AppendCall) else request
         if value in lost:
             forgotten = operation._replace(outcome=Outcome.UNKNOWN, return_ns=None, result=None)
-            found.append(forgotten)
+            left.append(forgotten)
         else:
-            found.append(operation)
-    return found
+            left.append(operation)
+    return left

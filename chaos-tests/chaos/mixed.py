@@ -55,25 +55,25 @@ class MixedHistory:
 
     def holders(self) -> dict[int, set[str]]:
         """Return the live members that hold each queue now."""
-        found = defaultdict[int, set[str]](set)
+        by_queue = defaultdict[int, set[str]](set)
         for member in self.now.keys() - self.ends_ns.keys():
             for queue in self.now[member]:
-                found[queue].add(member)
-        return found
+                by_queue[queue].add(member)
+        return by_queue
 
     def held(self) -> list[Held]:
         """Return who held which queue when, by time."""
-        found = []
+        spans = []
         for member, lines in self.lines.items():
             open_ns: dict[int, int] = {}
             end_ns = self.ends_ns.get(member, lines[-1]["at_ns"] if lines else 0)
-            told = [(line["at_ns"], line["queues"]) for line in lines if "queues" in line]
-            for at_ns, queues in [*told, (end_ns, [])]:
+            statements = [(line["at_ns"], line["queues"]) for line in lines if "queues" in line]
+            for at_ns, queues in [*statements, (end_ns, [])]:
                 for queue in open_ns.keys() - set(queues):
-                    found.append(Held(queue, member, open_ns.pop(queue), min(at_ns, end_ns)))
+                    spans.append(Held(queue, member, open_ns.pop(queue), min(at_ns, end_ns)))
                 for queue in queues:
                     open_ns.setdefault(queue, at_ns)
-        return sorted(found, key=lambda row: row.since_ns)
+        return sorted(spans, key=lambda row: row.since_ns)
 
 
 def check_mixed(history: MixedHistory) -> list[str]:

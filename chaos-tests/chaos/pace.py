@@ -76,9 +76,9 @@ class Pace:
 
 
 def _used_s(pids: Iterable[int]) -> dict[int, float]:
-    found = {}
+    by_pid = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            one = psutil.Process(pid).cpu_times()
-            found[pid] = one.user + one.system + one.children_user + one.children_system
-    return found
+            times = psutil.Process(pid).cpu_times()
+            by_pid[pid] = times.user + times.system + times.children_user + times.children_system
+    return by_pid

@@ -103,15 +103,15 @@ def _time_line(recorder: Recorder) -> str:
 
 def _bars(counts: list[int], width: float, colour: str, *, log: bool = False) -> str:
     highest = max(1, *counts)
-    found = []
+    bars = []
     for at, count in enumerate(counts):
         if count:
             height = (_HEIGHT - 10) * (min(count, 20) / 60 if log else count / highest)
-            found.append(
+            bars.append(
                 f"<rect x='{at * width:.1f}' y='{_HEIGHT - height:.1f}' width='{width:.1f}' "
                 f"height='{height:.1f}' fill='{colour}' opacity='.75'/>"
             )
-    return "".join(found)
+    return "".join(bars)
 
 
 def _drawn(event: Event, left: float, lo: int, hi: int) -> str:

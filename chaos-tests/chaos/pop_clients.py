@@ -42,13 +42,13 @@ class PopProducer:
         """Send `count` messages, one at a time."""
         async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
             for number in range(count):
-                value, told = f"{self._topic}-{number}", ToldOutcome.OK
+                value, outcome = f"{self._topic}-{number}", ToldOutcome.OK
                 group = f"g{number % MESSAGE_GROUP_COUNT}"
                 try:
                     await producer.send(self._topic, body_of(value), message_group=group)
                 except QuorumlogError as error:
-                    told = told_by(error)
-                self._history.produced[value] = SentMessage(value, told)
+                    outcome = told_by(error)
+                self._history.produced[value] = SentMessage(value, outcome)
                 await asyncio.sleep(PAUSE_S)
 
 
@@ -100,33 +100,33 @@ class PopWorker:
             if await self._hide(message, LONGER_MS) is not ToldOutcome.OK:
                 return False
             await asyncio.sleep(HELD_S)
-        told = await self._settle(message, is_ack=what != "reject")
-        self.held_count += what == "hold" and told is ToldOutcome.OK
-        return told is ToldOutcome.OK
+        outcome = await self._settle(message, is_ack=what != "reject")
+        self.held_count += what == "hold" and outcome is ToldOutcome.OK
+        return outcome is ToldOutcome.OK
 
     async def _hide(self, message: PopMessage, asked_ms: int) -> ToldOutcome:
-        began_ms, handle, told = now_unix_ms(), message.handle, ToldOutcome.OK
+        began_ms, handle, outcome = now_unix_ms(), message.handle, ToldOutcome.OK
         try:
             await self._consumer.change_invisible(message, asked_ms / 1000)
         except StaleHandleError:
-            told = ToldOutcome.TOO_LATE
+            outcome = ToldOutcome.TOO_LATE
         except QuorumlogError as error:
-            told = told_by(error)
+            outcome = told_by(error)
         visible_ms = message.visible_unix_ms
-        self._history.hides.append(Hide(handle, began_ms, asked_ms, told, visible_ms))
-        return told
+        self._history.hides.append(Hide(handle, began_ms, asked_ms, outcome, visible_ms))
+        return outcome
 
     async def _settle(self, message: PopMessage, *, is_ack: bool) -> ToldOutcome:
-        began_ms, handle, told = now_unix_ms(), message.handle, ToldOutcome.OK
+        began_ms, handle, outcome = now_unix_ms(), message.handle, ToldOutcome.OK
         try:
             await (self._consumer.ack(message) if is_ack else self._consumer.reject(message))
         except StaleHandleError:
-            told = ToldOutcome.TOO_LATE
+            outcome = ToldOutcome.TOO_LATE
         except QuorumlogError as error:
-            told = told_by(error)
-        self._history.settles.append(Settle(handle, is_ack, began_ms, now_unix_ms(), told))
-        self.acked_count += is_ack and told is ToldOutcome.OK
-        return told
+            outcome = told_by(error)
+        self._history.settles.append(Settle(handle, is_ack, began_ms, now_unix_ms(), outcome))
+        self.acked_count += is_ack and outcome is ToldOutcome.OK
+        return outcome
 
 
 def _message_group(message: PopMessage) -> str:

@@ -37,7 +37,7 @@ def strays(
 
     `only_term`: another leader may serve in a later term, so only receipts of this one are judged.
     """
-    found = []
+    problems = []
     for one in operations:
         if one.kind not in (Kind.APPEND, Kind.PUT) or one.outcome is not Outcome.APPLIED:
             continue
@@ -52,14 +52,14 @@ def strays(
         where = f"{value!r} at {place.position} of term {place.term}"
         if one.invoke_ns > moment.at_ns:
             later_ms = (one.invoke_ns - moment.at_ns) / 1e6
-            found.append(
+            problems.append(
                 f"{where}: the call began {later_ms:.0f} ms too late for any node to ack it"
             )
         elif place.term > moment.term:
-            found.append(f"{where}: no node led that term, the last was {moment.term}")
+            problems.append(f"{where}: no node led that term, the last was {moment.term}")
         elif moment.end_position is not None and place.position >= moment.end_position:
-            found.append(f"{where}: where it has to be the log ends at {moment.end_position}")
-    return found
+            problems.append(f"{where}: where it has to be the log ends at {moment.end_position}")
+    return problems
 
 
 def acked_count(operations: Iterable[Operation], *, since_ns: int, term: int) -> int:

@@ -106,15 +106,15 @@ class ScenarioContext:
 
     async def leader(self) -> int:
         """Return the node that leads; wait until there is one."""
-        found = 0
+        leading = 0
 
         def leads() -> int:
-            nonlocal found
-            found = self.target.leader()
-            return found
+            nonlocal leading
+            leading = self.target.leader()
+            return leading
 
         await self.until("a leader", leads)
-        return found
+        return leading
 
     async def follower(self) -> int:
         """Return a random node that does not lead."""
@@ -123,17 +123,17 @@ class ScenarioContext:
 
     async def new_leader(self, old: int) -> int:
         """Wait until another node than `old` leads; return it."""
-        found = 0
+        leading = 0
 
         def leads() -> bool:
-            nonlocal found
+            nonlocal leading
             states = self.target.status().values()
             leaders = [s for s in states if s.role == "leader" and s.is_ready and s.node_id != old]
-            found = max(leaders, key=_term).node_id if leaders else 0
-            return bool(found)
+            leading = max(leaders, key=_term).node_id if leaders else 0
+            return bool(leading)
 
         await self.until(f"a leader other than node {old}", leads)
-        return found
+        return leading
 
     async def term(self) -> int:
         """Return the highest term that any node knows."""
@@ -163,8 +163,8 @@ class ScenarioContext:
     def none_acked(self, what: str, moment: Moment, *, only_term: bool = False) -> None:
         """Demand that no impossible receipt was given. Raises NotSoError."""
         clients = self.load.clients
-        found = strays(self.recorder.operations, clients.places, moment, only_term=only_term)
-        self.demand_none([f"{what}: {one}" for one in found])
+        problems = strays(self.recorder.operations, clients.places, moment, only_term=only_term)
+        self.demand_none([f"{what}: {one}" for one in problems])
         self.proofs.append(f"{what}: no receipt of a call that began then")
 
     def prove(self, what: str, is_so: object) -> None:

@@ -78,14 +78,14 @@ class Shim:
 
     def environment(self) -> dict[str, str]:
         """Return the variables for the node's process."""
-        found = {
+        variables = {
             "LD_PRELOAD": str(self._library),
             "QUORUMLOG_TEST_SHIM": str(self._path),
             "QUORUMLOG_TEST_SHIM_ROOT": str(self._root),
         }
         if self._shadow is not None:
-            found["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self._shadow)
-        return found
+            variables["QUORUMLOG_TEST_SHIM_SHADOW"] = str(self._shadow)
+        return variables
 
     def fail(self, call: SystemCall, error: int, *, times: int = 0) -> None:
         """Let these calls fail, `times` times (0: until changed)."""

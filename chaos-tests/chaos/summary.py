@@ -30,12 +30,12 @@ class Percentiles:
         """Return the percentiles of `values`; None without values."""
         if not values:
             return None
-        found = sorted(values)
+        ordered = sorted(values)
         return cls(
-            len(found),
-            found[(len(found) - 1) // 2],
-            found[min(len(found) - 1, int(0.99 * len(found)))],
-            found[-1],
+            len(ordered),
+            ordered[(len(ordered) - 1) // 2],
+            ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+            ordered[-1],
         )
 
     def __str__(self) -> str:

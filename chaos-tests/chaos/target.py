@@ -65,13 +65,13 @@ class Target:
 
     def usage(self) -> dict[int, Usage]:
         """Return the resources of the process of each running node."""
-        found = {}
+        by_node = {}
         for node in self.node_ids:
             process = self.local.process(node)
             if process is not None and process.is_alive:
                 with contextlib.suppress(psutil.Error, FileNotFoundError):
-                    found[node] = Usage.of(process.pid)
-        return found
+                    by_node[node] = Usage.of(process.pid)
+        return by_node
 
     def metric(self, node: int, name: str, **labels: str) -> float:
         """Return a metric of a running node, 0 if not yet there. Raises the errors of

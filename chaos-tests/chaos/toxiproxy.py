@@ -90,7 +90,7 @@ class Toxiproxy:
         self._server = Server()
         self._server.update_api_consumer(HOST, self.port)
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while (found := self._ask("/version")) is None:
+        while (version := self._ask("/version")) is None:
             if time.monotonic() >= deadline or self._process.poll() is not None:
                 self._end()
                 raise ChaosError(
@@ -99,7 +99,7 @@ class Toxiproxy:
                     f"read {self._log}",
                 )
             time.sleep(_POLL_S)
-        self.version = str(json.loads(found)["version"])
+        self.version = str(json.loads(version)["version"])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,10 +108,10 @@ class Toxiproxy:
     def create(self, name: str, upstream_port: int) -> Proxy:
         """Make a proxy that leads to a port of this machine."""
         port = free_ports(1, used=(upstream_port,))[0]
-        found = self._server.create(
+        proxy = self._server.create(
             upstream=f"{HOST}:{upstream_port}", name=name, listen=f"{HOST}:{port}"
         )
-        return Proxy(found, name, port)
+        return Proxy(proxy, name, port)
 
     def destroy_all(self) -> None:
         """Remove all proxies: the cluster behind them is gone."""
@@ -127,7 +127,7 @@ class Toxiproxy:
         The server counts the two sides of a connection as each ends, so they differ for a moment.
         Raises ChaosError if it does not answer.
         """
-        found: dict[tuple[str, str], list[int]] = {}
+        by_pair: dict[tuple[str, str], list[int]] = {}
         answer = self._ask("/metrics")
         if answer is None:
             raise ChaosError("Toxiproxy does not answer", "/metrics", f"read {self._log}")
@@ -135,10 +135,10 @@ class Toxiproxy:
             for at, name in enumerate(("received", "sent")):
                 if line.startswith(f"toxiproxy_proxy_{name}_bytes_total{{"):
                     labels, _, value = line.partition("{")[2].rpartition("} ")
-                    known = dict(label.split("=", 1) for label in labels.split(","))
-                    key = (known["proxy"].strip('"'), known["direction"].strip('"'))
-                    found.setdefault(key, [0, 0])[at] += int(float(value))
-        return {key: (counts[0], counts[1]) for key, counts in found.items()}
+                    fields = dict(label.split("=", 1) for label in labels.split(","))
+                    key = (fields["proxy"].strip('"'), fields["direction"].strip('"'))
+                    by_pair.setdefault(key, [0, 0])[at] += int(float(value))
+        return {key: (counts[0], counts[1]) for key, counts in by_pair.items()}
 
     def _ask(self, path: str) -> bytes | None:
         try:

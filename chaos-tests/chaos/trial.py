@@ -162,7 +162,7 @@ class Trial:
             )
             await context.acked(BEFORE_COUNT)
             usage = await context.do(cluster.usage)
-            known = await self._losses(load)
+            losses = await self._losses(load)
             pace = Pace(one.pid for one in usage.values())
             recorder.note("phase", "fault")
             try:
@@ -183,7 +183,7 @@ class Trial:
             result.failovers_ms = _failovers(context)
             result.restarts_ms = context.restarts_ms
             result.slowness = max(self._slowness, pace.slowness)
-            lost = await self._judge(context, healed_ns, known)
+            lost = await self._judge(context, healed_ns, losses)
             result.slowness = max(self._slowness, pace.slowness)
             patience_s = HEAL_TIMEOUT_S * self._options.time_scale
             missed = await load.groups_caught_up(patience_s, lost=lost)
@@ -229,14 +229,14 @@ class Trial:
             last = index if self.may_lose else max(index, last)
             drains = await drain(client, self._topic, nodes, last)
             result.recorder.drains, result.recorder.notes = drains, context.notes
-            found, gone = Losses(frozenset(), ()), frozenset[Value]()
+            losses, gone = Losses(frozenset(), ()), frozenset[Value]()
             operations = result.recorder.operations
             if self.may_lose:
                 said = [loss for loss in await reported(client) if loss not in known]
-                found = find_losses(context.load.clients.places, drains, said, operations)
-                result.lost_reported_count = len(found.lost)
-                gone = found.lost | read_and_gone(operations, drains)
-        problems = list(found.problems)
+                losses = find_losses(context.load.clients.places, drains, said, operations)
+                result.lost_reported_count = len(losses.lost)
+                gone = losses.lost | read_and_gone(operations, drains)
+        problems = list(losses.problems)
         if gone:
             # A message that was read may be lost now; it must have been sent all the same.
             problems += map(str, check_values(operations))
@@ -253,7 +253,7 @@ class Trial:
         if result.violations:
             shown = "\n".join(result.violations[:SHOWN_COUNT])
             raise NotSoError(f"{len(result.violations)} violations:\n{shown}")
-        return found.lost
+        return losses.lost
 
 
 async def _usage_is_back(context: ScenarioContext, before: dict[int, Usage]) -> None:
@@ -278,9 +278,9 @@ async def _usage_is_back(context: ScenarioContext, before: dict[int, Usage]) -> 
 
 def _failovers(context: ScenarioContext) -> list[float]:
     clients: Clients = context.load.clients
-    found = []
+    failovers = []
     for failover in context.failovers:
         later = [at for term, at in clients.first_ack_of_term.items() if term > failover.term]
         if later:
-            found.append((min(later) - failover.began_ns) / 1e6)
-    return found
+            failovers.append((min(later) - failover.began_ns) / 1e6)
+    return failovers

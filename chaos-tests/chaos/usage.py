@@ -60,7 +60,7 @@ class Usage:
 
     def excess(self, before: "Usage") -> list[str]:
         """Return the resources that exceed those of before by more than chance."""
-        found = []
+        problems = []
         for what, now, lo, slack in (
             ("sockets", self.socket_count, before.socket_count, SOCKET_SLACK),
             ("threads", self.thread_count, before.thread_count, THREAD_SLACK),
@@ -72,19 +72,19 @@ class Usage:
              SAME_FILE_SLACK),
         ):  # fmt: skip
             if now > lo + slack:
-                found.append(f"{now} {what} instead of {lo}")
-        return found
+                problems.append(f"{now} {what} instead of {lo}")
+        return problems
 
 
 def _targets(process: psutil.Process) -> list[str]:
     """Return the targets of the descriptors of a process."""
-    found = []
+    targets = []
     for one in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
-            found.append(os.readlink(one))
+            targets.append(os.readlink(one))
         except FileNotFoundError:
             pass  # Closed meanwhile.
-    return found
+    return targets
 
 
 def _own_memory_size_bytes(process: psutil.Process) -> int:

@@ -38,11 +38,11 @@ async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s:
                 status = await client.admin.node_status(node)
                 if status.applied_index >= target and status.standing == "full":
                     break
-                found = f"{status.applied_index}, {status.standing}"
+                last = f"{status.applied_index}, {status.standing}"
             except QuorumlogError as error:
-                found = str(error)
+                last = str(error)
             if loop.time() >= deadline:
-                raise NotSoError(f"node {node} does not come to index {target}: {found}")
+                raise NotSoError(f"node {node} does not come to index {target}: {last}")
             await asyncio.sleep(_POLL_S)
     assert target is not None, "a cluster has nodes"
     return target
@@ -50,24 +50,24 @@ async def caught_up(client: quorumlog.Client, nodes: tuple[int, ...], timeout_s:
 
 async def same_digests(client: quorumlog.Client, nodes: tuple[int, ...], index: int) -> None:
     """Demand that the logs of all nodes are equal up to an index (I13)."""
-    found = {}
+    digests = {}
     for node in nodes:
         digest = await client.admin.chain_digest(node, index)
-        found[node] = (digest.index, digest.term, digest.chain_crc, digest.end_position)
-    if len(set(found.values())) != 1:
-        raise NotSoError(f"I13: the logs differ at index {index}: {found}")
+        digests[node] = (digest.index, digest.term, digest.chain_crc, digest.end_position)
+    if len(set(digests.values())) != 1:
+        raise NotSoError(f"I13: the logs differ at index {index}: {digests}")
 
 
 async def drain(
     client: quorumlog.Client, topic: str, nodes: tuple[int, ...], at_least_index: int
 ) -> list[Drain]:
     """Read every queue from each replica separately."""
-    found = []
+    drains = []
     for node in nodes:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
             values = await _read_all(client, topic, node, at_least_index)
-        found += [_drain_of(node, queue, values[queue]) for queue in range(QUEUE_COUNT)]
-    return found
+        drains += [_drain_of(node, queue, values[queue]) for queue in range(QUEUE_COUNT)]
+    return drains
 
 
 async def _read_all(
@@ -140,9 +140,9 @@ def _distinct(drains: list[Drain]) -> list[Drain]:
     """Return the drains without duplicates: replicas of equal content are judged as one."""
     by_queue: dict[str, list[Drain]] = defaultdict(list)
     for one in drains:
-        known = by_queue[one.queue]
-        if not any(one[2:] == other[2:] for other in known):
-            known.append(one)
+        distinct = by_queue[one.queue]
+        if not any(one[2:] == other[2:] for other in distinct):
+            distinct.append(one)
     return [one for queue in by_queue.values() for one in queue]
 
 

@@ -72,9 +72,9 @@ def main(
             click.echo(f"{one.name:<20} {' '.join(one.rows):<10} {one.title}")
         return
     if is_abilities:
-        found = find_abilities()
-        as_json = json.dumps([asdict(one) for one in found.values()], indent=2)
-        click.echo(as_json if output == "json" else abilities_table(found))
+        abilities = find_abilities()
+        as_json = json.dumps([asdict(one) for one in abilities.values()], indent=2)
+        click.echo(as_json if output == "json" else abilities_table(abilities))
         return
     if not inside and all(one.is_there for one in find_abilities(*ALWAYS).values()):
         enter(sys.argv[1:])
@@ -110,10 +110,10 @@ def _run(
     else:
         asyncio.run(_run_all(suite, plan))
     artifacts.mkdir(parents=True, exist_ok=True)
-    found = json.dumps(results_json(suite.runs), indent=2)
-    (artifacts / "results.json").write_text(found, "utf-8")
+    results = json.dumps(results_json(suite.runs), indent=2)
+    (artifacts / "results.json").write_text(results, "utf-8")
     (artifacts / "report.html").write_text(_report(suite, time.monotonic() - began), "utf-8")
-    click.echo(found if output == "json" else results_table(suite.runs))
+    click.echo(results if output == "json" else results_table(suite.runs))
     verdicts = {run.result.verdict for run in suite.runs}
     if "failed" in verdicts:
         return 1

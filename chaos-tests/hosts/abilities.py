@@ -116,10 +116,10 @@ def _device_mapper() -> str:
 
 
 def _lazyfs() -> str:
-    found = shutil.which("lazyfs")
-    if found is None:
+    path = shutil.which("lazyfs")
+    if path is None:
         raise NotPossibleHereError("there is no command lazyfs")
-    return found
+    return path
 
 
 _PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
@@ -138,15 +138,15 @@ _PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
 
 def find_abilities(*names: str) -> dict[str, Ability]:
     """Try these abilities, by default all, and return them by name."""
-    found = {}
+    abilities = {}
     for name in names or _PROBES:
         used_for, probe = _PROBES[name]
         try:
-            found[name] = Ability(name, used_for, True, probe())
+            abilities[name] = Ability(name, used_for, True, probe())
         except (ChaosError, NotPossibleHereError, OSError) as error:
             why = error.why if isinstance(error, ChaosError) else str(error)
-            found[name] = Ability(name, used_for, False, why)
-    return found
+            abilities[name] = Ability(name, used_for, False, why)
+    return abilities
 
 
 def abilities_table(abilities: Mapping[str, Ability]) -> str:

@@ -35,11 +35,11 @@ def run_name(pid: int) -> str:
 
 def is_stale(name: str) -> bool:
     """Whether something has the name of a run that has ended. Other names are never stale."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return False
     try:
-        return run_name(int(found[1])) != name
+        return run_name(int(match[1])) != name
     except psutil.NoSuchProcess:
         return True
 

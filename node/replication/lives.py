@@ -121,11 +121,11 @@ class NodeLives:
 
         Raises StoreFullError, FileSystemError, or SyncFailedError (stop)."""
         self._file = LivesFile(fs, directory)
-        found = self._file.load(cluster_id, self._node_id)
-        life = 1 + max(found.life, memory.life)
+        record = self._file.load(cluster_id, self._node_id)
+        life = 1 + max(record.life, memory.life)
         # A life that is only in the other file: this file is lost.
-        past = found.nonces[:PAST_MAX] if found.life >= memory.life else ()
-        self._record = replace(found, life=life, nonces=(self._nonce, *past))
+        past = record.nonces[:PAST_MAX] if record.life >= memory.life else ()
+        self._record = replace(record, life=life, nonces=(self._nonce, *past))
         facts = memory.facts()
         if facts is not None:
             self._start = facts.term, facts.last_index
@@ -138,7 +138,7 @@ class NodeLives:
             raise
         self._saved = self._record
         memory.begin(life)
-        met, self._lives = self._lives, Lives(found.known, found.apart)
+        met, self._lives = self._lives, Lives(record.known, record.apart)
         for node, told in met.statements.items():
             self._take(node, told)  # Met for a repair, before there was a file.
         if met.statements:
@@ -153,8 +153,8 @@ class NodeLives:
     def tell(self, node: NodeId) -> bytes:
         """Return the lives for a handshake: this node's own, and its memory of `node`."""
         self._look()
-        found = self._lives.known.get(node)
-        return encode_lives(self.own(), {} if found is None else {node: found})
+        view = self._lives.known.get(node)
+        return encode_lives(self.own(), {} if view is None else {node: view})
 
     def remembered(self) -> Mapping[NodeId, Known]:
         """Return what is remembered of all nodes now."""
@@ -163,10 +163,10 @@ class NodeLives:
 
     def judge(self, node: NodeId, lives: bytes, asked: Mapping[NodeId, Known]) -> str:
         """Return why a node is not to be believed; empty if it is. Raises LivesFormatError."""
-        told, known = self._decode(lives)
+        statement, views = self._decode(lives)
         self._look()
-        self._hear_of_self(node, known)
-        lost = self._lives.judge(node, told, asked=asked.get(node, Known()))
+        self._hear_of_self(node, views)
+        lost = self._lives.judge(node, statement, asked=asked.get(node, Known()))
         self._note(node, lost)
         self.save_soon()  # If this node is killed in a moment, it knows the peer's life afterwards.
         return f"node {node} began with an old copy of its disk: {lost}" if lost else ""
@@ -177,12 +177,12 @@ class NodeLives:
         """Take a connected node's current life and its memory of all nodes. Raises
         PeerProtocolError."""
         try:
-            told, known = self._decode(header)
+            statement, views = self._decode(header)
         except LivesFormatError as error:
             raise PeerProtocolError(node, str(error)) from error
-        self._hear_of_self(node, known)
-        self._take(node, told)
-        for other, found in known.items():
+        self._hear_of_self(node, views)
+        self._take(node, statement)
+        for other, found in views.items():
             if other in self._members and other not in (self._node_id, node):
                 self._ask_again(other, self._lives.hear(other, found))
 
@@ -208,9 +208,9 @@ class NodeLives:
         while True:
             await asyncio.sleep(TELL_MS / 1000)
             self._look()
-            memory, known = self._memory, dict(self._lives.known)
-            if memory is not None and memory.is_leading and known != self._last_broadcast:
-                self._last_broadcast = known
+            memory, views = self._memory, dict(self._lives.known)
+            if memory is not None and memory.is_leading and views != self._last_broadcast:
+                self._last_broadcast = views
                 self.changed()
             await self.save()
 
@@ -324,23 +324,27 @@ class NodeLives:
     def _decode(self, data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
         """Decode lives. Raises LivesFormatError, also if no higher incarnation would be left for
         this node."""
-        told, known = decode_lives(data)
+        statement, views = decode_lives(data)
         limit = NUMBER_MAX if self._memory is None else self._memory.incarnation_max
-        found = (told.incarnation, told.joined, *(one.incarnation + 1 for one in known.values()))
-        if max(found) > limit:
-            raise LivesFormatError(f"incarnation {max(found)}, above {limit}")
-        return told, known
+        incarnations = (
+            statement.incarnation,
+            statement.joined,
+            *(one.incarnation + 1 for one in views.values()),
+        )
+        if max(incarnations) > limit:
+            raise LivesFormatError(f"incarnation {max(incarnations)}, above {limit}")
+        return statement, views
 
     def _record_now(self) -> LivesRecord:
         self._look()
         own = self.own()
         lives = self._lives
-        found = replace(self._record, known=dict(lives.known), apart=dict(lives.apart))
+        record = replace(self._record, known=dict(lives.known), apart=dict(lives.apart))
         committed = self._memory.committed_index if self._memory is not None else None
         if committed is not None:
-            found = replace(found, committed=committed, incarnation=own.incarnation)
-        self._record = found
-        return found
+            record = replace(record, committed=committed, incarnation=own.incarnation)
+        self._record = record
+        return record
 
     def _look(self) -> None:
         if self._memory is not None:
@@ -374,15 +378,15 @@ class NodeLives:
             self._link.cut_off(node, CloseCode.OLD_COPY, detail)
 
     def _hear_of_self(self, node: NodeId, known: Mapping[NodeId, Known]) -> None:
-        found, memory = known.get(self._node_id), self._memory
-        if found is None or memory is None:
+        view, memory = known.get(self._node_id), self._memory
+        if view is None or memory is None:
             return
         own = self.own()
-        lost = memory_lost(found, own)
+        lost = memory_lost(view, own)
         if not lost or own.standing is Standing.DIVERGED:
             return
         self._record = replace(self._record, lost=f"{lost} (by node {node})")
-        incarnation = max(int(time.time()), found.incarnation + 1, own.incarnation + 1)
+        incarnation = max(int(time.time()), view.incarnation + 1, own.incarnation + 1)
         _log.error("this disk is an old copy, the node no longer votes", why=lost, told_by=node)
         memory.become_joining(incarnation)
         self.changed()

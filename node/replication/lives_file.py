@@ -64,14 +64,14 @@ class LivesFile:
             payload = self._meta.load(must_exist=False)
             if payload is None:
                 return fresh
-            found = _decode(self._directory, payload)
+            record = _decode(self._directory, payload)
         except (CorruptionError, LayoutError) as error:
             _log.error("what was remembered of other nodes is lost", error=str(error))
             self._set_aside()
             return fresh
         # A restore gave this directory to a node of another cluster: those others are no peers of
         # it.
-        return found if (found.cluster_id, found.node_id) == (cluster_id, node_id) else fresh
+        return record if (record.cluster_id, record.node_id) == (cluster_id, node_id) else fresh
 
     def save(self, record: LivesRecord) -> None:
         """Replace the file; durable on return.
@@ -93,7 +93,7 @@ _LOWEST: Final = Known(acked=NO_INDEX, committed=NO_INDEX)
 
 
 def _encode(record: LivesRecord) -> dict[str, Json]:
-    known: dict[str, Json] = {str(node): found._asdict() for node, found in record.known.items()}
+    views: dict[str, Json] = {str(node): found._asdict() for node, found in record.known.items()}
     apart: dict[str, Json] = {
         str(node): [found._asdict() for found in several] for node, several in record.apart.items()
     }
@@ -106,14 +106,14 @@ def _encode(record: LivesRecord) -> dict[str, Json]:
         "lost": record.lost,
         "committed": record.committed,
         "incarnation": record.incarnation,
-        "known": known,
+        "known": views,
         "apart": apart,
     }
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
     try:
-        nonces, known, apart = payload["nonces"], _nodes(payload["known"]), _nodes(payload["apart"])
+        nonces, views, apart = payload["nonces"], _nodes(payload["known"]), _nodes(payload["apart"])
         if not isinstance(nonces, list) or len(nonces) > PAST_MAX + 1:
             raise ValueError(f"{nonces!r} are no lives")
         return LivesRecord(
@@ -125,7 +125,7 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> LivesRecord:
             lost=str(payload["lost"]),
             committed=_integer(payload["committed"], NO_INDEX),
             incarnation=_integer(payload["incarnation"], 0),
-            known={int(node): _known(found) for node, found in known.items()},
+            known={int(node): _known(found) for node, found in views.items()},
             apart={int(node): _several(found) for node, found in apart.items()},
         )
     except (KeyError, ValueError) as error:

@@ -147,10 +147,10 @@ class Scrub:
     async def _compare(self, fetcher: EntryFetcher, last: ChainLink) -> None:
         """Compare the entry with that of every connected replica."""
         for node in fetcher.candidates():
-            found = await self._answer(fetcher, node, last)
-            if found is None:
+            peer = await self._answer(fetcher, node, last)
+            if peer is None:
                 continue
-            if found == last:
+            if peer == last:
                 self._stats = self._stats._replace(compared_count=self._stats.compared_count + 1)
                 continue
             self._stats = self._stats._replace(differing_count=self._stats.differing_count + 1)
@@ -159,7 +159,7 @@ class Scrub:
                 node=node,
                 index=last.entry_index,
                 here=f"term {last.term}, chain {last.chain_crc:08X}",
-                there=f"index {found.entry_index}, term {found.term}, chain {found.chain_crc:08X}",
+                there=f"index {peer.entry_index}, term {peer.term}, chain {peer.chain_crc:08X}",
             )
 
     @staticmethod

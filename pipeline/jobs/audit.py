@@ -101,17 +101,17 @@ class ReplicaFinding:
 
     def row(self) -> dict[str, object]:
         """Return the finding as a row with stable keys."""
-        found = self.finding
+        own = self.finding
         return {
             "replica": self.replica,
-            "kind": found.kind,
-            "file": found.path,
-            "at": found.at,
-            "field": found.field,
-            "expected": found.expected,
-            "found": found.actual,
-            "position": found.position if found.position >= 0 else None,
-            "index": found.entry_index if found.entry_index >= 0 else None,
+            "kind": own.kind,
+            "file": own.path,
+            "at": own.at,
+            "field": own.field,
+            "expected": own.expected,
+            "found": own.actual,
+            "position": own.position if own.position >= 0 else None,
+            "index": own.entry_index if own.entry_index >= 0 else None,
         }
 
 
@@ -148,10 +148,10 @@ def audit(
         for number, log in enumerate(logs)
         for lo, hi in log.pieces(piece_size_bytes, log.end_position)
     ]
-    found = _Verdict(logs, tasks)
+    result = _Verdict(logs, tasks)
     if tasks:
-        found.collect(spark, show)
-    return found.audit()
+        result.collect(spark, show)
+    return result.audit()
 
 
 def _refuse_strangers(logs: Sequence[SealedLog]) -> None:
@@ -209,8 +209,10 @@ def _tail_finding(log: SealedLog, topic: str, queue_id: int, hi: int) -> Segment
     at = (len(rest) - len(kept)) // unit * unit
     path = f"consumequeue/{topic}/{queue_id}/{fmt.file_name(file_lo)}"
     name = f"unit of offset {(lo + at) // unit}"
-    found = rest[at : at + unit].hex()
-    return SegmentFinding("queue", path, lo + at - file_lo, name, "zeros, no record", found, -1, -1)
+    actual = rest[at : at + unit].hex()
+    return SegmentFinding(
+        "queue", path, lo + at - file_lo, name, "zeros, no record", actual, -1, -1
+    )
 
 
 class _Verdict:
@@ -266,8 +268,8 @@ class _Verdict:
     def _take_rows(self, rows: "DataFrame") -> None:
         """Read the ranges and findings of all tasks."""
         ranges = []
-        found = rows.where("range is not null or finding is not null")
-        for row in found.select("replica", "range", "finding").toLocalIterator():
+        taken = rows.where("range is not null or finding is not null")
+        for row in taken.select("replica", "range", "finding").toLocalIterator():
             if row.finding is not None:
                 self._findings.append(ReplicaFinding(row.replica, SegmentFinding(*row.finding)))
             else:
@@ -365,10 +367,10 @@ class _Verdict:
             .max("hi")
             .withColumnRenamed("max(hi)", "hi")
         )
-        found = ends.where(ends.replica.isin(clean)).mapInArrow(
+        tails = ends.where(ends.replica.isin(clean)).mapInArrow(
             partial(check_tails, self._logs), _ddl(_TAIL_SCHEMA)
         )
-        for row in found.select("replica", "finding.*").limit(FINDINGS_MAX).collect():
+        for row in tails.select("replica", "finding.*").limit(FINDINGS_MAX).collect():
             self._add(row[0], SegmentFinding(*row[1:]))
 
     # --- The verdict ---

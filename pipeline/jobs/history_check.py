@@ -146,13 +146,15 @@ def history_check(
     with tasks_shown(spark, "read and check", count, show):
         rows = lines.groupBy("queue").applyInArrow(check, _FOUND_DDL).collect()
     counts = {row.queue: row.operation_count for row in rows if row.rule is None}
-    found = [
+    broken_rules = [
         BrokenRule(row.rule, row.queue, row.detail, tuple(row.witnesses))
         for row in rows
         if row.rule is not None
     ]
-    found.sort(key=lambda broken: (broken.queue, broken.rule, broken.detail))
-    return CheckedHistory(dict(sorted(counts.items())), len(found), tuple(found[:VIOLATIONS_MAX]))
+    broken_rules.sort(key=lambda broken: (broken.queue, broken.rule, broken.detail))
+    return CheckedHistory(
+        dict(sorted(counts.items())), len(broken_rules), tuple(broken_rules[:VIOLATIONS_MAX])
+    )
 
 
 def _files_of(directories: Sequence[str]) -> tuple[list[str], list[FaultNote]]:

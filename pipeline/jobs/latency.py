@@ -107,18 +107,18 @@ def commits_in(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     """Yield the offsets that commands commit, on a worker."""
     for batch in batches:
         minutes = [time.replace(second=0, microsecond=0) for time in batch.column(0).to_pylist()]
-        found = []
+        commits = []
         for minute, position, body in zip(
             minutes, batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True
         ):
             command = Command.FromString(body)
             if command.WhichOneof("command") == "commit_offsets":
                 commit = command.commit_offsets
-                found += [
+                commits += [
                     (minute, position, commit.group, one.topic, one.queue_id, one.offset)
                     for one in commit.offsets
                 ]
-        columns = [list(column) for column in zip(*found, strict=True)] or [[] for _ in _COMMITS]
+        columns = [list(column) for column in zip(*commits, strict=True)] or [[] for _ in _COMMITS]
         arrays = [pa.array(c, t) for c, t in zip(columns, _COMMITS.types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_COMMITS)
 
@@ -145,8 +145,8 @@ def from_parquet(spark: "SparkSession", path: str, topic: str = "") -> "DataFram
 
 def rows_of(table: "DataFrame") -> list[dict[str, object]]:
     """Collect a table; times are text, in UTC."""
-    found = []
+    latencies = []
     for row in table.withColumn("minute", table.minute.cast("string")).collect():
         plain = row.asDict()
-        found.append({**plain, "minute": f"{plain['minute']}Z".replace(" ", "T")})
-    return found
+        latencies.append({**plain, "minute": f"{plain['minute']}Z".replace(" ", "T")})
+    return latencies

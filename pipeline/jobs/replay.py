@@ -73,10 +73,10 @@ def replay(
         chosen = _parquet(spark, path)
     if where:
         chosen = chosen.where(where)
-    found = _survey(chosen)
-    replay_id = _checked_id(replay_id, found)
-    named = [target.topic] if target.topic is not None else found.topics
-    check_target(target.cluster, named, found.queue_id_max if keeps_queues else None)
+    survey = _survey(chosen)
+    replay_id = _checked_id(replay_id, survey)
+    named = [target.topic] if target.topic is not None else survey.topics
+    check_target(target.cluster, named, survey.queue_id_max if keeps_queues else None)
     announce(replay_id)
     ordered = _ordered(chosen)
     own = ("broker_group", "queue_offset", "body_error")
@@ -86,7 +86,7 @@ def replay(
     with tasks_shown(spark, "replay", PARTITION_COUNT, show):
         writer = ordered.select(*columns).write.format("quorumlog").mode("append")
         writer.options(**to).option("writeId", replay_id).save()
-    return Replayed(replay_id, found.row_count, time.monotonic() - began_s)
+    return Replayed(replay_id, survey.row_count, time.monotonic() - began_s)
 
 
 def _parquet(spark: "SparkSession", path: str) -> "DataFrame":
@@ -119,8 +119,8 @@ def _survey(rows: "DataFrame") -> _Survey:
     from pyspark.sql import functions as f
 
     offset = f.col("queue_offset")
-    found = rows.groupBy(*_QUEUE).agg(f.count("*"), f.min(offset), f.max(offset), f.sum(offset))
-    queues = sorted(found.collect(), key=str)
+    grouped = rows.groupBy(*_QUEUE).agg(f.count("*"), f.min(offset), f.max(offset), f.sum(offset))
+    queues = sorted(grouped.collect(), key=str)
     digest = hashlib.blake2b(repr([tuple(row) for row in queues]).encode(), digest_size=6)
     return _Survey(
         sum(row[3] for row in queues),

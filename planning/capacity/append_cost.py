@@ -37,8 +37,8 @@ class BatchCost:
 
     def seconds(self, count: int, size_bytes: int) -> float:
         """Return the cost of a batch."""
-        found = self.batch_s + self.message_s * count + self.byte_s * size_bytes
-        return max(found, self.floor_s)
+        cost_s = self.batch_s + self.message_s * count + self.byte_s * size_bytes
+        return max(cost_s, self.floor_s)
 
     def msgs_per_s(self, count: int, body_size_bytes: int) -> float:
         """Return the rate when batches follow each other without a pause."""
@@ -66,11 +66,11 @@ def fit(points: Sequence[CostPoint]) -> BatchCost:
     best: tuple[float, tuple[float, ...]] | None = None
     for used_count in range(1, min(_TERMS, len(points)) + 1):
         for used in combinations(range(_TERMS), used_count):
-            found = _least_squares([[row[at] for at in used] for row in rows])
-            if found is None or min(found) < 0:
+            coefficients = _least_squares([[row[at] for at in used] for row in rows])
+            if coefficients is None or min(coefficients) < 0:
                 continue
             terms = [0.0] * _TERMS
-            for at, value in zip(used, found, strict=True):
+            for at, value in zip(used, coefficients, strict=True):
                 terms[at] = value
             error = sum(
                 (sum(x * term for x, term in zip(row, terms, strict=True)) - 1) ** 2 for row in rows

@@ -107,9 +107,9 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values under stable keys."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found["appends"] = [asdict(point) for point in self.appends]
-        return {"version": VERSION, **found, "machine": dict(self.machine)}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values["appends"] = [asdict(point) for point in self.appends]
+        return {"version": VERSION, **values, "machine": dict(self.machine)}
 
     @classmethod
     def from_json(cls, record: object) -> "Calibration":

@@ -116,16 +116,16 @@ def _layout(
     host = demand.host
     if disk_size > host.disk_size_bytes or memory_size > host.memory_size_bytes:
         return None
-    found = _host_counts(demand, sizes, calibration, groups, disk_size, memory_size)
-    hosts, words = _with_failures(demand, found)
+    counts = _host_counts(demand, sizes, calibration, groups, disk_size, memory_size)
+    hosts, words = _with_failures(demand, counts)
     figures = [
         *(
             CapacityFigure("hosts", f"hosts_for_{one.resource}", one.count, "hosts", one.formula)
-            for one in found
+            for one in counts
         ),
         CapacityFigure("hosts", "host_count", hosts, "hosts", words),
     ]
-    return HostLayout(groups, hosts, tuple(found), tuple(disk), tuple(memory), tuple(figures))
+    return HostLayout(groups, hosts, tuple(counts), tuple(disk), tuple(memory), tuple(figures))
 
 
 def _misfit(

@@ -40,10 +40,10 @@ class CapacityPlan:
 
     def value(self, name: str) -> float:
         """Return the value of a figure that has one. Raises KeyError."""
-        found = self.figure(name).value
-        if found is None:
+        figure_value = self.figure(name).value
+        if figure_value is None:
             raise KeyError(name)
-        return found
+        return figure_value
 
     def row(self) -> dict[str, Any]:
         """Return the plan under stable keys."""
@@ -123,7 +123,7 @@ def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[Ca
     peak, followers = demand.peak_msgs_per_s, demand.copies - 1
     rate = f"{number(peak)} msg/s x"
     frames = f"x {FRAME_RATIO:.4g} for frames"
-    found = [
+    figures = [
         CapacityFigure(
             "network",
             "network_sent_bytes_per_s",
@@ -149,7 +149,7 @@ def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[Ca
     ]
     # Followers in the leader's own zone get their copy without leaving it; here they are fewest.
     away = demand.copies - max(1, demand.copies // demand.zones)
-    found.append(
+    figures.append(
         CapacityFigure(
             "network",
             "zone_traffic_bytes_per_s",
@@ -158,7 +158,7 @@ def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[Ca
             f"{rate} {away} followers in other zones x {number(sizes.log)} B {frames}",
         )
     )
-    return found
+    return figures
 
 
 def _failures(demand: Demand) -> list[CapacityFigure]:
@@ -187,38 +187,38 @@ def _failures(demand: Demand) -> list[CapacityFigure]:
 
 
 def _warnings(demand: Demand, layout: HostLayout) -> list[str]:
-    found = []
+    warnings = []
     copies, quorum, tolerated = demand.copies, demand.quorum, demand.tolerated_count
     if demand.host_failures > tolerated:
-        found.append(
+        warnings.append(
             f"{demand.host_failures} failures cannot be tolerated with {copies} copies: the quorum "
             f"is {quorum}; use {_copies(2 * demand.host_failures + 1)}"
         )
     if demand.zone_failures * demand.copies_of_zone_max > tolerated:
-        found.append(
+        warnings.append(
             f"{demand.zone_failures} of {demand.zones} zones cannot fail with {copies} copies: "
             f"{demand.copies_of_zone_max} of them are in one zone and {tolerated} may be away; use "
             f"{_copies(2 * demand.zone_failures + 1)}, each in a zone of its own"
         )
     if copies % 2 == 0:
-        found.append(
+        warnings.append(
             f"{copies} copies tolerate no more than {copies - 1} do: the quorum is {quorum}; use "
             f"{copies - 1} or {copies + 1}"
         )
     if demand.zones == 1 and copies > 1:
-        found.append("all hosts are in one zone: when it fails, nothing is served")
+        warnings.append("all hosts are in one zone: when it fails, nothing is served")
     elif copies > 1 and not demand.zone_failures and demand.copies_of_zone_max > tolerated:
-        found.append(
+        warnings.append(
             f"the loss of one zone can stop a group: {demand.copies_of_zone_max} of {copies} "
             f"copies are in one of {demand.zones} zones; use 3 zones or more"
         )
     if layout.group_count > CLIENT_GROUP_COUNT_MAX:
         clusters = -(-layout.group_count // CLIENT_GROUP_COUNT_MAX)
-        found.append(
+        warnings.append(
             f"a client follows {CLIENT_GROUP_COUNT_MAX} groups, and {layout.group_count} are "
             f"needed; make {clusters} clusters with topics of their own, or send larger batches"
         )
-    return found
+    return warnings
 
 
 def _copies(count: int) -> str:
@@ -229,15 +229,15 @@ def _copies(count: int) -> str:
 
 
 def _time_warnings(demand: Demand, times: list[CapacityFigure]) -> list[str]:
-    found = []
+    warnings = []
     if any(one.value is None for one in times if one.name == "catch_up_s"):
-        found.append(
+        warnings.append(
             "a node that was away never catches up at the peak: as much comes as it takes; use "
             "more groups or a faster network"
         )
     if demand.outage_s > demand.retention_s:
-        found.append(
+        warnings.append(
             f"after {amount(demand.outage_s, 's')} away nothing of what a node has is retained: "
             "it is restored as a lost disk is"
         )
-    return found
+    return warnings

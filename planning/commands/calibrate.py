@@ -59,12 +59,12 @@ def calibrate(
     scale = QUICK if quick else CalibrationScale()
     checks = []
     with progress_bars() as show:
-        found, checked = run(measure(directory, scale, show, is_checked=is_checked))
-        calibration_file.save(found, file)
+        calibration, checked = run(measure(directory, scale, show, is_checked=is_checked))
+        calibration_file.save(calibration, file)
         if is_checked:
             formats = format_sizes(FILE_SIZE_BYTES)
-            checks = run(check(directory, found, checked, formats, scale, show))
-    values = found.to_json()
+            checks = run(check(directory, calibration, checked, formats, scale, show))
+    values = calibration.to_json()
     if output is Format.TABLE:
         del values["machine"]
         print_record({"file": file, **values, "checks": checks}, output)

@@ -48,8 +48,8 @@ def load(path: str | None) -> Calibration:
     try:
         if len(data) > FILE_SIZE_BYTES_MAX:
             raise CalibrationError(f"it has more than {FILE_SIZE_BYTES_MAX} bytes")
-        found: Any = read_json(data, is_unique=True)
-        return Calibration.from_json(found)
+        document: Any = read_json(data, is_unique=True)
+        return Calibration.from_json(document)
     except ValueError as error:  # CalibrationError is a ValueError.
         raise CliError(
             f"{path} is no calibration",

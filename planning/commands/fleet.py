@@ -150,11 +150,11 @@ def _scenario(
     from planning.capacity.plan import plan
     from planning.commands.formats import format_sizes
 
-    known = calibration_file.load(calibration)
-    calibration_file.tell_origin(known)
+    calibrated = calibration_file.load(calibration)
+    calibration_file.tell_origin(calibrated)
     return scenario_of(
-        plan(demand_of(load), known, format_sizes()),
-        known,
+        plan(demand_of(load), calibrated, format_sizes()),
+        calibrated,
         host_count=hosts,
         group_count=groups,
         duration_s=duration,

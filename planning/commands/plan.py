@@ -43,23 +43,23 @@ def plan(calibration: str | None, output: Format, **load: Any) -> int:
     from planning.commands.formats import format_sizes
 
     demand = demand_of(load)
-    known = calibration_file.load(calibration)
-    calibration_file.tell_origin(known)
+    calibrated = calibration_file.load(calibration)
+    calibration_file.tell_origin(calibrated)
     try:
-        found = make_plan(demand, known, format_sizes())
+        plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
     if output is Format.TABLE:
-        click.echo(f"calibration       {cell(known.source)}")
-        click.echo(f"group_bottleneck  {found.limits.bottleneck.name}")
-        click.echo(f"host_bottleneck   {found.layout.bottleneck}\n")
+        click.echo(f"calibration       {cell(calibrated.source)}")
+        click.echo(f"group_bottleneck  {plan_made.limits.bottleneck.name}")
+        click.echo(f"host_bottleneck   {plan_made.layout.bottleneck}\n")
         rows = [
             {"part": one.part, "figure": one.name, "value": one.text, "formula": one.formula}
-            for one in found.figures
+            for one in plan_made.figures
         ]
         print_rows(rows, output, columns=_COLUMNS)
-        for warning in found.warnings:
+        for warning in plan_made.warnings:
             click.echo(f"warning: {warning}")
     else:
-        print_record({"calibration": known.source, **found.row()}, output)
-    return ExitCode.FINDINGS if found.warnings else ExitCode.OK
+        print_record({"calibration": calibrated.source, **plan_made.row()}, output)
+    return ExitCode.FINDINGS if plan_made.warnings else ExitCode.OK

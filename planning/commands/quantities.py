@@ -57,10 +57,10 @@ def parse_rate(text: str) -> LoadRate:
 
 def parse_byte_rate(text: str) -> float:
     """Return the bytes a second of 125MB/s, 1Gbit/s. Raises ValueError with these forms."""
-    found = parse_rate(text)
-    if not found.is_bytes:
+    rate = parse_rate(text)
+    if not rate.is_bytes:
         raise ValueError(f"{text!r} counts messages; give 125MB/s, 120MiB/s or 1Gbit/s")
-    return found.value
+    return rate.value
 
 
 def parse_span(text: str) -> float:
@@ -72,10 +72,10 @@ def parse_span(text: str) -> float:
 
 
 def _split(text: str, what: str, forms: str) -> tuple[float, str]:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not {what}; give {forms}")
-    return float(found[1]), found[2]
+    return float(match[1]), match[2]
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.

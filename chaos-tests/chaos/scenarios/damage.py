@@ -94,8 +94,8 @@ async def tail_flips(x: ScenarioContext) -> None:
     x.prove("no node leads", not any(state.role == "leader" for state in states.values()))
     x.none_acked("without the node that has the end", Moment(dead_ns, term, end))
     x.prove("nothing is cut off or changed", path.read_bytes()[: hi - lo] == damaged)
-    found = await x.do(durable_mark, data)
-    x.prove(f"the mark is {found.durable_position}", found.durable_position >= hi)
+    durable = await x.do(durable_mark, data)
+    x.prove(f"the mark is {durable.durable_position}", durable.durable_position >= hi)
     before = x.cluster.local.log_path(victim).stat().st_size
     await x.do(x.cluster.start, leader)
     await x.until(f"node {victim} repairs itself", _says, x, victim, before, "repaired")
@@ -308,8 +308,8 @@ async def _wipe(x: ScenarioContext, node: int) -> None:
 
 def _has_level(x: ScenarioContext, node: int) -> bool:
     states = x.cluster.status()
-    found, wanted = states[node].applied_index, x.load.clients.last_index
-    return states[node].is_ready and found is not None and found >= wanted
+    applied, wanted = states[node].applied_index, x.load.clients.last_index
+    return states[node].is_ready and applied is not None and applied >= wanted
 
 
 @scenario("cloned-disk", "D18", modes=RAFT)
@@ -411,8 +411,8 @@ def _lives(x: ScenarioContext, node: int) -> dict[str, Any]:
 
 def _has_met(x: ScenarioContext, node: int, other: int) -> bool:
     """Whether a node remembers, on its disk, the life in which another one is now."""
-    known = _lives(x, node)["known"].get(str(other), {"life": 0})
-    return bool(known["life"] == _lives(x, other)["life"])
+    view = _lives(x, node)["known"].get(str(other), {"life": 0})
+    return bool(view["life"] == _lives(x, other)["life"])
 
 
 async def _addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
@@ -422,9 +422,9 @@ async def _addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
 async def _joins(x: ScenarioContext, node: int) -> None:
     """Wait until a node reports that it has no memory with which it could be counted."""
     admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    while (found := (await admin.node_status(node)).standing) != "joining":
+    while (standing := (await admin.node_status(node)).standing) != "joining":
         if time.monotonic() >= deadline:
-            raise NotSoError(f"node {node} is {found}, not joining")
+            raise NotSoError(f"node {node} is {standing}, not joining")
         await asyncio.sleep(0.1)
     x.prove(f"node {node} is joining", True)
 

@@ -69,7 +69,7 @@ class _Work:
             delay = seconds
         else:
             deliver_at = began_ms / 1000 + seconds
-        receipt, told = None, ToldOutcome.OK
+        receipt, outcome = None, ToldOutcome.OK
         try:
             receipt = await producer.send(
                 self._topic,
@@ -80,9 +80,9 @@ class _Work:
                 deliver_at=deliver_at,
             )
         except QuorumlogError as error:
-            told = told_by(error)
+            outcome = told_by(error)
         due_ms = began_ms + int(seconds * 1000)
-        self.history.sent[value] = Sent(value, queue_id, due_ms, told)
+        self.history.sent[value] = Sent(value, queue_id, due_ms, outcome)
         return receipt, seconds
 
     async def _cancel(self, value: str, receipt: quorumlog.Receipt, after_s: float) -> None:
@@ -110,7 +110,7 @@ class _Work:
 
     async def drain(self, node: int) -> list[Delivered]:
         """Read the topic from one replica."""
-        found = []
+        messages = []
         consumer = self._client.pull_consumer(
             self._topic, until="end", consistency="local", node_id=node
         )
@@ -118,8 +118,8 @@ class _Work:
             async for message in consumer:
                 value = value_of(message.body)
                 place = message.queue_id, message.queue_offset
-                found.append(Delivered(value, *place, message.store_unix_ms))
-        return sorted(found, key=lambda message: (message.queue_id, message.queue_offset))
+                messages.append(Delivered(value, *place, message.store_unix_ms))
+        return sorted(messages, key=lambda message: (message.queue_id, message.queue_offset))
 
     async def held_count(self) -> int:
         """Return the number of messages that all leaders hold back."""
@@ -183,15 +183,15 @@ async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
             x.keep("delayed", map(asdict, history.sent.values()))
             x.keep("cancels", map(asdict, history.cancels))
         await caught_up(client, x.cluster.node_ids, END_S * x.options.time_scale)
-        found = [await work.drain(node) for node in x.cluster.node_ids]
-        history.delivered = max(found, key=len)
+        drains = [await work.drain(node) for node in x.cluster.node_ids]
+        history.delivered = max(drains, key=len)
         x.keep("delivered", map(asdict, history.delivered))
         for sent in history.sent.values():
             x.recorder.outcomes[f"delayed send {sent.outcome}"] += 1
         for cancel in history.cancels:
             x.recorder.outcomes[f"delayed cancel {cancel.outcome}"] += 1
         x.demand_none(check_delayed(history))
-        if any(one != found[0] for one in found):
+        if any(one != drains[0] for one in drains):
             raise NotSoError("replicas differ in what was delivered")
         x.prove(f"{len(history.delivered)} were delivered once", history.delivered)
         x.prove(f"{len(history.cancelled())} were cancelled", history.cancelled())

@@ -223,10 +223,10 @@ async def _all_comes_back(x: ScenarioContext, what: str, sent: _Sent) -> None:
     async def check(
         how: str, wanted: list[bytes], read: Callable[[], Awaitable[list[bytes]]]
     ) -> None:
-        found = await _read_patiently(x, f"{what}, {how}", read)
+        answer = await _read_patiently(x, f"{what}, {how}", read)
         x.demand_none(
-            [f"D8: {what}: {len(found)} of {len(wanted)} messages {how}, and no error"]
-            * (sorted(found) != sorted(wanted))
+            [f"D8: {what}: {len(answer)} of {len(wanted)} messages {how}, and no error"]
+            * (sorted(answer) != sorted(wanted))
         )
 
     await check("without a filter", sent.bodies, partial(_pulled, client, sent.topic, ()))

@@ -218,10 +218,10 @@ async def full_majority(x: ScenarioContext) -> None:
             await x.until("the leader refuses appends", leader_refuses, x, before)
             x.prove("the leader counts what it refuses", True)
             for node in nodes:
-                found = await x.load.clients.client.pull(
+                pulled = await x.load.clients.client.pull(
                     topic, 0, 0, consistency="local", node_id=node
                 )
-                x.prove(f"node {node} serves {len(found.messages)} messages", found.messages)
+                x.prove(f"node {node} serves {len(pulled.messages)} messages", pulled.messages)
             if left:
                 # Without a free byte committed entries get no queue, so these wait (track record).
                 await _reads_go_on(x)

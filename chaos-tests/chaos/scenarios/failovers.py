@@ -139,7 +139,7 @@ def misstated(places: Mapping[Value, MessagePlace], modes: Mapping[int, str]) ->
     """Return receipts whose claim of copies does not fit the mode in force, of known epochs.
 
     A later master that acks a message it found in its log claims its own mode."""
-    found = []
+    problems = []
     for value, place in places.items():
         if place.term not in modes:
             continue
@@ -148,10 +148,10 @@ def misstated(places: Mapping[Value, MessagePlace], modes: Mapping[int, str]) ->
             in_force |= {mode for epoch, mode in modes.items() if epoch > place.term}
         if ("sync" if place.is_copied else "async") not in in_force:
             said = "that others hold it" if place.is_copied else "that the master alone does"
-            found.append(
+            problems.append(
                 f"H12: {value!r} of epoch {place.term}, which is {modes[place.term]}, says {said}"
             )
-    return found
+    return problems
 
 
 @scenario("mode-changes", "H12", profile=CHANGED_MODES, modes=HA)
@@ -170,8 +170,8 @@ async def mode_changes(x: ScenarioContext) -> None:
         x.inject("mode", f"{wanted} by node {node}")
         await _set_replication(x, node, wanted)
         await lead(x, node)
-        found = await modes.note(x, node)
-        x.prove(f"node {node} is a master that is {found}", found == wanted.partition("_")[0])
+        noted = await modes.note(x, node)
+        x.prove(f"node {node} is a master that is {noted}", noted == wanted.partition("_")[0])
         await x.acked(200)
     before = len(x.load.clients.places)
     old = await x.leader()

@@ -217,7 +217,7 @@ async def kill_in_snapshots(x: ScenarioContext) -> None:
 @scenario("kill-in-changes", "P2 M1", profile=CHANGED, modes=RAFT)
 async def kill_in_changes(x: ScenarioContext) -> None:
     """The leader dies at each phase of a change of members: it is done or not, and can be done."""
-    admin, known = x.load.clients.client.admin, await addresses(x)
+    admin, by_node = x.load.clients.client.admin, await addresses(x)
     points = iter(_points(STEPS_OF_CHANGES))
     for _ in range(2):
         node = await x.follower()
@@ -227,7 +227,7 @@ async def kill_in_changes(x: ScenarioContext) -> None:
             if node in await addresses(x):
                 await admin.remove_member(node)
 
-        async def add(node: int = node, where: tuple[str, str] = known[node]) -> None:
+        async def add(node: int = node, where: tuple[str, str] = by_node[node]) -> None:
             if node not in await addresses(x):
                 await admin.add_learner(node, address=where[0], peer_address=where[1])
 
@@ -288,13 +288,13 @@ async def kill_in_cuts(x: ScenarioContext) -> None:
 @scenario("kill-in-losses", "P2 H6", modes=frozenset({ClusterMode.ASYNC_MASTER}))
 async def kill_in_losses(x: ScenarioContext) -> None:
     """An old master dies at each step of setting aside and cutting entries that only it had."""
-    known = set(await reported(x.load.clients.client))
+    before = set(await reported(x.load.clients.client))
     master = await lose_by_lagging(x)
     for point in _points(STEPS_OF_LOSSES):
         await _die_at(x, master, point, 1)
     await restart(x, master)
     await x.acked(50)
-    losses = set(await reported(x.load.clients.client)) - known
+    losses = set(await reported(x.load.clients.client)) - before
     x.prove(f"{len(losses)} losses are reported", losses)
 
 

@@ -71,7 +71,7 @@ async def lagging_slaves(x: ScenarioContext) -> None:
 async def _lost_by_lagging(x: ScenarioContext, *, is_killed: bool) -> set[HaLoss]:
     """Let the slaves lag, take the master away, bring it back; return the reported losses."""
     client = x.load.clients.client
-    known, is_async = set(await reported(client)), x.options.mode is ClusterMode.ASYNC_MASTER
+    before, is_async = set(await reported(client)), x.options.mode is ClusterMode.ASYNC_MASTER
     master = await lose_by_lagging(x, is_killed=is_killed)
     await x.do(x.cluster.start if is_killed else x.cluster.resume, master)
     await x.do(x.cluster.wait_ready)
@@ -81,10 +81,10 @@ async def _lost_by_lagging(x: ScenarioContext, *, is_killed: bool) -> set[HaLoss
         # The old master reports the loss once it has met the new log.
         async with asyncio.timeout(DEADLINE_S * x.options.time_scale):
             while not losses:
-                losses = set(await reported(client)) - known
+                losses = set(await reported(client)) - before
                 await asyncio.sleep(0.05)
-        told = [f"{loss.acked_record_count} acked of epoch {loss.epoch}" for loss in losses]
-        x.prove(f"a loss is reported: {told}", told)
+        statements = [f"{loss.acked_record_count} acked of epoch {loss.epoch}" for loss in losses]
+        x.prove(f"a loss is reported: {statements}", statements)
     return losses
 
 
@@ -132,8 +132,8 @@ async def master_link_storm(x: ScenarioContext) -> None:
 async def master_one_way(x: ScenarioContext) -> None:
     """Bytes of the master to one slave are lost, then that slave's, then all the master sends."""
     links, master = x.cluster.links, await x.leader()
-    one, other = [node for node in links.nodes if node != master]
-    lost = [[(master, one)], [(one, master)], [(master, one), (master, other)]]
+    slave, other = [node for node in links.nodes if node != master]
+    lost = [[(master, slave)], [(slave, master)], [(master, slave), (master, other)]]
     for cuts in lost:
         before = x.load.clients.acked_count
         async with x.fault("one-way", f"lost is {cuts}", count=len(cuts)):
@@ -143,7 +143,7 @@ async def master_one_way(x: ScenarioContext) -> None:
                 await x.acked()
                 x.prove(f"{cuts}: the other slave is enough", True)
             else:
-                await _acks_are_right(x, f"{cuts}", [one, other])
+                await _acks_are_right(x, f"{cuts}", [slave, other])
             await x.do(links.heal)
         await x.acked()
         x.prove("acks went on", x.load.clients.acked_count > before)
@@ -163,8 +163,8 @@ async def lost_controller(x: ScenarioContext) -> None:
     await x.do(x.cluster.start, *nodes)  # No fail-over: no node could have led.
     await x.do(x.cluster.wait_ready)
     await x.acked()
-    found = await x.term()
-    x.prove(f"epoch {found} follows {epoch}", found > epoch)
+    term = await x.term()
+    x.prove(f"epoch {term} follows {epoch}", term > epoch)
 
 
 @scenario("no-controller", "H9", modes=HA)

@@ -142,13 +142,13 @@ async def _lag(x: ScenarioContext) -> int:
 @scenario("members", "M1 M2", profile=CHANGED, modes=RAFT)
 async def members(x: ScenarioContext) -> None:
     """Voters of five are removed and added again under load; the leader dies in each phase."""
-    admin, known = x.load.clients.client.admin, await addresses(x)
+    admin, by_node = x.load.clients.client.admin, await addresses(x)
     for phase in ("removal", "adding", "promotion"):
         node = await x.follower()
         await change(x, f"remove {node}", admin.remove_member, node)
         if phase == "removal":
             await _kill_leader(x)
-        where = known[node]
+        where = by_node[node]
         # Its old log and its old vote stay with it: it comes back under its old identity.
         await change(
             x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
@@ -165,13 +165,13 @@ async def members(x: ScenarioContext) -> None:
 @scenario("members-amid", "M1", profile=PATIENT, modes=RAFT)
 async def members_amid(x: ScenarioContext) -> None:
     """The leader dies amid a change of voters: only it has the entry, or all have, untold to it."""
-    admin, known = x.load.clients.client.admin, await addresses(x)
+    admin, by_node = x.load.clients.client.admin, await addresses(x)
     node = await x.follower()
     for is_shared in (False, True):
         await _die_amid(x, f"remove {node}", admin.remove_member, node, is_shared=is_shared)
         if not is_shared:
             await change(x, f"remove {node}", admin.remove_member, node)
-        where = known[node]
+        where = by_node[node]
         await change(
             x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
         )
@@ -246,7 +246,7 @@ async def _voter_at(x: ScenarioContext, nodes: Sequence[int], node: int, *, is_v
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
 async def members_away(x: ScenarioContext) -> None:
     """A cut-off node is removed and is harmless when it is back; then the leader is removed."""
-    admin, links, known = x.load.clients.client.admin, x.cluster.links, await addresses(x)
+    admin, links, by_node = x.load.clients.client.admin, x.cluster.links, await addresses(x)
     node = await x.follower()
     async with x.fault("isolate", f"node {node}, which is removed meanwhile"):
         pairs = await x.do(links.isolate, node)
@@ -263,7 +263,7 @@ async def members_away(x: ScenarioContext) -> None:
     x.prove("another leads", await x.new_leader(old) != old)
     await x.acked()
     for back in (node, old):
-        where = known[back]
+        where = by_node[back]
         await change(
             x, f"add {back}", admin.add_learner, back, address=where[0], peer_address=where[1]
         )

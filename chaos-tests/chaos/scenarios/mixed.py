@@ -85,9 +85,9 @@ class _Group:
         async for line in process.stdout:
             if not line.endswith(b"\n"):
                 break  # Its writer was killed.
-            told = json.loads(line)
-            self.history.lines[name].append(told)
-            self.history.now[name] = told.get("queues", self.history.now.get(name, []))
+            statement = json.loads(line)
+            self.history.lines[name].append(statement)
+            self.history.now[name] = statement.get("queues", self.history.now.get(name, []))
         if name not in self.history.ends_ns:
             self.history.ends_ns[name] = now_ns()
             if name in self._processes:
@@ -124,11 +124,11 @@ class _Group:
 
     def is_shared(self) -> bool:
         """Whether each queue has one holder, and each member has a queue."""
-        found = self.history.holders()
-        members = set().union(*found.values())
+        holders = self.history.holders()
+        members = set().union(*holders.values())
         return (
-            len(found) == QUEUE_COUNT
-            and all(len(one) == 1 for one in found.values())
+            len(holders) == QUEUE_COUNT
+            and all(len(one) == 1 for one in holders.values())
             and members == self._processes.keys()
         )
 

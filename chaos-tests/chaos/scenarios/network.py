@@ -106,9 +106,11 @@ async def one_way(x: ScenarioContext) -> None:
     links = x.cluster.links
     for at in range(3):
         leader = await x.leader()
-        one, other = [node for node in x.cluster.node_ids if node != leader]
-        lost = [[(leader, one)], [(one, leader)], [(leader, one), (leader, other)]][at]
-        pairs = links.between([leader], [one, other])
+        follower, other = [node for node in x.cluster.node_ids if node != leader]
+        lost = [[(leader, follower)], [(follower, leader)], [(leader, follower), (leader, other)]][
+            at
+        ]
+        pairs = links.between([leader], [follower, other])
         before = _swallowed(x, pairs)
         term = await x.term()
         async with x.fault("one-way", f"lost is {lost}", count=len(lost)):

@@ -79,15 +79,15 @@ class _Work:
 
     async def dead(self) -> list[str]:
         """Return the values of the dead letters of the group."""
-        found = []
+        dead_letters = []
         try:
             consumer = self._client.pull_consumer(f"%DLQ%{self._group}", until="end")
             async with consumer:
                 async for message in consumer:
-                    found.append(value_of(message.body))
+                    dead_letters.append(value_of(message.body))
         except UnknownTopicError:
             pass  # No message was rejected.
-        return found
+        return dead_letters
 
 
 def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:

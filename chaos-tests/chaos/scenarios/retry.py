@@ -84,8 +84,8 @@ async def give_back(x: ScenarioContext) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         for place in (f"%RETRY%{group}", f"%DLQ%{group}"):
-            found = await _bodies(client, place)
-            if found != sent:
-                lost, doubled = sent - found, found - sent
+            bodies = await _bodies(client, place)
+            if bodies != sent:
+                lost, doubled = sent - bodies, bodies - sent
                 raise NotSoError(f"{place}: {lost.total()} are lost, {doubled.total()} doubled")
         x.prove("each came back once, and was dead once", True)

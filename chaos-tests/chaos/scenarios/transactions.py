@@ -83,12 +83,12 @@ async def transactions(x: ScenarioContext) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         bodies = (b"%04d" % number for number in range(producer.begun_count))
-        wanted, found = Counter(filter(_is_wanted, bodies)), Counter[bytes]()
+        wanted, read = Counter(filter(_is_wanted, bodies)), Counter[bytes]()
         async with client.pull_consumer(topic, until="end") as consumer:
             async for batch in consumer.batches():
-                found.update(batch.bodies())
-        if found != wanted:
-            lost, extra = wanted - found, found - wanted
+                read.update(batch.bodies())
+        if read != wanted:
+            lost, extra = wanted - read, read - wanted
             raise NotSoError(f"{lost.total()} are lost, {extra.total()} doubled or not wanted")
         x.prove("producers were asked", len(producer.asked) >= COUNT_MIN // 3)
         x.prove("each was committed or rolled back once", True)

@@ -54,8 +54,8 @@ def condition_of(value: dict[str, Any]) -> LinkCondition:
     """Return the condition of plain values; of a perfect wire PERFECT itself.
 
     Raises TypeError, ValueError."""
-    found = LinkCondition(**value)
-    return PERFECT if found == PERFECT else found
+    condition = LinkCondition(**value)
+    return PERFECT if condition == PERFECT else condition
 
 
 @dataclass(slots=True)
@@ -121,11 +121,11 @@ class Direction:
         if condition.jitter_ms:
             at_s += random.uniform(-condition.jitter_ms, condition.jitter_ms) / 1000
         self._last_s = at_s = max(at_s, self._last_s, now_s)
-        found: tuple[float, ...] = (at_s,)
+        arrival_times: tuple[float, ...] = (at_s,)
         if condition.duplicate and random.random() < condition.duplicate:
             counts.doubled += 1
-            found = (at_s, at_s)
+            arrival_times = (at_s, at_s)
         if at_s > now_s:
             counts.delayed += 1
-            self.in_flight_count += len(found)
-        return found
+            self.in_flight_count += len(arrival_times)
+        return arrival_times

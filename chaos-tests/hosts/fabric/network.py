@@ -131,8 +131,8 @@ class HostNetwork:
     def pairs(self, hosts: Iterable[int], others: Iterable[int]) -> list[Pair]:
         """Return the directions between two sets of hosts, both ways."""
         left, right = tuple(hosts), tuple(others)
-        found = [(a, b) for a in left for b in right if a != b]
-        return [*found, *((b, a) for a, b in found)]
+        between = [(a, b) for a in left for b in right if a != b]
+        return [*between, *((b, a) for a, b in between)]
 
     def all_pairs(self, *, with_clients: bool) -> list[Pair]:
         """Return all directions between hosts, and those of clients if asked for."""
@@ -147,8 +147,8 @@ class HostNetwork:
         """Give these directions a condition, all at one moment."""
         chosen = list(pairs)
         self._conditions |= dict.fromkeys(chosen, condition)
-        known = condition.to_json()
-        self._ask({"set": [[source, target, known] for source, target in chosen]})
+        document = condition.to_json()
+        self._ask({"set": [[source, target, document] for source, target in chosen]})
 
     def heal(self) -> None:
         """Make all links perfect."""
@@ -272,8 +272,8 @@ class HostNetwork:
         line = answers.readline()
         if not line:
             raise ChaosError("the switch", "it has ended", "its error is above")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -95,8 +95,8 @@ async def partial(x: ScenarioContext) -> None:
         await x.linger(4.0)
     x.prove("the leader stayed", (await x.leader(), await x.term()) == (leader, term))
     await x.acked()
-    one, other = [node for node in x.target.node_ids if node != leader]
-    async with cut(x, f"hosts {one} and {other}", network.pairs([one], [other])):
+    follower, other = [node for node in x.target.node_ids if node != leader]
+    async with cut(x, f"hosts {follower} and {other}", network.pairs([follower], [other])):
         await x.linger(4.0)
         await x.acked()
         x.prove("the leader stayed again", (await x.leader(), await x.term()) == (leader, term))

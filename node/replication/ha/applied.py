@@ -120,13 +120,13 @@ class AppliedState:
     def _begin(self) -> None:
         """Build the state from the newest checkpoint of this log, or from the log alone."""
         log, saved = self._log, self._saved
-        known = saved if saved is not None and self._fits(saved) else None
-        begin = known.position if known is not None else 0
+        checkpoint = saved if saved is not None and self._fits(saved) else None
+        begin = checkpoint.position if checkpoint is not None else 0
         self.is_missing = begin < log.min_position
-        if self.is_missing or known is None:
+        if self.is_missing or checkpoint is None:
             self.machine.go_back(None)
         else:
-            self.machine.go_back(known.state)
+            self.machine.go_back(checkpoint.state)
             # Readers saw it; after a power loss the queues may be behind.
             log.store.dispatch_to(begin)
         if not self.is_missing:
@@ -177,13 +177,13 @@ class AppliedState:
         """
         assert not self.is_missing, "a state that is missing has no image"
         log = self._log
-        known, begin = self._now(), log.min_position
+        now, begin = self._now(), log.min_position
 
         def make() -> bytes:
             next_offsets = log.store.next_offsets_at(begin)
             if log.min_position != begin:  # Deleted meanwhile: offsets were counted from there.
                 raise PositionRangeError("image", begin, log.min_position, log.end)
-            return encode(LogImage(begin, next_offsets, known.epoch, known.state))
+            return encode(LogImage(begin, next_offsets, now.epoch, now.state))
 
         return make
 

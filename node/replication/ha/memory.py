@@ -45,8 +45,8 @@ class HaMemory:
             return None
         bound, standing, incarnation, _ = log.replica
         is_joining = standing is HaStanding.JOINING
-        told = RaftStanding.JOINING if is_joining else RaftStanding.FULL
-        return Facts(bound.number, log.end, told, incarnation)
+        raft_standing = RaftStanding.JOINING if is_joining else RaftStanding.FULL
+        return Facts(bound.number, log.end, raft_standing, incarnation)
 
     def become_joining(self, incarnation: int) -> None:
         if self.driver is not None:
@@ -70,8 +70,8 @@ class HaMemory:
                 acked = state.copies.acked(link.peer)
                 position = NO_INDEX if acked is None else acked
                 incarnation = link.promise.incarnation
-                found = Known(NO_LIFE, 0, incarnation, epoch, epoch, position, NO_INDEX)
-                lives.note(link.peer, found)
+                view = Known(NO_LIFE, 0, incarnation, epoch, epoch, position, NO_INDEX)
+                lives.note(link.peer, view)
 
     @property
     def is_leading(self) -> bool:

@@ -140,8 +140,8 @@ def decode_install(header: bytes, *, group: str, sender: NodeId, to: NodeId) -> 
     """Return the message, and size and CRC of the state. Raises PeerProtocolError."""
     message = decode(FrameKind.INSTALL_SNAPSHOT, header, group=group, sender=sender, to=to)
     assert isinstance(message, InstallSnapshot)
-    found = pb.InstallSnapshot.FromString(header)
-    return SnapshotHeader(message, found.size_bytes, found.crc)
+    decoded = pb.InstallSnapshot.FromString(header)
+    return SnapshotHeader(message, decoded.size_bytes, decoded.crc)
 
 
 # --- Encoding ---
@@ -173,13 +173,13 @@ class SteadyEncoder:
         if not runs or runs[1:] or message.configurations or message.prev_chain is not None:
             self._header = _encode_append(message)
         else:
-            found, run = self._append, self._run
-            found.term, found.prev_index = message.term, message.prev_index
-            found.prev_term, found.hi = message.prev_term, message.hi
+            kept, run = self._append, self._run
+            kept.term, kept.prev_index = message.term, message.prev_index
+            kept.prev_term, kept.hi = message.prev_term, message.hi
             run.index, run.term = runs[0]
-            found.commit, found.round = message.commit, message.round
-            found.admitted = message.admitted
-            self._header = found.SerializeToString()
+            kept.commit, kept.round = message.commit, message.round
+            kept.admitted = message.admitted
+            self._header = kept.SerializeToString()
         self._fields = fields
         return self._header
 
@@ -192,10 +192,14 @@ class SteadyEncoder:
             or message.hint_runs
         ):
             return _encode_append_reply(message)
-        found = self._reply
-        found.term, found.match, found.round = message.term, message.match, message.round
-        found.standing, found.incarnation = message.standing, message.incarnation
-        return found.SerializeToString()
+        kept_reply = self._reply
+        kept_reply.term, kept_reply.match, kept_reply.round = (
+            message.term,
+            message.match,
+            message.round,
+        )
+        kept_reply.standing, kept_reply.incarnation = message.standing, message.incarnation
+        return kept_reply.SerializeToString()
 
 
 def _encode_append(message: AppendRequest) -> bytes:
@@ -313,23 +317,23 @@ class _FieldError(Exception):
 
 
 def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendRequest:
-    found = pb.AppendEntries.FromString(header)
+    message = pb.AppendEntries.FromString(header)
     # Mostly entries of one term, the current one, that follow one of that term.
-    term, prev_index, hi, commit = found.term, found.prev_index, found.hi, found.commit
+    term, prev_index, hi, commit = message.term, message.prev_index, message.hi, message.commit
     if (
-        not 0 < found.prev_term == term <= TERM_MAX
+        not 0 < message.prev_term == term <= TERM_MAX
         or not 0 <= prev_index < hi - 1 < INDEX_MAX
         or not NO_INDEX <= commit <= INDEX_MAX
-        or found.configurations
-        or found.HasField("prev_chain_crc")
+        or message.configurations
+        or message.HasField("prev_chain_crc")
     ):
-        return _decode_any_append(found, group, sender, to)
+        return _decode_any_append(message, group, sender, to)
     try:
-        (run,) = found.runs
+        (run,) = message.runs
     except ValueError:  # None, or several.
-        return _decode_any_append(found, group, sender, to)
+        return _decode_any_append(message, group, sender, to)
     if run.index != prev_index + 1 or run.term != term:
-        return _decode_any_append(found, group, sender, to)
+        return _decode_any_append(message, group, sender, to)
     fields = (
         group,
         sender,
@@ -340,9 +344,9 @@ def _decode_append(header: bytes, group: str, sender: NodeId, to: NodeId) -> App
         hi,
         ((prev_index + 1, term),),
         commit,
-        found.round,
+        message.round,
         (),
-        found.admitted,
+        message.admitted,
         None,
     )
     return tuple.__new__(AppendRequest, fields)
@@ -380,30 +384,30 @@ def _decode_any_append(
 
 
 def _decode_append_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> AppendReply:
-    found = pb.AppendReply.FromString(header)
-    match, incarnation = found.match, found.incarnation
+    message = pb.AppendReply.FromString(header)
+    match, incarnation = message.match, message.incarnation
     if (
-        not 1 <= found.term <= TERM_MAX
+        not 1 <= message.term <= TERM_MAX
         or not NO_INDEX <= match <= INDEX_MAX
-        or not found.refused_prev == found.hint_last == NO_INDEX
+        or not message.refused_prev == message.hint_last == NO_INDEX
         or incarnation > INCARNATION_MAX
-        or found.refusal
-        or found.standing
-        or found.diverged
-        or found.hint_runs
+        or message.refusal
+        or message.standing
+        or message.diverged
+        or message.hint_runs
     ):
-        return _decode_any_reply(found, group, sender, to)
+        return _decode_any_reply(message, group, sender, to)
     fields = (
         group,
         sender,
         to,
-        found.term,
+        message.term,
         match,
         Refusal.NONE,
         NO_INDEX,
         NO_INDEX,
         (),
-        found.round,
+        message.round,
         Standing.FULL,
         incarnation,
     )
@@ -435,11 +439,11 @@ def _decode_any_reply(reply: pb.AppendReply, group: str, sender: NodeId, to: Nod
 
 
 def _decode_vote_request(header: bytes, group: str, sender: NodeId, to: NodeId) -> VoteRequest:
-    found = pb.VoteRequest.FromString(header)
-    term, vote_term = _term(found.term), _term(found.vote_term, at_least=1)
-    if vote_term != (term + 1 if found.pre else term):
-        raise _FieldError(f"vote for term {vote_term} in term {term}, pre-vote: {found.pre}")
-    last_index, last_term = _index("last_index", found.last_index), _term(found.last_term)
+    message = pb.VoteRequest.FromString(header)
+    term, vote_term = _term(message.term), _term(message.vote_term, at_least=1)
+    if vote_term != (term + 1 if message.pre else term):
+        raise _FieldError(f"vote for term {vote_term} in term {term}, pre-vote: {message.pre}")
+    last_index, last_term = _index("last_index", message.last_index), _term(message.last_term)
     if last_term > term or (last_index == NO_INDEX) != (last_term == 0):
         raise _FieldError(f"last entry {last_index} of term {last_term} in term {term}")
     return VoteRequest(
@@ -450,55 +454,55 @@ def _decode_vote_request(header: bytes, group: str, sender: NodeId, to: NodeId) 
         vote_term,
         last_index,
         last_term,
-        found.pre,
-        found.transfer,
-        found.recovery,
+        message.pre,
+        message.transfer,
+        message.recovery,
     )
 
 
 def _decode_vote_reply(header: bytes, group: str, sender: NodeId, to: NodeId) -> VoteReply:
-    found = pb.VoteReply.FromString(header)
-    refusal = _REFUSALS.get(found.refusal)
+    message = pb.VoteReply.FromString(header)
+    refusal = _REFUSALS.get(message.refusal)
     if (
         refusal is None
-        or found.granted != (refusal is Refusal.NONE)
-        or (found.granted and found.diverged)
+        or message.granted != (refusal is Refusal.NONE)
+        or (message.granted and message.diverged)
     ):
-        raise _FieldError(f"granted {found.granted} with refusal {found.refusal}")
+        raise _FieldError(f"granted {message.granted} with refusal {message.refusal}")
     return VoteReply(
         group,
         sender,
         to,
-        _term(found.term),
-        _term(found.vote_term, at_least=1),
-        found.granted,
-        found.pre,
-        found.recovery,
-        Refusal.HISTORY_CONFLICT if found.diverged else refusal,
-        found.leader,
+        _term(message.term),
+        _term(message.vote_term, at_least=1),
+        message.granted,
+        message.pre,
+        message.recovery,
+        Refusal.HISTORY_CONFLICT if message.diverged else refusal,
+        message.leader,
     )
 
 
 def _decode_install(header: bytes, group: str, sender: NodeId, to: NodeId) -> InstallSnapshot:
-    found = pb.InstallSnapshot.FromString(header)
-    if not found.HasField("meta") or not found.meta.HasField("configuration_at"):
+    message = pb.InstallSnapshot.FromString(header)
+    if not message.HasField("meta") or not message.meta.HasField("configuration_at"):
         raise _FieldError("no meta, or no configuration in it")
-    term = _term(found.term, at_least=1)
+    term = _term(message.term, at_least=1)
     meta = SnapshotMeta(
-        _index("index", found.meta.index, at_least=0),
-        _term(found.meta.term, at_least=1),
-        _configuration_at(found.meta.configuration_at),
+        _index("index", message.meta.index, at_least=0),
+        _term(message.meta.term, at_least=1),
+        _configuration_at(message.meta.configuration_at),
     )
     if meta.term > term:
         raise _FieldError(f"snapshot of term {meta.term} in term {term}")
     if meta.configuration_at.index > meta.index:
         raise _FieldError(f"configuration of {meta.configuration_at.index} at {meta.index}")
-    return InstallSnapshot(group, sender, to, term, meta, found.round)
+    return InstallSnapshot(group, sender, to, term, meta, message.round)
 
 
 def _decode_campaign_now(header: bytes, group: str, sender: NodeId, to: NodeId) -> CampaignNow:
-    found = pb.CampaignNow.FromString(header)
-    return CampaignNow(group, sender, to, _term(found.term, at_least=1))
+    message = pb.CampaignNow.FromString(header)
+    return CampaignNow(group, sender, to, _term(message.term, at_least=1))
 
 
 def _term(term: Term, *, at_least: Term = 0) -> Term:

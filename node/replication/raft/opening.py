@@ -48,9 +48,9 @@ def open_state(
     if installed is not None and machine.applied_index < installed.state_index:
         machine.restore(installed.state, installed.meta.index)
     if machine.applied_index < log.base_index:
-        found = f"{machine.applied_index}, and the log begins behind it"
+        actual = f"{machine.applied_index}, and the log begins behind it"
         expected = f"{log.base_index} or more"
-        raise CheckpointDamagedError(files.directory, 0, "applied index", expected, found)
+        raise CheckpointDamagedError(files.directory, 0, "applied index", expected, actual)
     return files, machine
 
 

@@ -229,17 +229,17 @@ class SnapshotReceiver:
         return self._incoming.size_bytes if self._incoming is not None else 0
 
     def _begin(self, node: NodeId, header: bytes) -> None:
-        found = decode_install(header, group=self._group, sender=node, to=self._node_id)
-        self._check(found.message)
-        known = self._incoming
-        if known is not None and known.header.message.term > found.message.term:
+        message = decode_install(header, group=self._group, sender=node, to=self._node_id)
+        self._check(message.message)
+        incoming = self._incoming
+        if incoming is not None and incoming.header.message.term > message.message.term:
             return  # From a deposed leader; its chunks are ignored, too.
         limit = self._limits.state_size_bytes_max
-        if found.size_bytes > limit:
+        if message.size_bytes > limit:
             raise PeerProtocolError(
-                node, f"a snapshot of {found.size_bytes} bytes, at most {limit} are taken"
+                node, f"a snapshot of {message.size_bytes} bytes, at most {limit} are taken"
             )
-        self._incoming = _Incoming(node, found)
+        self._incoming = _Incoming(node, message)
         self._complete(self._incoming)
 
     def _add(self, node: NodeId, header: bytes, payload: memoryview) -> None:

@@ -141,8 +141,8 @@ class Snapshots:
         except SnapshotFormatError as error:
             raise PeerProtocolError(message.sender, str(error)) from error
         if snapshot.meta != message.meta:
-            found = f"a snapshot of {snapshot.meta}, announced was {message.meta}"
-            raise PeerProtocolError(message.sender, found)
+            problem = f"a snapshot of {snapshot.meta}, announced was {message.meta}"
+            raise PeerProtocolError(message.sender, problem)
         try:
             self._log.received.write(data)
         except (StoreFullError, FileSystemError) as error:

@@ -55,13 +55,13 @@ class FleetFault:
 
 def parse_fault(text: str) -> FleetFault:
     """Read `host:NAME@AT+FOR`, `zone:NAME@AT+FOR` or `lost:NAME@AT`. Raises ValueError."""
-    found = _FAULT.fullmatch(text)
-    if found is None or (found[1] == "lost") != (found[4] is None):
+    match = _FAULT.fullmatch(text)
+    if match is None or (match[1] == "lost") != (match[4] is None):
         raise ValueError(
             f"{text!r} is no fault; give host:z0-h1@60+300, zone:z2@600+900 or lost:z1-h0@120 "
             "(seconds)"
         )
-    return FleetFault(FaultKind(found[1]), found[2], float(found[3]), float(found[4] or 0))
+    return FleetFault(FaultKind(match[1]), match[2], float(match[3]), float(match[4] or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +202,12 @@ def scenario_of(
 def usual_faults(hosts: tuple[FleetHost, ...], duration_s: float) -> tuple[FleetFault, ...]:
     """Return a host that is away, a host that is lost, and a zone that is away, in this order."""
     zones = sorted({host.zone for host in hosts})
-    found = [FleetFault(FaultKind.HOST, hosts[0].name, 0.05 * duration_s, 0.1 * duration_s)]
+    faults = [FleetFault(FaultKind.HOST, hosts[0].name, 0.05 * duration_s, 0.1 * duration_s)]
     if len(hosts) > len(zones):
-        found.append(FleetFault(FaultKind.LOST, hosts[-1].name, 0.25 * duration_s))
+        faults.append(FleetFault(FaultKind.LOST, hosts[-1].name, 0.25 * duration_s))
     if len(zones) > 1:
-        found.append(FleetFault(FaultKind.ZONE, zones[0], 0.6 * duration_s, 0.15 * duration_s))
-    return tuple(found)
+        faults.append(FleetFault(FaultKind.ZONE, zones[0], 0.6 * duration_s, 0.15 * duration_s))
+    return tuple(faults)
 
 
 def random_faults(
@@ -215,11 +215,11 @@ def random_faults(
 ) -> tuple[FleetFault, ...]:
     """Return faults of one host each, in order of time. One in ten loses its host permanently."""
     rng = random.Random(seed)
-    found = []
+    faults = []
     for _ in range(count):
         at_s = round(rng.uniform(0, duration_s), 3)
         is_lost = rng.random() < 0.1
-        found.append(
+        faults.append(
             FleetFault(
                 FaultKind.LOST if is_lost else FaultKind.HOST,
                 rng.choice(hosts).name,
@@ -227,4 +227,4 @@ def random_faults(
                 0.0 if is_lost else round(rng.uniform(1, duration_s / 10), 3),
             )
         )
-    return tuple(sorted(found, key=lambda fault: (fault.at_s, fault.name)))
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.name)))

@@ -64,7 +64,7 @@ def _use(
     groups: list[FleetGroup],
     rates: dict[str, float],
 ) -> dict[str, HostUse]:
-    found = {host: HostUse() for host in state.up_hosts()}
+    uses = {host: HostUse() for host in state.up_hosts()}
     for group in groups:
         rate = rates[group.name]
         log = rate * scenario.log_size_bytes
@@ -72,7 +72,7 @@ def _use(
         log_sent = log * FRAME_RATIO
         records_sent = rate * scenario.record_size_bytes * FRAME_RATIO
         for copy in state.level_copies(group):
-            use = found[copy.host]
+            use = uses[copy.host]
             use.written_bytes += _WRITTEN_TWICE * log + rate * scenario.derived_size_bytes
             if copy.host == group.leader:
                 followers = len(state.level_copies(group)) - 1
@@ -83,7 +83,7 @@ def _use(
             else:
                 use.cpu_s += rate * scenario.follower_cpu_s
                 use.received_bytes += log_sent
-    return found
+    return uses
 
 
 def _share(use: HostUse, scenario: FleetScenario) -> float:

@@ -80,25 +80,25 @@ class PendingCopies:
 
     def resolve(self, copies: Copies, durable: int) -> list[Resolved]:
         """Remove and return the decided appends, oldest first in each mode."""
-        found: list[Resolved] = []
+        resolved: list[Resolved] = []
         for mode, limit in ((AckMode.SYNC, copies.position(durable)), (AckMode.ASYNC, durable)):
             waiting = self._waiting[mode]
             while waiting and waiting[0].end <= limit:
                 end, waiter = waiting.popleft()
                 count = copies.count(end, durable)
-                found.append(Resolved(waiter, end, Outcome.APPLIED, mode, count))
-        return found
+                resolved.append(Resolved(waiter, end, Outcome.APPLIED, mode, count))
+        return resolved
 
     def give_up(self) -> list[Resolved]:
         """Remove and return all appends with the outcome unknown."""
-        found = [
+        given_up = [
             Resolved(waiting.waiter, waiting.end, Outcome.UNKNOWN, mode, 0)
             for mode, queue in self._waiting.items()
             for waiting in queue
         ]
         for queue in self._waiting.values():
             queue.clear()
-        return found
+        return given_up
 
 
 class CopyAdmission:

@@ -72,12 +72,12 @@ class Epochs:
 
     def at(self, position: int) -> EpochStart:
         """Return the epoch of the byte at `position`; NO_EPOCH before the first."""
-        found = EpochStart(NO_EPOCH, 0)
+        start = EpochStart(NO_EPOCH, 0)
         for entry in self._entries:
             if entry.start > position:
                 break
-            found = entry
-        return found
+            start = entry
+        return start
 
     def end_of(self, number: int, end: int) -> int:
         """Return where an epoch of this list ends; the last ends with the log."""

@@ -157,8 +157,8 @@ def _take_log_of(s: HaState, donor: int) -> None:
 def _serve(s: HaState) -> None:
     if s.receiver is not None and (link := s.links.get(s.receiver.link)) is not None:
         s.close(link, "the donor's log is taken")
-    known = [link.promise.known_confirm for link in s.downs() if link.promise is not None]
-    readable = max([s.known_confirm, *known])
+    confirms = [link.promise.known_confirm for link in s.downs() if link.promise is not None]
+    readable = max([s.known_confirm, *confirms])
     if readable > s.end:
         epoch = s.epochs.last.number
         s.fx.losses.append(LossReport(epoch, s.end, readable, readable, False))
@@ -245,8 +245,8 @@ def _consider(s: HaState, link: SlaveLink, promise: Bound) -> None:
     """Note a promise to a serving master, for admissions."""
     if promise.standing is HaStanding.JOINING:
         s.copies.forget(link.peer)
-        known = s.admissions.get(link.peer)
-        if known is None or known.incarnation != promise.incarnation:
+        admitted = s.admissions.get(link.peer)
+        if admitted is None or admitted.incarnation != promise.incarnation:
             s.admissions[link.peer] = CopyAdmission(
                 s.settings, s.me, link.peer, promise.incarnation
             )

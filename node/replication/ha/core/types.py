@@ -46,8 +46,8 @@ class MachineNotMasterError(HaError):
     master_id: int
 
     def __str__(self) -> str:
-        known = f"replica {self.master_id} may be it" if self.master_id >= 0 else "none is known"
-        return f"this replica is not the master, {known}; ask there"
+        where = f"replica {self.master_id} may be it" if self.master_id >= 0 else "none is known"
+        return f"this replica is not the master, {where}; ask there"
 
 
 class HaBusyError(HaError):

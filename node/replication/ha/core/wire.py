@@ -339,10 +339,10 @@ class UpParser(_Parser):
                     frames.append(Ack(_ACK.unpack_from(self._buffer)[1]))
                 return whole
             case state:
-                found = self._own_body()
-                if found is None:
+                own_body = self._own_body()
+                if own_body is None:
                     return 0
-                size_bytes, body = found
+                size_bytes, body = own_body
                 if state == _STATE_IMAGE_REQUEST:
                     if body:
                         raise HaFrameError(f"body of {len(body)} bytes in a request for an image")
@@ -374,10 +374,10 @@ class DownParser(_Parser):
             case 2:
                 return self._take_transfer(frames)
             case state:
-                found = self._own_body()
-                if found is None:
+                own_body = self._own_body()
+                if own_body is None:
                     return 0
-                size_bytes, body = found
+                size_bytes, body = own_body
                 if state == _STATE_BIND:
                     frames.append(_bind(body))
                 elif state == _STATE_IMAGE_PIECE:
@@ -393,10 +393,10 @@ class DownParser(_Parser):
         _, size_bytes, end, last_epoch = _REPLY.unpack_from(self._buffer)
         if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
             raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
-        found = self._body(head_size_bytes, size_bytes)
-        if found is None:
+        payload = self._body(head_size_bytes, size_bytes)
+        if payload is None:
             return 0
-        whole, body = found
+        whole, body = payload
         epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body))
         _check_positions(end, *(epoch.start for epoch in epochs))
         frames.append(HandshakeReply(end, last_epoch, epochs))
@@ -410,10 +410,10 @@ class DownParser(_Parser):
         if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
             raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
         _check_positions(position, epoch_start, confirm)
-        found = self._body(head_size_bytes, size_bytes)
-        if found is None:
+        payload = self._body(head_size_bytes, size_bytes)
+        if payload is None:
             return 0
-        whole, body = found
+        whole, body = payload
         frames.append(Transfer(position, epoch, epoch_start, confirm, body))
         return whole
 
@@ -455,9 +455,9 @@ def _hello(body: bytes) -> Hello:
 
 
 def _bound(body: bytes) -> Bound:
-    number, master, nonce, epoch, end, confirm, known, standing, inc = _unpack(_BOUND, body)
+    number, master, nonce, epoch, end, confirm, known_confirm, standing, inc = _unpack(_BOUND, body)
     if standing not in (HaStanding.FULL.value, HaStanding.JOINING.value):
         raise HaFrameError(f"standing {standing} is unknown")
-    _check_positions(end, confirm, known)
+    _check_positions(end, confirm, known_confirm)
     binding = HaBinding(number, master, nonce)
-    return Bound(binding, epoch, end, confirm, known, HaStanding(standing), inc)
+    return Bound(binding, epoch, end, confirm, known_confirm, HaStanding(standing), inc)

@@ -80,18 +80,20 @@ class BindingFile:
 
     def load(self, *, must_exist: bool) -> ReplicaState | None:
         """Return the saved state; None on a new disk. Raises as `MetaFile.load` does."""
-        found = self._file.load(must_exist=must_exist)
-        if found is None:
+        loaded = self._file.load(must_exist=must_exist)
+        if loaded is None:
             return None
         try:
-            bound = HaBinding(_int(found, "number"), _int(found, "master_id"), _int(found, "nonce"))
-            standing = HaStanding(_int(found, "standing"))
-            mode = AckMode(found["mode"])
-            self.life = _int(found, "life")
-            self._state = ReplicaState(bound, standing, _int(found, "incarnation"), mode)
+            bound = HaBinding(
+                _int(loaded, "number"), _int(loaded, "master_id"), _int(loaded, "nonce")
+            )
+            standing = HaStanding(_int(loaded, "standing"))
+            mode = AckMode(loaded["mode"])
+            self.life = _int(loaded, "life")
+            self._state = ReplicaState(bound, standing, _int(loaded, "incarnation"), mode)
         except (KeyError, ValueError) as error:
             path = os.path.join(self._directory, BINDING_FILE)
-            raise LayoutError(path, "number, master_id, nonce, standing", str(found)) from error
+            raise LayoutError(path, "number, master_id, nonce, standing", str(loaded)) from error
         return self._state
 
     def save(self, state: ReplicaState) -> None:
@@ -143,9 +145,9 @@ def decode(path: str, data: bytes) -> Epochs:
         entries = [EpochStart(*map(int, line.split(b"-"))) for line in lines.splitlines()]
     except (ValueError, IndexError, TypeError) as error:
         raise CorruptionError(path, 0, "text", "lines epoch-startOffset", str(error)) from error
-    found = zlib.crc32(lines) & 0x7FFFFFFF
-    if crc not in (0, found):  # 0: do not verify.
-        raise CorruptionError(path, 0, "CRC-32 of the entries", str(found), str(crc))
+    checksum = zlib.crc32(lines) & 0x7FFFFFFF
+    if crc not in (0, checksum):  # 0: do not verify.
+        raise CorruptionError(path, 0, "CRC-32 of the entries", str(checksum), str(crc))
     if len(entries) != count or count > EPOCHS_KEPT_MAX:
         raise CorruptionError(path, 0, "number of entries", str(count), str(len(entries)))
     for before, after in itertools.pairwise(entries):

@@ -58,9 +58,9 @@ def decode(data: bytes) -> LogImage:
         raise HaProtocolError("the checksum of an image is wrong")
     header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
     try:
-        found = read_json(data[_HEADER_AT:header_hi])
-        begin, epoch = int(found["begin"]), EpochStart(*map(int, found["epoch"]))
-        rows = found["next_offsets"]
+        header = read_json(data[_HEADER_AT:header_hi])
+        begin, epoch = int(header["begin"]), EpochStart(*map(int, header["epoch"]))
+        rows = header["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
         image = LogImage(begin, next_offsets, epoch, decode_image(data[header_hi:hi]))
     except (KeyError, TypeError, ValueError, OverflowError, CorruptionError) as error:

@@ -99,14 +99,14 @@ class HaLog:
         assert config.flush == "sync", "an ack says synced"
         fs = fs or FileSystem()
         binding = BindingFile(fs, root)
-        found: list[ReplicaState | None] = []
+        states: list[ReplicaState | None] = []
 
         def before_running(recovery: Recovery) -> None:
             has_log = recovery.end_position > 0
             open_replica_file(
                 fs, root, cluster_id=cluster_id, node_id=node_id, group=group, must_exist=has_log
             )
-            found.append(binding.load(must_exist=has_log))
+            states.append(binding.load(must_exist=has_log))
 
         store = ShippedStore.open(
             root,
@@ -118,7 +118,7 @@ class HaLog:
             before_running=before_running,
         )
         try:
-            log = cls(store, fs, binding, found[0])
+            log = cls(store, fs, binding, states[0])
             log._drop_half_batch(store.recovery)
             log._load_epochs()
         except BaseException:
@@ -133,10 +133,10 @@ class HaLog:
         it, sent again, for a whole one. After a power loss the mark may be older than the promises,
         so whole batches stay.
         """
-        known = max(recovery.known_good_position, self.min_position)
-        if recovery.same_boot and not recovery.was_clean and known < self.end:
-            self.store.cut(known)
-            self.may_begin = known == 0
+        good_position = max(recovery.known_good_position, self.min_position)
+        if recovery.same_boot and not recovery.was_clean and good_position < self.end:
+            self.store.cut(good_position)
+            self.may_begin = good_position == 0
         self.store.mark_durable()
 
     def _load_epochs(self) -> None:

@@ -58,8 +58,8 @@ class LossFile:
     def __init__(self, fs: FileSystem, directory: str) -> None:
         """Load the stored losses. Raises as `MetaFile.load`, and LossFileError."""
         self._file = MetaFile(fs, directory, LOSS_FILE)
-        found = self._file.load(must_exist=False)
-        self.losses: list[LostEnd] = [] if found is None else _losses(found)
+        payload = self._file.load(must_exist=False)
+        self.losses: list[LostEnd] = [] if payload is None else _losses(payload)
         """Losses, oldest first."""
         self._is_saved = True
 

@@ -47,13 +47,13 @@ def open_replica_file(
         "replicas": list(group.replica_ids),
         "copies": group.copies,
     }
-    found = file.load(must_exist=must_exist)
-    if found is None:
+    payload = file.load(must_exist=must_exist)
+    if payload is None:
         file.save(own)
         return
-    if found.keys() != own.keys():
-        raise LayoutError(f"{directory}/{SHIPPED_META_NAME}", ", ".join(own), ", ".join(found))
-    check_identity(directory, {name: own[name] for name in ("cluster", "group", "node")}, found)
+    if payload.keys() != own.keys():
+        raise LayoutError(f"{directory}/{SHIPPED_META_NAME}", ", ".join(own), ", ".join(payload))
+    check_identity(directory, {name: own[name] for name in ("cluster", "group", "node")}, payload)
     for name in ("replicas", "copies"):
-        if own[name] != found[name]:
-            raise GroupChangedError(name, str(own[name]), str(found[name]))
+        if own[name] != payload[name]:
+            raise GroupChangedError(name, str(own[name]), str(payload[name]))

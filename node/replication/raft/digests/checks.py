@@ -280,12 +280,12 @@ class StateChecks:
             return
         if self._loop.time() - self._point_s < UNDECIDED_MS / 1000:
             return
-        found = {n: one for n, one in self._reports.at(self._point).items() if one.form == FORM}
-        if len(set(found.values())) > 1:
+        reports = {n: one for n, one in self._reports.at(self._point).items() if one.form == FORM}
+        if len(set(reports.values())) > 1:
             self._is_told = True
             self._undecided_count += 1
             what = "replicas differ in their state, and no majority agrees"
-            _log.error(what, reported=sorted(found))
+            _log.error(what, reported=sorted(reports))
 
     def _write(self, command: Command) -> None:
         """Write a command that changes nothing but what the replicas know of each other.

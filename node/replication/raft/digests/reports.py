@@ -20,8 +20,8 @@ class Reports:
 
     def add(self, node: NodeId, digest: Digest) -> None:
         """Note the digest of a member; one of an earlier point is dropped."""
-        known = self._newest.get(node)
-        if known is None or known.position <= digest.position:
+        newest = self._newest.get(node)
+        if newest is None or newest.position <= digest.position:
             self._newest[node] = digest
 
     def keep(self, members: Iterable[NodeId]) -> None:
@@ -35,8 +35,8 @@ class Reports:
 
     def majority(self, position: int, voters: Sequence[NodeId]) -> Digest | None:
         """Return the digest that a majority of all voters has at a point; None if none has it."""
-        found = Counter(one for node, one in self.at(position).items() if node in voters)
-        for digest, count in found.most_common(1):
+        counts = Counter(one for node, one in self.at(position).items() if node in voters)
+        for digest, count in counts.most_common(1):
             if count >= quorum_size(len(voters)):
                 return digest
         return None

@@ -19,10 +19,10 @@ def encode_configuration(configuration: Configuration) -> bytes:
 def decode_configuration(body: bytes) -> Configuration | None:
     """Return the configuration of an entry's body; None when the bytes are not one."""
     try:
-        found = pb.Configuration.FromString(body)
+        message = pb.Configuration.FromString(body)
     except DecodeError:
         return None
-    voters, learners = tuple(found.voters), tuple(found.learners)
+    voters, learners = tuple(message.voters), tuple(message.learners)
     is_sane = voters and min((*voters, *learners)) > 0
     is_ordered = list(voters) == sorted(set(voters)) and list(learners) == sorted(set(learners))
     if not (is_sane and is_ordered and not set(voters) & set(learners)):

@@ -41,7 +41,7 @@ class LogConfigurations:
         """Read the entries at the noted indexes. Raises CorruptionError."""
         ledger, record = self._ledger, self._node_file.record
         bases = record.former_base_configuration, record.base_configuration
-        found = {at.index: at for at in bases if at is not None}
+        by_index = {at.index: at for at in bases if at is not None}
         for index in record.configuration_indexes:
             if not ledger.first_index <= index <= ledger.last_index:
                 continue
@@ -51,8 +51,8 @@ class LogConfigurations:
                 if configuration is None:
                     expected, body = "a configuration", f"of entry {index}"
                     raise CorruptionError(ledger.directory, 0, "body", expected, body)
-                found[index] = ConfigurationAt(index, configuration)
-        self._known = [found[index] for index in sorted(found)]
+                by_index[index] = ConfigurationAt(index, configuration)
+        self._known = [by_index[index] for index in sorted(by_index)]
 
     def note(self, indexes: Iterable[Index]) -> None:
         """Note indexes that may hold a configuration soon. Durable on return; errors as
@@ -86,12 +86,12 @@ class LogConfigurations:
         deleted.
 
         If they stay after all, nothing changes. Durable on return; errors as NodeFile.save."""
-        record, known = self._node_file.record, self.all
-        below = [at for at in known if at.index <= base_index]
+        record, configurations = self._node_file.record, self.all
+        below = [at for at in configurations if at.index <= base_index]
         if below and below[-1] != record.base_configuration:
-            is_known = known[0].index < self._ledger.first_index
-            former = known[0] if is_known else None
+            is_known = configurations[0].index < self._ledger.first_index
+            former = configurations[0] if is_known else None
             self._node_file.save(
                 replace(record, base_configuration=below[-1], former_base_configuration=former)
             )
-            self._known = known
+            self._known = configurations

@@ -160,8 +160,8 @@ def load_node_file(
     record = node_file.load(cluster_id, node_id, must_exist=must_exist)
     lost_memory = not recovery.was_clean and not recovery.same_boot
     if record.is_founded and lost_memory and record.may_ack_unsynced:
-        found = recovering_state(InitialState(hard_state=record.hard_state))
-        record = replace(record, hard_state=found.hard_state)
+        state = recovering_state(InitialState(hard_state=record.hard_state))
+        record = replace(record, hard_state=state.hard_state)
     record = replace(record, may_ack_unsynced=config.flush == "async")
     node_file.save(record)
 
@@ -223,8 +223,8 @@ _LATER_NUMBERS: Final = (("cut_term", NO_TERM), ("cut_last_index", NO_INDEX))
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
     def refuse(field: str, cause: Exception) -> NoReturn:
-        found = repr(payload.get(field))
-        raise CorruptionError(directory, 0, f"{NAME}: {field}", str(cause), found) from cause
+        actual = repr(payload.get(field))
+        raise CorruptionError(directory, 0, f"{NAME}: {field}", str(cause), actual) from cause
 
     field = ""
     try:

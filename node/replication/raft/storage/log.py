@@ -273,14 +273,14 @@ class LedgerLog:
         except ForeignEntryError as error:
             raise foreign(message, error, data) from error
         if checked.hi_index != message.hi:
-            found = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
-            raise PeerProtocolError(message.sender, found)
+            problem = f"entries up to {checked.hi_index - 1}, announced up to {message.hi - 1}"
+            raise PeerProtocolError(message.sender, problem)
         is_one_run = message.runs == ((prev + 1, message.prev_term),)
         if checked.term_changes or not is_one_run:
             runs = [run for run in message.runs if run[1] != message.prev_term]
             if checked.term_changes != runs:
-                found = f"terms {checked.term_changes}, announced {runs}"
-                raise PeerProtocolError(message.sender, found)
+                problem = f"terms {checked.term_changes}, announced {runs}"
+                raise PeerProtocolError(message.sender, problem)
         if checked.configurations or message.configurations:
             configurations = tuple(
                 ConfigurationAt(index, configuration)
@@ -288,8 +288,8 @@ class LedgerLog:
                 if (configuration := decode_configuration(body)) is not None
             )
             if configurations != message.configurations:
-                found = f"configurations {configurations}, announced {message.configurations}"
-                raise PeerProtocolError(message.sender, found)
+                problem = f"configurations {configurations}, announced {message.configurations}"
+                raise PeerProtocolError(message.sender, problem)
         if held > prev:
             check_held(ledger, message.sender, checked, held)
         return checked

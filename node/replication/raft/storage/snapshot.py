@@ -97,13 +97,13 @@ def decode_snapshot(data: bytes) -> Snapshot:
         raise SnapshotFormatError("its checksum is wrong")
     header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
     try:
-        found = read_json(data[_HEADER_AT:header_hi])
-        index, term = int(found["index"]), int(found["term"])
-        meta = SnapshotMeta(index, term, configuration_of(found["configuration"]))
-        end_position, chain_crc = int(found["end_position"]), int(found["chain_crc"])
-        rows = found["next_offsets"]
+        header = read_json(data[_HEADER_AT:header_hi])
+        index, term = int(header["index"]), int(header["term"])
+        meta = SnapshotMeta(index, term, configuration_of(header["configuration"]))
+        end_position, chain_crc = int(header["end_position"]), int(header["chain_crc"])
+        rows = header["next_offsets"]
         next_offsets = {(str(topic).encode("ascii"), int(i)): int(o) for topic, i, o in rows}
-        state_index = int(found["state_index"])
+        state_index = int(header["state_index"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # 1e999 is no integer.
         raise SnapshotFormatError(f"its header: {error!r}") from error
     if header_hi > hi or index < 0 or state_index < index or meta.configuration_at.index > index:
