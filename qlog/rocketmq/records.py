@@ -96,7 +96,9 @@ def record_of(message: Message, queue_id: int, mark: Mark) -> bytes:
     """Return the record that is stored for a message. Raises StoreError."""
     properties = {valid_text(name): valid_text(text) for name, text in message.properties.items()}
     properties.pop(fmt.PROPERTY_CRC, None)  # The log makes its own.
-    if has_room_for_mark(properties, mark):
+    has_room = has_room_for_mark(properties, mark)
+    properties.pop(IMPORTED_FROM, None)  # Of an earlier copy, or of a sender: it is not this place.
+    if has_room:
         properties[IMPORTED_FROM] = str(mark)
     return encode_message(
         message.topic,

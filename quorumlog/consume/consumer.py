@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Literal, Self
 
@@ -148,22 +149,35 @@ class Consumption:
 
     async def next_message(self, reader: Reader) -> Message:
         """Wait for the next message, and hand it out to a reader. Raises StopAsyncIteration."""
+        message = self.next_ready(reader) if time.monotonic() < self.turn_s else None
+        while message is None:
+            if not await self.fill(reader):
+                raise StopAsyncIteration
+            message = self.next_ready(reader)
+        return message
+
+    async def fill(self, reader: Reader) -> bool:
+        """Wait until a message can be handed out to a reader; return False when all is read.
+
+        Hands nothing out, so a caller that does not wait any more loses nothing. The delivery
+        before counts as processed.
+        """
         if not forks.own[0]:
             forks.check()
+        self._in_hand.put_down(reader)
         if time.monotonic() >= self.turn_s:
-            self._in_hand.put_down(reader)
             self.turn_s = await self._turns.give()
-        while (message := self.next_ready(reader)) is None:
-            spent = self._current
+        while (spent := self._current) is None or self._at >= len(spent.messages):
             async with self._taking:
                 if self._current is not spent:
                     continue  # Another task has replaced the batch: keep that one.
                 self._current = None
-                taken = await self._next(reader)
+                taken = await self._next()
                 if taken is None:
-                    raise StopAsyncIteration
-                self._current, self._at = taken, 0
-        return message
+                    return False
+                self._at = 0  # Before the batch is there: another thread looks at both.
+                self._current = taken
+        return True
 
     def next_ready(self, reader: Reader) -> Message | None:
         """Hand out the next message of the current batch to a reader; None if none is left.
@@ -177,9 +191,9 @@ class Consumption:
         message, queue = messages[at - 1], current.queue
         in_hand = self._in_hand
         if reader is in_hand.reader:  # As `take`, without a call for each message.
-            in_hand.last = queue, message.queue_offset, 1, reader
+            in_hand.last = queue, message.queue_offset, None, reader
         else:
-            in_hand.take(reader, queue, message.queue_offset, 1)
+            in_hand.take(reader, queue, message.queue_offset)
         # The last message takes along the ones that were filtered out behind it.
         is_last = at == len(messages)
         self._handed[queue] = current.next_offset if is_last else message.queue_offset + 1
@@ -195,19 +209,30 @@ class Consumption:
 
     async def next_batch_of(self, reader: Reader) -> MessageBatch | None:
         """Wait for a batch, and hand it out to a reader."""
-        forks.check()
-        if time.monotonic() >= self.turn_s:
-            self._in_hand.put_down(reader)
-            self.turn_s = await self._turns.give()
-        current, self._current = self._current, None
-        batch = None if current is None else _rest(current, self._at)
-        if batch is None:
-            batch = await self._next(reader)
-        if batch is not None:
-            first = batch.messages[0].queue_offset
-            self._in_hand.take(reader, batch.queue, first, len(batch.messages))
-            self._handed[batch.queue] = batch.next_offset
+        batch = self.batch_ready(reader) if time.monotonic() < self.turn_s else None
+        while batch is None:
+            if not await self.fill(reader):
+                return None
+            batch = self.batch_ready(reader)
         return batch
+
+    def batch_ready(self, reader: Reader) -> MessageBatch | None:
+        """Hand out the rest of the current batch to a reader; None if nothing is left.
+
+        May be called as `next_ready`.
+        """
+        current, at = self._current, self._at
+        if current is None or at >= len(current.messages):
+            return None
+        self._current = None
+        batch = _rest(current, at) if at else current
+        self._in_hand.take(reader, batch.queue, batch.messages[0].queue_offset, batch)
+        self._handed[batch.queue] = batch.next_offset
+        return batch
+
+    def asking(self, reader: Reader) -> AbstractContextManager[None]:
+        """Return the block in which another thread waits for its turn; see `InHand.asking`."""
+        return self._in_hand.asking(reader)
 
     def _position(self, queue: Queue) -> int:
         """Return the offset behind what was handed out of a queue, or need not be."""
@@ -219,11 +244,10 @@ class Consumption:
         if self._is_closed:
             raise ClosedError("the consumer is closed; make another one")
 
-    async def _next(self, reader: Reader) -> MessageBatch | None:
+    async def _next(self) -> MessageBatch | None:
         self._check_open()
         if not self._is_started:
             await self.start()
-        self._in_hand.put_down(reader)
         return await self._inbox.get()
 
     def _is_finished(self) -> bool:
@@ -480,15 +504,12 @@ class PullConsumer(Consumption):
         return not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
 
 
-def _rest(batch: MessageBatch, at: int) -> MessageBatch | None:
-    """Return the undelivered part of a batch; None if there is none."""
+def _rest(batch: MessageBatch, at: int) -> MessageBatch:
+    """Return the part of a batch from one of its messages on, and what was left out before it."""
     messages = batch.messages[at:]
-    if not messages:
-        return None
-    size_bytes = sum(message.size_bytes for message in messages)
     return replace(
         batch,
-        first_offset=messages[0].queue_offset,
+        first_offset=batch.messages[at - 1].queue_offset + 1,
         messages=messages,
-        size_bytes=size_bytes,
+        size_bytes=sum(message.size_bytes for message in messages),
     )

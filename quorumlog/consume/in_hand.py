@@ -7,10 +7,11 @@ other than that of the loop may take deliveries.
 
 import asyncio
 import threading
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from quorumlog.records.message import MessageBatch
 from quorumlog.records.queues import Queue
 
 LOOK_COUNT_MIN: Final = 64
@@ -19,18 +20,22 @@ Reader = asyncio.Task[Any] | threading.Thread | None
 
 
 class InHand:
-    """The deliveries of one consumer: queue, offset of the first message, count of messages."""
+    """The deliveries of one consumer: queue, offset of the first message, and the batch; None for a
+    single message."""
 
     def __init__(self) -> None:
         self.reader: Reader = None
-        self.last: tuple[Queue, int, int, Reader] | None = None
+        self.last: tuple[Queue, int, MessageBatch | None, Reader] | None = None
         """The newest delivery, with its reader: mostly there is no other one. It is in `_others`
         before it is replaced, and another thread looks here first."""
         self._look_count = LOOK_COUNT_MIN
         """Count of other readers at which those that have ended are forgotten."""
-        self._others: Final = dict[Reader, tuple[Queue, int, int]]()
+        self._others: Final = dict[Reader, tuple[Queue, int, MessageBatch | None]]()
+        self._asking: Final = set[Reader]()
 
-    def take(self, reader: Reader, queue: Queue, offset: int, count: int) -> None:
+    def take(
+        self, reader: Reader, queue: Queue, offset: int, batch: MessageBatch | None = None
+    ) -> None:
         """Note a delivery; the one before of its reader is processed."""
         if reader is not self.reader:
             if self.last is not None:
@@ -40,13 +45,24 @@ class InHand:
             if len(self._others) >= self._look_count:
                 self._forget_ended()
                 self._look_count = max(LOOK_COUNT_MIN, 2 * len(self._others))
-        self.last = queue, offset, count, reader
+        self.last = queue, offset, batch, reader
 
     def put_down(self, reader: Reader) -> None:
         """Count the delivery of a reader as processed."""
         if reader is self.reader:
             self.last = None
         self._others.pop(reader, None)
+
+    @contextmanager
+    def asking(self, reader: Reader) -> Iterator[None]:
+        """Count the delivery of a reader as processed, which waits for its turn to take the next
+        one; at the end of the block it has its turn, unless that was interrupted."""
+        self._asking.add(reader)
+        try:
+            yield
+            self.put_down(reader)
+        finally:
+            self._asking.discard(reader)
 
     def put_down_all(self) -> None:
         """Count all deliveries as processed."""
@@ -71,18 +87,19 @@ class InHand:
 
     def reader_of(self, queue: Queue, offsets: Collection[int]) -> tuple[Reader] | None:
         """Return the reader whose delivery is of these offsets of a queue; None: there is none."""
-        for reader, (of, offset, count) in self._all().items():
-            if of == queue and offset in offsets and count == len(offsets):
+        for reader, (of, offset, batch) in self._all().items():
+            messages = () if batch is None else batch.messages
+            if of == queue and {offset, *(one.queue_offset for one in messages)} == {*offsets}:
                 return (reader,)
         return None
 
-    def _all(self) -> dict[Reader, tuple[Queue, int, int]]:
+    def _all(self) -> dict[Reader, tuple[Queue, int, MessageBatch | None]]:
         last = self.last
         self._forget_ended()
         every = self._others.copy()
         if last is not None:
             every[last[3]] = last[:3]
-        return every
+        return {reader: every[reader] for reader in every if reader not in self._asking}
 
     def _forget_ended(self) -> None:
         for reader in [*filter(_has_ended, self._others.copy())]:

@@ -246,6 +246,8 @@ class Fetcher:
             if not batch.messages and batch.next_offset > self.offset:
                 lo, hi = self._skipped
                 self._skipped = (lo if hi == self.offset else self.offset, batch.next_offset)
+            if batch.messages and self.offset == self._skipped[1]:
+                batch = replace(batch, first_offset=self._skipped[0])
             self.offset = batch.next_offset
             batch = self._up_to_end(batch)
             if batch.messages:

@@ -26,9 +26,10 @@ WATCH_MS: Final = 100
 
 
 class GroupBacklog:
-    """The sender of one broker group, and the batch that is being filled for it."""
+    """The sender of one broker group, and the batches that are being filled for it: one of each
+    kind (`Batch.extra`), so that plain and delayed messages in turn make few batches."""
 
-    __slots__ = ("_on_ended", "group", "is_pinned", "open", "router", "sender", "task")
+    __slots__ = ("_on_ended", "aside", "group", "is_pinned", "open", "router", "sender", "task")
 
     def __init__(
         self,
@@ -40,6 +41,9 @@ class GroupBacklog:
         self.router = group.router
         self.sender = sender
         self.open: Batch | None = None
+        """The one that took the last message."""
+        self.aside: Batch | None = None
+        """That of the other kind."""
         self.is_pinned = False  # Of the batch that is made next.
         self.task: asyncio.Task[None] | None = None
         self._on_ended = on_ended
@@ -51,12 +55,23 @@ class GroupBacklog:
             self.task = asyncio.get_running_loop().create_task(self.sender.run())
             self.task.add_done_callback(self._on_ended)
 
+    def of_kind(self, extra: bytes) -> Batch | None:
+        """Return the batch that takes the next message of a kind; None: it needs another one."""
+        if self.open is not None and self.open.extra != extra:
+            self.open, self.aside = self.aside, self.open
+        return self.open if self.open is not None and self.open.is_open else None
+
+    def close(self, batch: Batch) -> None:
+        """Close a batch to further messages."""
+        batch.is_open = False
+        self.sender.wake()
+
     def close_open(self) -> None:
-        """Close the open batch to further messages."""
-        batch, self.open = self.open, None
-        if batch is not None:
-            batch.is_open = False
-            self.sender.wake()
+        """Close all open batches to further messages."""
+        for batch in (self.open, self.aside):
+            if batch is not None:
+                self.close(batch)
+        self.open = self.aside = None
 
 
 class Accumulator:
@@ -131,7 +146,7 @@ class Accumulator:
         """Drop the waiting batches; the producer fails them."""
         for backlog in self:
             backlog.sender.waiting.clear()
-            backlog.open = None
+            backlog.open = backlog.aside = None
 
     async def stop(self) -> None:
         """End all senders."""
@@ -158,8 +173,9 @@ class Accumulator:
             backlog = self._of_key(key, (topic,))
         else:
             backlog = self._freely((topic,))
-        if backlog.open is not None and backlog.open.is_pinned is not is_pinned:
-            backlog.close_open()  # Batches keep the order of messages in one queue.
+        for batch in (backlog.open, backlog.aside):
+            if batch is not None and batch.is_pinned is not is_pinned:
+                backlog.close_open()  # Batches keep the order of messages in one queue.
         backlog.is_pinned = is_pinned
         return backlog
 

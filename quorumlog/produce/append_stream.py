@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import grpc
@@ -551,8 +552,9 @@ class Sender:
         return f"the append{self._router.where}"
 
     def _named(self) -> list[Batch]:
-        """Return the waiting batches with a name: they were sent, or were about to be."""
-        return [batch for batch in self.waiting if batch.records]
+        """Return the waiting batches with a name: they were sent, or were about to be, so they are
+        before all others."""
+        return [*takewhile(lambda batch: batch.records, self.waiting)]
 
     def _rename(self, batches: Iterable[Batch], *, is_new: bool) -> None:
         if is_new:

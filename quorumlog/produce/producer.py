@@ -380,21 +380,21 @@ class Producer:
         backlog = self._accumulator.only
         if backlog is None or group:
             backlog = self._accumulator.choose(entry, group)
-        options, batch = self._options, backlog.open
+        options, batch = self._options, backlog.of_kind(extra)
         # The limit of the nodes may be lower than the option.
         limit = options.batch_size_bytes_max
         if 0 < backlog.router.batch_size_bytes_max < limit:
             limit = backlog.router.batch_size_bytes_max
-        if batch is None or not batch.is_open:
+        if batch is not None and batch.size_bytes + size_bytes > limit - _growth(batch):
+            backlog.close(batch)
+            batch = None
+        if batch is None:
             batch = backlog.open = self._new_batch(backlog, extra, deadline)
             backlog.sender.wake()
-        elif batch.size_bytes + size_bytes > limit - _growth(batch) or batch.extra != extra:
-            backlog.close_open()
-            batch = backlog.open = self._new_batch(backlog, extra, deadline)
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes
         if batch.record_count >= options.batch_count_max or batch.size_bytes >= limit:
-            backlog.close_open()
+            backlog.close(batch)
         return delivery
 
     def _new_batch(

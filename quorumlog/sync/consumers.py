@@ -36,14 +36,21 @@ class _Iteration(Wrapper[_Consumer]):
         if not forks.own[0]:  # Before the lock, which another thread of the parent may have held.
             forks.check()
         reader = threading.current_thread()
-        with self._taking:
-            message = self._inner.next_ready(reader)
-            if message is None:
-                try:
-                    message = loop_thread.call(self._inner.next_message(reader))
-                except StopAsyncIteration:
-                    raise StopIteration from None
+        self._take_turn(reader)
+        try:
+            while (message := self._inner.next_ready(reader)) is None:
+                # What arrives as this wait is interrupted stays there for the next call.
+                if not loop_thread.call(self._inner.fill(reader)):
+                    raise StopIteration
             return message
+        finally:
+            self._taking.release()
+
+    def _take_turn(self, reader: threading.Thread) -> None:
+        if self._taking.acquire(blocking=False):
+            return
+        with self._inner.asking(reader):
+            self._taking.acquire()
 
     @property
     def is_closed(self) -> bool:
@@ -53,8 +60,15 @@ class _Iteration(Wrapper[_Consumer]):
     def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
-        with self._taking:
-            return loop_thread.call(self._inner.next_batch_of(threading.current_thread()))
+        reader = threading.current_thread()
+        self._take_turn(reader)
+        try:
+            while (batch := self._inner.batch_ready(reader)) is None:
+                if not loop_thread.call(self._inner.fill(reader)):
+                    return None
+            return batch
+        finally:
+            self._taking.release()
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""

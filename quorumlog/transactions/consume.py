@@ -7,7 +7,7 @@ outputs. A transaction stays within one broker group: an entry is in one log.
 """
 
 from collections.abc import Sequence
-from typing import Final, Self, Unpack
+from typing import Final, NamedTuple, Self, Unpack
 
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
@@ -38,6 +38,15 @@ Stored = dict[Queue, Known]
 """Stored offsets of one consumer group, as far as this client knows them; -1: none is stored."""
 
 
+class _Range(NamedTuple):
+    """What was consumed of a queue: [lo, hi), and the offset of the first message of it. A filter
+    left out those before it, so another one may have stored an offset up to it."""
+
+    lo: int
+    first: int
+    hi: int
+
+
 @checked
 class ConsumeTransaction:
     """A transaction, made by `client.transaction(group)`. No call is made before its end.
@@ -61,7 +70,7 @@ class ConsumeTransaction:
         self._stored, self._consumers = stored, consumers
         self._timeout_ms = timeout_ms
         self._entries: list[Entry] = []
-        self._consumed: dict[Queue, tuple[int, int]] = {}
+        self._consumed: dict[Queue, _Range] = {}
         self._newest_moves: dict[Queue, int] = {}
         """The last move before each queue was read, as far as it is known; 0: none."""
         self._is_done = False
@@ -96,10 +105,11 @@ class ConsumeTransaction:
         """
         self._check_open()
         if isinstance(what, MessageBatch):
-            queue, first, hi = what.queue, what.first_offset, what.next_offset
+            queue, begin, hi = what.queue, what.first_offset, what.next_offset
+            first = what.messages[0].queue_offset if what.messages else hi
         else:
             queue = Queue(what.topic, what.queue_id, what.group)
-            first, hi = what.queue_offset, what.queue_offset + 1
+            begin, first, hi = what.queue_offset, what.queue_offset, what.queue_offset + 1
         for other in self._consumed:
             if other.group != queue.group:
                 raise InvalidRequestError(
@@ -107,13 +117,13 @@ class ConsumeTransaction:
                     f"a transaction is of one group: use one for each",
                     code="client.other_group",
                 )
-        lo, expected = self._consumed.get(queue, (first, first))
-        if first != expected:
+        lo, first, expected = self._consumed.get(queue, _Range(begin, first, begin))
+        if begin != expected:
             raise InvalidRequestError(
-                f"offset {first} of {queue} after {expected - 1}; hand messages over in their "
+                f"offset {begin} of {queue} after {expected - 1}; hand messages over in their "
                 f"order, and batches where a filter leaves some out"
             )
-        self._consumed[queue] = lo, hi
+        self._consumed[queue] = _Range(lo, first, hi)
         newest = what.newest_move or 0  # Not known: a move may have come since they were read.
         self._newest_moves[queue] = min(self._newest_moves.get(queue, newest), newest)
 
@@ -148,7 +158,7 @@ class ConsumeTransaction:
             if isinstance(error, ConflictError):
                 await self._read_again(error)
             raise
-        for queue, (_, hi) in self._consumed.items():
+        for queue, (*_, hi) in self._consumed.items():
             self._stored[queue] = self._stored.get(queue, UNKNOWN)._replace(offset=hi)
 
     async def _send(self, consumed: transaction_pb2.ConsumedOffsets, deadline: Deadline) -> None:
@@ -182,7 +192,7 @@ class ConsumeTransaction:
                     f"before these messages are processed again",
                     attempts=conflict.attempts,
                 ) from error
-            if any(stored[queue].offset != hi for queue, (_, hi) in self._consumed.items()):
+            if any(stored[queue].offset != hi for queue, (*_, hi) in self._consumed.items()):
                 raise
 
     async def _read_again(self, conflict: ConflictError) -> None:
@@ -198,7 +208,7 @@ class ConsumeTransaction:
 
     def _check_in_hand(self) -> None:
         """Raise ConflictError for messages from before a move that their consumer has followed."""
-        offsets_behind = {queue: hi for queue, (_, hi) in self._consumed.items()}
+        offsets_behind = {queue: hi for queue, (*_, hi) in self._consumed.items()}
         for consumer in self._consumers:
             if held := consumer.moves.held(offsets_behind):
                 raise moved_conflict(held)
@@ -206,7 +216,7 @@ class ConsumeTransaction:
     async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
         """Return the offsets to store, each with the one that is expected to be stored now."""
         known = self._stored
-        unsure = [q for q, (lo, _) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
+        unsure = [q for q, (lo, *_) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
         if unsure:
             known.update(await self._fetch_stored(unsure, deadline))
         for queue, newest in self._newest_moves.items():
@@ -217,12 +227,12 @@ class ConsumeTransaction:
                     f"made of them, read again with a consumer, pull, query_by_key or get_message"
                 )
         offsets = transaction_pb2.ConsumedOffsets(group=self._consumer_group)
-        for queue, (lo, hi) in self._consumed.items():
+        for queue, (lo, first, hi) in self._consumed.items():
             stored, move, _ = self._stored[queue]
-            if stored > lo:
+            if stored > first:
                 raise ConflictError(
-                    f"group {self._consumer_group}: offset {lo} of {queue} was consumed already, "
-                    f"the next one is {stored}; forget what was made of it and read again"
+                    f"group {self._consumer_group}: offset {first} of {queue} was consumed "
+                    f"already, the next one is {stored}; forget what was made of it and read again"
                 )
             if _NOT_SET < stored < lo:
                 await self._check_gap(queue, stored, lo, deadline)

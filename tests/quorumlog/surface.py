@@ -32,7 +32,14 @@ INTERNAL: Final[Mapping[str, str]] = {
         (
             f"{kind}.{name}"
             for kind in ("GroupConsumer", "PullConsumer")
-            for name in ("next_ready", "next_message", "next_batch_of")
+            for name in (
+                "next_ready",
+                "next_message",
+                "next_batch_of",
+                "fill",
+                "batch_ready",
+                "asking",
+            )
         ),
         _OF_A_READER,
     ),

@@ -203,8 +203,11 @@ async def test_a_message_that_is_not_taken_holds_no_other(
         client, target = await clusters.source.client(), clusters.target
         full = "x" * (400 - len("UNIQ_KEY_0_a__") - len(encode_properties(ADDED)))
         bodies = (b"0", b"large", b"2", b"full", b"4", b"large", b"full")
+        copied = {IMPORTED_FROM: "b/0/5"}  # Of an earlier copy; a mark of this one has no room.
+        marked = copied | {"a": full[len(encode_properties(copied)) :]}
         for n, body in enumerate(bodies):
             properties: dict[str, Any] = {"a": full} if body == b"full" else {}
+            properties = marked if n == 6 else properties
             sent = await client.send(body, queue=0, UNIQ_KEY=str(n), **properties)
             assert sent.code == 0, sent.remark
         append = target.append

@@ -2,12 +2,14 @@
 
 import asyncio
 import datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
 import quorumlog
 from quorumlog import Message, Queue, errors
+from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import Fetcher, FetchOptions, Inbox, Trail
 from quorumlog.consume.reads import ReadFreshness
 from quorumlog.pb import log_pb2
@@ -107,6 +109,30 @@ async def test_positions_are_offsets_ends_and_times() -> None:
             with pytest.raises(errors.InvalidRequestError):
                 await anext(client.pull_consumer("orders", position=wrong))
         assert await client.offset_by_time("orders", 0, time_ms) == 3
+
+
+def is_at(consumer: quorumlog.PullConsumer, offset: int) -> bool:
+    return {fetcher.offset for fetcher in consumer._fetchers.values()} == {offset}
+
+
+async def test_a_batch_begins_where_the_last_one_ended_whatever_a_filter_dropped_between() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        async with client.pull_consumer("orders", queues=[0], tags=["rare"]) as consumer:
+            for number in range(12):
+                tag = "rare" if number in (5, 11) else None
+                await client.producer().send("orders", b"%d" % number, queue_id=0, tag=tag)
+                await eventually(partial(is_at, consumer, number + 1))
+            batches = [await anext(consumer.batches()) for _ in range(2)]
+        places = [(batch.first_offset, batch[0].body, batch.next_offset) for batch in batches]
+        assert places == [(0, b"5", 6), (6, b"11", 12)]
+        transaction = client.transaction("g")
+        transaction.consumed(batches[0])
+        cluster.offsets["g", "orders", 0] = 3  # A commit among those that were dropped.
+        row = (await transaction._offsets(Deadline(1_000))).offsets[0]
+        assert (row.expected, row.offset) == (3, 6)
+        cluster.offsets["g", "orders", 0] = 6
+        with pytest.raises(errors.ConflictError, match="offset 5"):
+            await transaction._offsets(Deadline(1_000))
 
 
 async def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from quorumlog import Message, Queue, errors
+from quorumlog import Message, MessageBatch, Queue, errors
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.in_hand import LOOK_COUNT_MIN, InHand
+from tests.patience import eventually
 from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 QUEUE = Queue("orders", 0)
@@ -63,20 +64,20 @@ async def test_a_message_of_one_task_is_not_processed_as_another_takes_the_next(
 
 async def test_a_reader_that_ended_has_processed_its_message_unless_it_failed() -> None:
     async def read(offset: int, error: Exception | None) -> None:
-        hand.take(asyncio.current_task(), QUEUE, offset, 1)
+        hand.take(asyncio.current_task(), QUEUE, offset)
         if error is not None:
             raise error
 
     hand = InHand()
     await asyncio.create_task(read(3, None))
     assert hand.offsets() == {QUEUE: 3}, "its parent may process it"
-    thread = threading.Thread(target=lambda: hand.take(threading.current_thread(), QUEUE, 4, 1))
+    thread = threading.Thread(target=lambda: hand.take(threading.current_thread(), QUEUE, 4))
     thread.start()
     thread.join()
     assert hand.offsets() == {QUEUE: 4}
     failed = asyncio.create_task(read(5, ValueError("a test")))
     await asyncio.wait({failed})
-    hand.take(asyncio.current_task(), QUEUE, 6, 1)
+    hand.take(asyncio.current_task(), QUEUE, 6)
     assert hand.offsets() == {QUEUE: 5}
     assert isinstance(failed.exception(), ValueError)
     assert hand.reader_of(QUEUE, {5}) == (failed,)
@@ -85,23 +86,66 @@ async def test_a_reader_that_ended_has_processed_its_message_unless_it_failed() 
 
 async def test_readers_that_ended_are_forgotten_and_none_is_missed_by_another_thread() -> None:
     async def read(offset: int) -> None:
-        hand.take(asyncio.current_task(), QUEUE, offset, 1)
+        hand.take(asyncio.current_task(), QUEUE, offset)
 
     hand = InHand()
     for offset in range(3 * LOOK_COUNT_MIN):
         await asyncio.create_task(read(offset))
     assert len(hand._others) <= LOOK_COUNT_MIN
     reader, other = threading.current_thread(), threading.Thread()
-    hand.take(reader, QUEUE, 1, 1)
+    hand.take(reader, QUEUE, 1)
 
     class Others(dict[Any, Any]):
         def copy(self) -> dict[Any, Any]:  # Just now another thread takes the next.
             found = dict(self)
-            hand.take(other, QUEUE, 9, 1)
+            hand.take(other, QUEUE, 9)
             return found
 
     hand._others = Others()  # type: ignore[misc]
     assert hand.offsets() == {QUEUE: 1}
+
+
+async def test_all_that_ask_for_the_next_message_have_processed_the_last() -> None:
+    """Though one of them alone waits for a batch, and the others for their turn."""
+    hand = InHand()
+    waiting, turn = threading.Thread(), threading.Lock()
+    hand.take(waiting, QUEUE, 4)
+    hand.take(asyncio.current_task(), QUEUE, 5)
+    with hand.asking(waiting), turn:
+        assert hand.offsets() == {QUEUE: 5}
+    assert hand.offsets() == {QUEUE: 5}
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for number in range(3):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
+
+        async def work() -> None:
+            async for _ in consumer:
+                pass
+
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await eventually(lambda: cluster.offsets.get(("g", "orders", 0)) == 3)
+        await consumer.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_messages_of_two_batches_that_are_given_back_are_no_whole_one() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for number in range(6):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        async with client.group_consumer("g", "orders", batch_count_max=3) as consumer:
+            batches = [await take_batch(consumer), await take_batch(consumer)]
+            (queue, *_), whole = first_queue(batches[1][0]), batches[1].messages
+            mixed = [*batches[0].messages[:2], batches[1][0]]
+            assert queue == "orders"
+            assert consumer._whole_delivery(mixed) is None
+            assert consumer._whole_delivery(whole) is not None
+
+
+async def take_batch(consumer: GroupConsumer) -> MessageBatch:
+    batch = await asyncio.wait_for(consumer.next_batch(), 60)
+    assert batch is not None
+    return batch
 
 
 async def test_a_message_that_is_in_hand_for_long_is_warned_of_once(

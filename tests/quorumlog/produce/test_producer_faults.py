@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -439,3 +440,41 @@ async def test_random_faults_leave_no_doubt_about_any_message(
                 assert decode_message(record).position == acked[body].position
         assert len(acked) > 100
         assert producer.stats().held_size_bytes == 0
+
+
+async def test_many_batches_that_end_at_once_are_walked_once() -> None:
+    class Counted(deque[Any]):
+        step_count = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            for batch in super().__iter__():
+                Counted.step_count += 1
+                yield batch
+
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        for node in cluster.nodes.values():
+            node.gate.clear()
+        producer = client.producer()
+        sends = [asyncio.create_task(producer.send_batch("orders", [b""])) for _ in range(500)]
+        (backlog,) = producer._accumulator
+        await eventually(lambda: backlog.sender.load == 500)
+        backlog.sender.waiting = Counted(backlog.sender.waiting)
+        backlog.sender._give_up_waiting(errors.ClosedError("a test"))
+        assert Counted.step_count <= 2 * 500
+        for node in cluster.nodes.values():
+            node.gate.set()
+        done = await asyncio.gather(*sends, return_exceptions=True)
+        assert sum(isinstance(error, errors.ClosedError) for error in done) >= 490
+
+
+async def test_plain_and_delayed_messages_in_turn_make_few_batches() -> None:
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        async with client.producer() as producer:
+            for number in range(400):
+                wish: dict[str, Any] = {"delay": 60} if number % 2 else {}
+                await producer.enqueue("orders", b"%d" % number, queue_id=0, **wish)
+            await producer.flush()
+            assert producer.stats().batches_acked <= 40
+        bodies = [int(message.body) async for message in client.consume("orders", until="end")]
+    assert [*filter(lambda n: n % 2, bodies)] == [*range(1, 400, 2)]
+    assert [*filter(lambda n: not n % 2, bodies)] == [*range(0, 400, 2)]

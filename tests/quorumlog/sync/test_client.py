@@ -34,7 +34,7 @@ PAIRS = [
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
 ASYNC_ONLY = {
     *("broker_groups", "end", "incarnation_in", "send_entries"),
-    *("next_ready", "next_message", "next_batch_of"),
+    *("next_ready", "next_message", "next_batch_of", "fill", "batch_ready", "asking"),
 }
 
 
@@ -166,6 +166,42 @@ def test_the_rest_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> None
             assert left == [b"%d" % i for i in range(2, 20)]
             with pytest.raises(StopIteration):
                 next(consumer)
+
+
+@pytest.mark.parametrize("takes_batches", [False, True])
+def test_what_arrives_as_a_wait_is_interrupted_is_not_lost(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
+) -> None:
+    def call(work: Any) -> Any:
+        answer = plain(work)
+        if not work.__name__.startswith(("start", "commit")):
+            interrupts.append(work.__name__)
+            if len(interrupts) % 2:  # As a handler of signals that raises, Ctrl-C among them.
+                raise KeyboardInterrupt
+        return answer
+
+    interrupts, bodies, plain = list[str](), list[bytes](), loop_thread.call
+    with sync.connect(cluster.bootstrap) as client:
+        with client.producer(batch_count_max=1) as producer:
+            for number in range(9):
+                producer.send("orders", b"%d" % number, queue_id=0)
+        for consumer in (
+            client.pull_consumer("orders", queues=[0], batch_count_max=3),
+            client.group_consumer("g", "orders", batch_count_max=3, auto_commit=False),
+        ):
+            with consumer:
+                monkeypatch.setattr(loop_thread, "call", call)
+                while len(bodies) < 9:
+                    try:
+                        batch = consumer.next_batch() if takes_batches else [next(consumer)]
+                    except KeyboardInterrupt:
+                        continue
+                    assert batch is not None
+                    bodies += [message.body for message in batch]
+                monkeypatch.setattr(loop_thread, "call", plain)
+            assert bodies == [b"%d" % number for number in range(9)]
+            bodies.clear()
+    assert len(interrupts) >= 6
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any, Final
 from orjson import Fragment
 
 from node.broker.groups.settings import settings_of
+from node.errors.common import UnknownQueueError
 from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
     json_body,
@@ -276,6 +277,8 @@ class GroupAdmin(Calls):
         queues = [*self._shared.queues_of(topic, number)]
         self._check_group(group)
         only, to_offset = int_of(ext, "queueId", -1, lo=-1), int_of(ext, "offset", -1, lo=-1)
+        if only >= len(queues):
+            raise UnknownQueueError(topic, only, len(queues))
         unix_ms = int_of(ext, "timestamp", lo=-INT64_MAX)
         speaking = self._broker.group_members.speaking(group, self._context.clock_ms())
         if speaking:

@@ -256,6 +256,8 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
         assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
+        wrong = await client.ask(RESET, order | {"bname": "g0-n1", "queueId": "7", "offset": "1"})
+        assert (wrong.code, "queue" in str(wrong.remark)) == (29, True)
         order |= {"timestamp": "-2", "isForce": "true"}  # The end, as -1.
         assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
         assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
