@@ -15,7 +15,14 @@ from node.nameserver.directory.directory import (
     put_pair_command,
     unregister_command,
 )
-from node.nameserver.directory.reports import Binding, BrokerReport, LogEnd, TopicQueues, heartbeat
+from node.nameserver.directory.reports import (
+    Binding,
+    BrokerReport,
+    Kind,
+    LogEnd,
+    TopicQueues,
+    heartbeat,
+)
 from node.nameserver.replica import messages
 from node.nameserver.replica.plain_values import decoded_value, encoded_value
 from node.nameserver.replica.pysyncobj_wire import (
@@ -98,7 +105,7 @@ def _state_of(directory: Directory) -> object:
     return {name: part for name, part in directory.snapshot().items() if name != "results"}
 
 
-def _report(random: Random, kind: str) -> BrokerReport:
+def _report(random: Random, kind: Kind) -> BrokerReport:
     return BrokerReport(
         "c",
         random.choice(("g", "h")),
@@ -117,7 +124,8 @@ def _report(random: Random, kind: str) -> BrokerReport:
 
 
 def _commands(random: Random) -> list[bytes]:
-    kind = random.choice(("raft", "ha"))
+    kinds: tuple[Kind, ...] = ("raft", "ha")
+    kind = random.choice(kinds)
     elect = {"op": "elect", "group": "g", "number": 2, "master_id": 1, "nonce": "z"}
     alter = {"op": "alter_in_sync", "group": "g", "requester": 1, "members": [1, 2]}
     expected: dict[str, Any] = {"expected_epoch": random.choice((0, 1)), "expected_version": 0}
