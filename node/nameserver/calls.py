@@ -25,8 +25,8 @@ from node.nameserver.directory.directory import (
     pair_size_bytes,
     put_pair_command,
 )
-from node.nameserver.directory.fields import Result
-from node.nameserver.directory.groups import Group, RegisteredBroker
+from node.nameserver.directory.fields import RESULT, Result
+from node.nameserver.directory.groups import GROUP, Group, RegisteredBroker
 from node.nameserver.directory.routes import KnownGroupRoute, groups, route
 from node.nameserver.group_routes import other_groups, version_of
 from node.nameserver.service import NameServerService
@@ -153,7 +153,7 @@ class NameServerCalls:
             is_beat = command["op"] in _UNCONFIRMED
             found = await (server.report(command) if is_beat else self._confirmed(command))
             report_judge.note(found)
-            result = json.dumps(found.snapshot()).encode()
+            result = RESULT.dump_json(found)
         known, now_ms = dict(request.known_topics), service.trusted_ms
 
         def read(directory: Directory) -> pb.ReportResponse:
@@ -161,7 +161,6 @@ class NameServerCalls:
                 return () if known.get(group.name) == version_of(group) else group.topics
 
             group = directory.groups.get(own)
-            snapshot = group.snapshot(with_topics=False) if group is not None else None
             return pb.ReportResponse(
                 result=result,
                 leader=server.leader,
@@ -169,7 +168,7 @@ class NameServerCalls:
                 topics_versions={
                     name: version_of(other) for name, other in directory.groups.items()
                 },
-                own_group=json.dumps(snapshot).encode() if snapshot is not None else b"",
+                own_group=b"" if group is None else GROUP.dump_json(group, exclude={"topics"}),
                 challenge=report_judge.challenge(),
                 own_problem=service.watch.problems.get(own, ""),
             )

@@ -24,8 +24,8 @@ from node.errors.nameserver import (
 )
 from node.errors.translation import ERROR_TRAILER
 from node.nameserver.directory.directory import Command, Directory
-from node.nameserver.directory.fields import CommandRefused, Result
-from node.nameserver.directory.groups import Group
+from node.nameserver.directory.fields import RESULT, CommandRefused, Result, checked
+from node.nameserver.directory.groups import GROUP
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
 from node.runtime.channel_options import CHANNEL_OPTIONS
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -216,10 +216,10 @@ class RemoteDirectory:
             self.leader, self.own_problem, self._line = "", "", None
 
     def _learn(self, answer: pb.ReportResponse) -> Result | None:
-        """Store the content of an answer. Raises Refusal or ValueError if it is not valid."""
-        result = Result.restored(read_json(answer.result)) if answer.result else None
+        """Store the content of an answer. Raises CommandRefused or ValueError."""
+        result = checked(RESULT, read_json(answer.result)) if answer.result else None
         if answer.own_group:
-            group = Group.restored(read_json(answer.own_group), self._directory.limits)
+            group = checked(GROUP, read_json(answer.own_group))
             self._directory.groups = {group.name: group}
         others: dict[str, GroupRoute] = {}
         for route in answer.groups:

@@ -17,14 +17,17 @@ Must not know how the directory uses a report.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Self
+from typing import Final, Self, TypeVar
+
+from pydantic import TypeAdapter
 
 from node.config.settings import Settings
 from node.errors.common import BadRequestError, NodeError
 from node.errors.nameserver import NotVouchedError
 from node.nameserver.directory.directory import Command
-from node.nameserver.directory.fields import Result
+from node.nameserver.directory.fields import BrokerId, CommandRefused, Number, Result, checked
 from node.nameserver.directory.proofs import Challenges
+from node.nameserver.directory.reports import Bindings
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from quorumlog.foreign_json import read_json
 from quorumlog.pb import nameserver_pb2 as pb
@@ -38,6 +41,10 @@ _TOO_HIGH: Final = frozenset({"epoch_too_high", "version_too_high", "address_tak
 """Refusals of the directory that no healthy broker meets."""
 _LOG_INTERVAL_MS: Final = 60_000
 _SECRET: Final = "set the same secret_file on all nodes of the cluster"
+_ID: Final = TypeAdapter(BrokerId)
+_NUMBER: Final = TypeAdapter(Number)
+_BINDINGS: Final = TypeAdapter(Bindings)
+_T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -205,19 +212,18 @@ def _command_of(encoded: bytes) -> Command:
 
 def _broker_id(command: Command) -> int:
     name = "requester" if command["op"] == "alter_in_sync" else "broker_id"
-    return _integer(command.get(name), name)
+    return _read(_ID, command.get(name), name)
 
 
 def _numbers(command: Command) -> list[int]:
     """Return the epochs that a report names."""
-    bindings = command.get("bindings", [])
-    if not isinstance(bindings, list):
-        raise BadRequestError("bindings", "a list", repr(bindings)[:64])
-    numbers = [entry[0] if isinstance(entry, list) and entry else None for entry in bindings]
-    return [_integer(number, "epoch") for number in (command.get("epoch"), *numbers)]
+    bindings = _read(_BINDINGS, command.get("bindings", {}), "bindings")
+    return [_read(_NUMBER, command.get("epoch"), "epoch"), *bindings]
 
 
-def _integer(value: Json, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadRequestError(name, "an integer", repr(value)[:64])
-    return value
+def _read(adapter: TypeAdapter[_T], value: Json, name: str) -> _T:
+    """Read a field as the directory reads it. Raises BadRequestError."""
+    try:
+        return checked(adapter, value)
+    except CommandRefused as refusal:
+        raise BadRequestError(name, refusal.detail, repr(value)[:64]) from None

@@ -65,7 +65,7 @@ def registration(**changes: Any) -> dict[str, Any]:
         "epoch": 1,
         "ha_address": "",
         "log_end": [0, 0],
-        "bindings": [],
+        "bindings": {},
         "in_sync": [],
         "in_sync_version": 0,
         "copy_count": 1,
@@ -77,20 +77,15 @@ def registration(**changes: Any) -> dict[str, Any]:
 
 def as_broker(found: Mapping[str, Any], broker_id: int, **changes: Any) -> dict[str, Any]:
     """A registration in the name of a broker that the directory knows, as it knows it."""
-    listed = {broker[0]: broker for broker in found["brokers"]}
-    _, start_ms, address, ha_address, role, epoch, log_end, _ = listed[broker_id]
+    broker = found["brokers"][str(broker_id)]
+    names = ("start_ms", "address", "ha_address", "role", "epoch", "log_end")
     return registration(
         cluster=found["cluster"],
         group=found["name"],
         kind=found["kind"],
         broker_id=broker_id,
         **{
-            "start_ms": start_ms,
-            "address": address,
-            "ha_address": ha_address,
-            "role": role,
-            "epoch": epoch,
-            "log_end": log_end,
+            **{name: broker[name] for name in names},
             "copy_count": found["copy_count"],
             "topics": None,
             "topics_version": found["topics_version"],

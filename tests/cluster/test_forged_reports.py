@@ -73,7 +73,7 @@ async def is_whole(cluster: LocalCluster, group: str = "g0") -> dict[str, Any]:
             if not is_asked(cluster.address(node), group):
                 return False
             found.append(known_group(cluster.address(node), group))
-        brokers = [[broker[0] for broker in one["brokers"]] for one in found]
+        brokers = [sorted(map(int, one["brokers"])) for one in found]
         are_there = all(one == [*cluster.groups[group]] for one in brokers)
         return are_there and all(one["master_id"] > 0 for one in found)
 
@@ -153,7 +153,7 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
             master = found["master_id"]
             slave, other = sorted(set(cluster.node_ids) - {master})
             address, epoch = cluster.address(other), {"epoch": EPOCH_LAST}
-            bound = {"role": "master", "bindings": [[EPOCH_LAST, slave, "1"]], **epoch}
+            bound = {"role": "master", "bindings": {EPOCH_LAST: [slave, "1"]}, **epoch}
             alter = {
                 "op": "alter_in_sync",
                 "group": "g0",
@@ -162,7 +162,8 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
                 "expected_epoch": found["epoch_highest"],
                 "expected_version": found["in_sync_version"],
             }
-            told = {"group": "g0", "broker_id": master, "start_ms": found["brokers"][0][1]}
+            start_ms = found["brokers"][str(master)]["start_ms"]
+            told = {"group": "g0", "broker_id": master, "start_ms": start_ms}
             for command in (
                 registration(group="g0", kind="ha", cluster=found["cluster"], **epoch),
                 as_broker(found, slave, **epoch),

@@ -1,9 +1,9 @@
 """The replicated state of the name server: a pure, deterministic machine.
 
-Owns the table of commands, the groups, the key-value configuration and the results of the last
-commands. `apply` is total: for any bytes it answers accepted, or refused with a reason, changes the
-state in the first case only, and does the same on every replica. Must not know PySyncObj, files,
-sockets or a clock.
+Owns the commands, the groups, the key-value configuration and the results of the last commands. A
+command is a method whose parameters pydantic reads; a field of a later build is ignored. `apply` is
+total: for any bytes it answers accepted, or refused with a reason, changes the state in the first
+case only, and does the same on every replica. Must not know PySyncObj, files, sockets or a clock.
 
 Results are kept for a while, by the command's id. So a caller can read back the result of a command
 whose answer got lost (rule C4), and a command that is sent twice is carried out once.
@@ -11,35 +11,56 @@ whose answer got lost (rule C4), and a command that is sent twice is carried out
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, validate_call
 
 from node.nameserver.directory.fields import (
+    BrokerId,
+    BrokerIds,
     CommandRefused,
+    Name,
+    Number,
     Result,
-    a_broker_id,
-    a_list,
-    a_text,
-    an_integer,
-    an_object,
-    exactly,
-    ids,
+    Value,
+    checked,
+    malformed,
 )
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import Binding, BrokerReport, parse_log_end, parse_report
+from node.nameserver.directory.reports import Binding, BrokerReport, LogEnd
 from quorumlog.foreign_json import read_json
 from store.files.meta_file import Json
 
 COMMAND_SIZE_BYTES_MAX: Final = 2 * 1024 * 1024
 """A full report of all topics that fit, with room."""
-SNAPSHOT_VERSION: Final = 1
-ID_SIZE_CHARS_MAX: Final = 64
 CHANGES_OF_VALUES: Final = frozenset({"put_pair", "delete_pair"})
 _PAIR_COST_BYTES: Final = 48
 PAIR_SIZE_BYTES_MAX: Final = 20 * 1024
 """More than the largest pair, with characters of 4 bytes."""
 
+ANY_VALUE: Final = "\0"
+"""Stands for the expected value of a change that expects none, as RocketMQ's; no value is it."""
+
 Command = Mapping[str, Json]
+Values = dict[str, Json]
+_KEY: Final = TypeAdapter(Annotated[Name, Field(max_length=64)])
+_REPORT: Final = TypeAdapter(BrokerReport)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryImage:
+    """The replicated state as a snapshot has it."""
+
+    version: Literal[1]
+    groups: Annotated[dict[Name, Group], Field(max_length=DirectoryLimits().group_count_max)]
+    pairs: dict[Name, dict[Name, Value]]
+    results: Annotated[dict[Name, Result], Field(max_length=DirectoryLimits().result_count_max)]
+    """By the id of the command, the oldest first."""
+
+
+_IMAGE: Final = TypeAdapter(DirectoryImage)
 
 
 class Directory:
@@ -51,7 +72,7 @@ class Directory:
         self.pairs: dict[str, dict[str, str]] = {}
         """The key-value configuration: namespace, key, value."""
         self._results: dict[str, Result] = {}
-        self._methods: dict[str, Callable[[Command], dict[str, Json]]] = {
+        self._methods: dict[str, Callable[..., Values]] = {
             "register": self._register,
             "heartbeat": self._heartbeat,
             "unregister": self._unregister,
@@ -71,18 +92,20 @@ class Directory:
         """Carry out a command. Raises no error for any bytes."""
         try:
             command = _decoded(encoded)
-            key = a_text(command.get("id"), "id", ID_SIZE_CHARS_MAX, may_be_empty=False)
+            key, operation = checked(_KEY, command.pop("id", None)), command.pop("op", None)
         except CommandRefused as refusal:
             return refusal.result()
-        if command.get("op") == "read_back":
+        if operation == "read_back":
             return self.result_of(key)
         if (known := self._results.get(key)) is not None:
             return known
         try:
-            method = self._methods.get(str(command.get("op")))
+            method = self._methods.get(str(operation))
             if method is None:
                 raise CommandRefused("unknown_command", "there is no such command")
-            result = Result(True, values=method(command))
+            result = Result(True, values=method(**command))
+        except ValidationError as error:
+            result = malformed(error).result()
         except CommandRefused as refusal:
             result = refusal.result()
         self._results[key] = result
@@ -116,15 +139,14 @@ class Directory:
         """The size of topics and pairs."""
         return self.topics_size_bytes + self.pairs_size_bytes
 
-    def group(self, name: Json) -> Group:
-        """Return a group. Raises Refusal."""
-        found = self.groups.get(name) if isinstance(name, str) else None
-        if found is None:
+    def group(self, name: str) -> Group:
+        """Return a group. Raises CommandRefused."""
+        if name not in self.groups:
             raise CommandRefused("unknown_broker", "there is no such group; register first")
-        return found
+        return self.groups[name]
 
-    def _register(self, command: Command) -> dict[str, Json]:
-        report = parse_report(command, self.limits)
+    def _register(self, /, **fields: Json) -> Values:
+        report = checked(_REPORT, fields)
         self._check_address(report)
         known = self.groups.get(report.group)
         if known is not None and not known.brokers:
@@ -143,8 +165,8 @@ class Directory:
         return values
 
     def _check_address(self, report: BrokerReport) -> None:
-        """Raise Refusal if a broker of another group has the address: calls of one group would
-        reach the other."""
+        """Raise CommandRefused if a broker of another group has the address: calls of one group
+        would reach the other."""
         for group in self.groups.values():
             for broker in group.brokers.values() if group.name != report.group else ():
                 if broker.address == report.address:
@@ -156,7 +178,7 @@ class Directory:
     def _left_out_for(self, name: str) -> str | None:
         """Return a group without brokers that makes room for group `name`; None if there is room.
 
-        Raises Refusal if every group has brokers.
+        Raises CommandRefused if every group has brokers.
         """
         if name in self.groups or len(self.groups) < self.limits.group_count_max:
             return None
@@ -165,58 +187,73 @@ class Directory:
                 return other
         raise CommandRefused("too_many_groups", f"at most {self.limits.group_count_max} groups")
 
-    def _heartbeat(self, command: Command) -> dict[str, Json]:
-        self.group(command.get("group")).heartbeat(
-            *_process(command),
-            an_integer(command.get("now_ms"), "now_ms"),
-            an_integer(command.get("epoch"), "epoch"),
-            parse_log_end(command.get("log_end")),
-            self.limits,
-        )
+    @validate_call
+    def _heartbeat(
+        self,
+        group: Name,
+        broker_id: BrokerId,
+        start_ms: Number,
+        now_ms: Number,
+        epoch: Number,
+        log_end: LogEnd,
+        **_: Any,
+    ) -> Values:
+        self.group(group).heartbeat(broker_id, start_ms, now_ms, epoch, log_end, self.limits)
         return {}
 
-    def _unregister(self, command: Command) -> dict[str, Json]:
-        group = self.group(command.get("group"))
-        group.unregister(*_process(command))
-        self._forget_if_empty(group)
+    @validate_call
+    def _unregister(self, group: Name, broker_id: BrokerId, start_ms: Number, **_: Any) -> Values:
+        left = self.group(group)
+        left.unregister(broker_id, start_ms)
+        if not left.must_be_remembered:
+            del self.groups[left.name]
         return {}
 
-    def _forget_group(self, command: Command) -> dict[str, Json]:
-        group = self.group(command.get("group"))
-        if an_integer(command.get("expected_epoch"), "expected_epoch") != group.epoch_highest:
-            raise CommandRefused(
-                "changed", f"{group.epoch_highest} is the highest epoch: look again"
-            )
-        if not group.is_unfounded(self.limits):
-            raise CommandRefused(
-                "founded", f"brokers of {group.name} report epochs near its highest"
-            )
-        del self.groups[group.name]
+    @validate_call
+    def _forget_group(self, group: Name, expected_epoch: Number, **_: Any) -> Values:
+        unfounded = self.group(group)
+        highest = unfounded.epoch_highest
+        if expected_epoch != highest:
+            raise CommandRefused("changed", f"{highest} is the highest epoch: look again")
+        if not unfounded.is_unfounded(self.limits):
+            raise CommandRefused("founded", f"brokers of {group} report epochs near its highest")
+        del self.groups[group]
         return {}
 
-    def _elect(self, command: Command) -> dict[str, Json]:
-        names = self.limits.name_size_chars_max
-        nonce = a_text(command.get("nonce"), "nonce", names, may_be_empty=False)
-        number = an_integer(command.get("number"), "number", 1)
-        binding = Binding(a_broker_id(command.get("master_id"), "master_id"), nonce)
-        group = self.group(command.get("group"))
-        group.elect(number, binding, _expected(command), self.limits)
-        return {"number": number, "master_id": binding.master_id, "nonce": nonce}
+    @validate_call
+    def _elect(
+        self,
+        group: Name,
+        number: Annotated[Number, Field(ge=1)],
+        master_id: BrokerId,
+        nonce: Name,
+        expected_epoch: Number,
+        expected_version: Number,
+        **_: Any,
+    ) -> Values:
+        expected = expected_epoch, expected_version
+        self.group(group).elect(number, Binding(master_id, nonce), expected, self.limits)
+        return {"number": number, "master_id": master_id, "nonce": nonce}
 
-    def _alter_in_sync(self, command: Command) -> dict[str, Json]:
-        version = self.group(command.get("group")).alter_in_sync(
-            a_broker_id(command.get("requester"), "requester"),
-            ids(command.get("members"), "members", self.limits.broker_count_max),
-            _expected(command),
-            self.limits,
-        )
+    @validate_call
+    def _alter_in_sync(
+        self,
+        group: Name,
+        requester: BrokerId,
+        members: BrokerIds,
+        expected_epoch: Number,
+        expected_version: Number,
+        **_: Any,
+    ) -> Values:
+        expected = expected_epoch, expected_version
+        version = self.group(group).alter_in_sync(requester, members, expected, self.limits)
         return {"in_sync_version": version}
 
-    def _put_pair(self, command: Command) -> dict[str, Json]:
-        namespace, key = self._pair_key(command)
-        value = a_text(command.get("value"), "value", self.limits.value_size_chars_max)
-        before = self.pairs.get(namespace, {}).get(key)
-        self._check_pair(command, before)
+    @validate_call
+    def _put_pair(
+        self, namespace: Name, key: Name, value: Value, expected: str | None = ANY_VALUE, **_: Any
+    ) -> Values:
+        before = self._pair(namespace, key, expected)
         growth = pair_size_bytes(namespace, key, value)
         if before is not None:
             growth -= pair_size_bytes(namespace, key, before)
@@ -225,64 +262,36 @@ class Directory:
         self.pairs.setdefault(namespace, {})[key] = value
         return {}
 
-    def _delete_pair(self, command: Command) -> dict[str, Json]:
-        namespace, key = self._pair_key(command)
-        before = self.pairs.get(namespace, {}).get(key)
-        self._check_pair(command, before)
-        if before is None:
+    @validate_call
+    def _delete_pair(
+        self, namespace: Name, key: Name, expected: str | None = ANY_VALUE, **_: Any
+    ) -> Values:
+        if self._pair(namespace, key, expected) is None:
             raise CommandRefused("unknown_key", "there is no such key")
         del self.pairs[namespace][key]
         if not self.pairs[namespace]:
             del self.pairs[namespace]
         return {}
 
-    def _pair_key(self, command: Command) -> tuple[str, str]:
-        names = self.limits.name_size_chars_max
-        namespace = a_text(command.get("namespace"), "namespace", names, may_be_empty=False)
-        return namespace, a_text(command.get("key"), "key", names, may_be_empty=False)
-
-    def _check_pair(self, command: Command, before: str | None) -> None:
-        """Raise Refusal if the value is not the `expected` one; RocketMQ's commands name none."""
-        if "expected" in command and command["expected"] != before:
+    def _pair(self, namespace: str, key: str, expected: str | None) -> str | None:
+        """Return the value, None for none; raise CommandRefused if it is not the expected one."""
+        before = self.pairs.get(namespace, {}).get(key)
+        if expected not in (ANY_VALUE, before):
             # Without the value: results are kept, and have no limit of bytes.
             raise CommandRefused("changed", "the value is another one by now: look again")
+        return before
 
-    def _forget_if_empty(self, group: Group) -> None:
-        if not group.must_be_remembered:
-            self.groups.pop(group.name, None)
-
-    def snapshot(self) -> dict[str, Json]:
+    def snapshot(self) -> dict[str, Any]:
         """Return the whole state as JSON."""
-        return {
-            "version": SNAPSHOT_VERSION,
-            "groups": [self.groups[name].snapshot() for name in sorted(self.groups)],
-            "pairs": {
-                name: {key: keys[key] for key in sorted(keys)}
-                for name, keys in sorted(self.pairs.items())
-            },
-            "results": [[key, *result.snapshot()] for key, result in self._results.items()],
-        }
+        image = DirectoryImage(1, self.groups, self.pairs, self._results)
+        state: dict[str, Any] = _IMAGE.dump_python(image, mode="json")
+        return state
 
     def restore(self, state: Json) -> None:
-        """Take the state that `snapshot` returned. Raises Refusal for any other value, and is then
-        unchanged."""
-        of = an_object(state, "snapshot")
-        an_integer(of.get("version"), "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
-        listed = a_list(of.get("groups"), "groups", self.limits.group_count_max)
-        groups = [Group.restored(group, self.limits) for group in listed]
-        pairs = {
-            namespace: {
-                key: a_text(value, "value", self.limits.value_size_chars_max)
-                for key, value in an_object(keys, "pairs").items()
-            }
-            for namespace, keys in an_object(of.get("pairs"), "pairs").items()
-        }
-        results: dict[str, Result] = {}
-        for entry in a_list(of.get("results"), "results", self.limits.result_count_max):
-            key, *rest = exactly(entry, "result", 5)
-            results[a_text(key, "id", ID_SIZE_CHARS_MAX)] = Result.restored(rest)
-        self.groups = {group.name: group for group in groups}
-        self.pairs, self._results = pairs, results
+        """Take the state that `snapshot` returned. Raises CommandRefused for any other value, and
+        is then unchanged."""
+        image = checked(_IMAGE, state)
+        self.groups, self.pairs, self._results = image.groups, image.pairs, image.results
 
 
 def encoded_command(command: Command, key: str) -> bytes:
@@ -326,21 +335,13 @@ def _check_room(what: str, held_bytes: int, growth_bytes: int, limit_bytes: int)
         raise CommandRefused("state_full", f"{what} would need more than {limit_bytes} bytes")
 
 
-def _decoded(encoded: bytes) -> Command:
+def _decoded(encoded: bytes) -> dict[str, Json]:
     if len(encoded) > COMMAND_SIZE_BYTES_MAX:
         raise CommandRefused("too_large", f"a command has at most {COMMAND_SIZE_BYTES_MAX} bytes")
     try:
-        found = read_json(encoded)
+        command = read_json(encoded)
     except ValueError:
         raise CommandRefused("malformed", "the command is not JSON") from None
-    return an_object(found, "command")
-
-
-def _process(command: Command) -> tuple[int, int]:
-    broker_id = a_broker_id(command.get("broker_id"), "broker_id")
-    return broker_id, an_integer(command.get("start_ms"), "start_ms")
-
-
-def _expected(command: Command) -> tuple[int, int]:
-    number = an_integer(command.get("expected_epoch"), "expected_epoch")
-    return number, an_integer(command.get("expected_version"), "expected_version")
+    if not isinstance(command, dict):
+        raise CommandRefused("malformed", "a command must be an object")
+    return command

@@ -1,7 +1,7 @@
 """One broker group: its brokers, its master, its HA epochs and its in-sync set.
 
 Owns the rules by which a report or a decision changes a group. Every rule checks first and changes
-then, so a Refusal leaves the group as it was. Must not know other groups, replication or a clock:
+then, so a refusal leaves the group as it was. Must not know other groups, replication or a clock:
 time comes with each command, and only differences of times count.
 
 Epochs of an HA group (rule C2): a number belongs to the first (master id, nonce) that it was seen
@@ -12,30 +12,27 @@ number would keep all others from being elected.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field, TypeAdapter
 
 from node.nameserver.directory.fields import (
+    BrokerIds,
     CommandRefused,
-    a_choice,
-    a_list,
-    a_text,
-    an_integer,
-    an_object,
-    exactly,
-    ids,
+    CopyCount,
+    Name,
+    Number,
+    Text,
 )
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import (
-    KINDS,
-    ROLES,
     Binding,
+    Bindings,
     BrokerReport,
+    Kind,
     LogEnd,
+    Role,
     TopicQueues,
-    bindings_json,
-    parse_bindings,
-    parse_log_end,
-    parse_topics,
 )
 from store.files.meta_file import Json
 
@@ -46,14 +43,14 @@ NO_MASTER: Final = -1
 class RegisteredBroker:
     """The last reported state of one broker."""
 
-    broker_id: int
-    start_ms: int
-    address: str
-    ha_address: str
-    role: str
-    epoch: int
+    broker_id: Number
+    start_ms: Number
+    address: Text
+    ha_address: Text
+    role: Role
+    epoch: Number
     log_end: LogEnd
-    last_seen_ms: int
+    last_seen_ms: Number
 
     def is_alive(self, now_ms: int, silence_ms: int) -> bool:
         """Whether the broker was seen in the last `silence_ms`."""
@@ -64,23 +61,27 @@ class RegisteredBroker:
 class Group:
     """The state of one group."""
 
-    name: str
-    cluster: str
-    kind: str
-    brokers: dict[int, RegisteredBroker] = field(default_factory=dict)
-    master_id: int = NO_MASTER
+    name: Name
+    cluster: Name
+    kind: Kind
+    brokers: Annotated[
+        dict[int, RegisteredBroker], Field(max_length=DirectoryLimits().broker_count_max)
+    ] = field(default_factory=dict)
+    master_id: Annotated[int, Field(strict=True, ge=NO_MASTER)] = NO_MASTER
     """The broker that last reported to be the master, with the highest epoch; or NO_MASTER."""
-    master_epoch: int = 0
-    epochs: dict[int, Binding] = field(default_factory=dict)
-    epoch_highest: int = 0
+    master_epoch: Number = 0
+    epochs: Bindings = field(default_factory=dict)
+    epoch_highest: Number = 0
     """The highest number that was given out or reported; never goes back."""
-    in_sync: tuple[int, ...] = ()
-    in_sync_version: int = 0
-    copy_count: int = 1
-    topics: dict[str, TopicQueues] = field(default_factory=dict)
-    topics_version: tuple[int, int] = (0, 0)
-    topics_size_bytes: int = 0
-    report_counts: dict[int, int] = field(default_factory=dict, compare=False)
+    in_sync: BrokerIds = ()
+    in_sync_version: Number = 0
+    copy_count: CopyCount = 1
+    topics: dict[Name, TopicQueues] = field(default_factory=dict)
+    topics_version: tuple[Number, Number] = (0, 0)
+    topics_size_bytes: Number = 0
+    report_counts: Annotated[dict[int, int], Field(exclude=True)] = field(
+        default_factory=dict, compare=False
+    )
     """Reports and heartbeats of each broker that this process applied. Not part of the state: the
     count only shows that another one came, since clocks cannot be trusted to show it."""
 
@@ -130,7 +131,7 @@ class Group:
         log_end: LogEnd,
         limits: DirectoryLimits,
     ) -> None:
-        """Apply a heartbeat. Raises Refusal."""
+        """Apply a heartbeat. Raises CommandRefused."""
         broker = self._process(broker_id, start_ms)
         self._check_epoch(epoch, limits)
         self._count_report(broker_id)
@@ -341,80 +342,9 @@ class Group:
                 in_sync_version=self.in_sync_version,
             )
 
-    def snapshot(self, *, with_topics: bool = True) -> dict[str, Json]:
-        """Return the group as JSON."""
-        topics = sorted(self.topics) if with_topics else []
-        return {
-            "name": self.name,
-            "cluster": self.cluster,
-            "kind": self.kind,
-            "brokers": [_broker_json(self.brokers[key]) for key in sorted(self.brokers)],
-            "master_id": self.master_id,
-            "master_epoch": self.master_epoch,
-            "epochs": bindings_json(self.epochs),
-            "epoch_highest": self.epoch_highest,
-            "in_sync": list(self.in_sync),
-            "in_sync_version": self.in_sync_version,
-            "copy_count": self.copy_count,
-            "topics": {name: list(self.topics[name]) for name in topics},
-            "topics_version": list(self.topics_version),
-            "topics_size_bytes": self.topics_size_bytes,
-        }
-
-    @classmethod
-    def restored(cls, value: Json, limits: DirectoryLimits) -> "Group":
-        """Return the group that `snapshot` wrote. Raises Refusal for any other value."""
-        of, names = an_object(value, "group"), limits.name_size_chars_max
-        brokers = [
-            _broker_of(broker, limits)
-            for broker in a_list(of.get("brokers"), "brokers", limits.broker_count_max)
-        ]
-        version = exactly(of.get("topics_version"), "topics_version", 2)
-        timestamp, counter = (an_integer(part, "topics_version") for part in version)
-        return cls(
-            a_text(of.get("name"), "name", names),
-            a_text(of.get("cluster"), "cluster", names),
-            a_choice(of.get("kind"), "kind", KINDS),
-            {broker.broker_id: broker for broker in brokers},
-            an_integer(of.get("master_id"), "master_id", NO_MASTER),
-            an_integer(of.get("master_epoch"), "master_epoch"),
-            parse_bindings(of.get("epochs"), limits),
-            an_integer(of.get("epoch_highest"), "epoch_highest"),
-            ids(of.get("in_sync"), "in_sync", limits.broker_count_max),
-            an_integer(of.get("in_sync_version"), "in_sync_version"),
-            an_integer(of.get("copy_count"), "copy_count", 1),
-            parse_topics(of.get("topics"), limits) or {},
-            (timestamp, counter),
-            an_integer(of.get("topics_size_bytes"), "topics_size_bytes"),
-        )
-
 
 def _newest(bindings: dict[int, Binding], count_max: int) -> dict[int, Binding]:
     return {number: bindings[number] for number in sorted(bindings)[-count_max:]}
 
 
-def _broker_json(broker: RegisteredBroker) -> Json:
-    return [
-        broker.broker_id,
-        broker.start_ms,
-        broker.address,
-        broker.ha_address,
-        broker.role,
-        broker.epoch,
-        list(broker.log_end),
-        broker.last_seen_ms,
-    ]
-
-
-def _broker_of(value: Json, limits: DirectoryLimits) -> RegisteredBroker:
-    parts, names = exactly(value, "broker", 8), limits.name_size_chars_max
-    return RegisteredBroker(
-        an_integer(parts[0], "broker_id"),
-        an_integer(parts[1], "start_ms"),
-        a_text(parts[2], "address", names),
-        a_text(parts[3], "ha_address", names),
-        a_choice(parts[4], "role", ROLES),
-        an_integer(parts[5], "epoch"),
-        parse_log_end(parts[6]),
-        an_integer(parts[7], "last_seen_ms"),
-    )
+GROUP: Final = TypeAdapter(Group)

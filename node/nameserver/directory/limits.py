@@ -18,6 +18,10 @@ HEARTBEAT_PERIOD_MS: Final = 10_000
 """Period of a broker in a Raft group: two heartbeats may get lost before it leaves the routes."""
 HA_HEARTBEAT_PERIOD_MS: Final = 1_000
 """Period of a broker in an HA group, since a fail-over waits for missing heartbeats."""
+NAME_SIZE_CHARS_MAX: Final = 255
+"""Replicated: any name, address or key."""
+VALUE_SIZE_CHARS_MAX: Final = 4 * KIB
+"""Replicated: one value of the key-value configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,6 @@ class DirectoryLimits:
     """Replicated: key-value pairs, which any client may put: topics have their own room."""
     result_count_max: int = 512
     """Replicated: results kept so that a caller can read back the result of its command."""
-    name_size_chars_max: int = 255
-    """Replicated: any name, address or key."""
-    value_size_chars_max: int = 4 * KIB
-    """Replicated: one value of the key-value configuration."""
     broker_expiry_ms: int = 25_000
     """Replicated: silence after which a broker is not alive: two lost heartbeats and a half, and
     below the 30 s that we promise."""

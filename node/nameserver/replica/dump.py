@@ -11,15 +11,16 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from node.errors.nameserver import FilesDamagedError
-from node.nameserver.directory.fields import CommandRefused, an_integer, an_object, exactly
+from node.nameserver.directory.fields import CommandRefused, Number, checked
 from node.nameserver.replica.journal import Entry
 from quorumlog.foreign_json import read_json
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
-from store.files.meta_file import Json
 
 _HEAD: Final = re.compile(
     rb"quorumlog-ns-dump 1 ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,9}) ([0-9a-f]{8})\n"
@@ -32,23 +33,26 @@ class Dump:
 
     last: Entry
     before_last: Entry
-    directory: dict[str, Json]
+    directory: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    entries: tuple[tuple[str, Number, Number], tuple[str, Number, Number]]
+    directory: dict[str, Any]
+
+
+_BODY: Final = TypeAdapter(_Body)
 
 
 def write_dump(fs: FileSystem, path: str, dump: Dump) -> None:
     """Write a file and sync it; the caller renames it. Raises a store error."""
-    entries = [_entry_json(dump.before_last), _entry_json(dump.last)]
+    pair = dump.before_last, dump.last
+    entries = [(base64.b64encode(command).decode(), *place) for command, *place in pair]
     body = json.dumps({"entries": entries, "directory": dump.directory}).encode()
     _, index, term = dump.last
     head = b"quorumlog-ns-dump 1 %d %d %d %08x\n" % (index, term, len(body), crc32c(body))
-    if os.path.exists(path):
-        fs.unlink(path)
-    fd = fs.open(path, create=True)
-    try:
-        fs.write_at(fd, path, 0, head + body)
-        fs.sync(fd, path)
-    finally:
-        fs.close(fd)
+    fs.write_file(path, head + body)
 
 
 def read_dump(fs: FileSystem, path: str) -> Dump:
@@ -70,32 +74,19 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
     if len(body) != int(head[3]) or f"{crc32c(body):08x}" != head[4].decode():
         raise FilesDamagedError(path, "its size or its checksum does not fit")
     try:
-        found = an_object(read_json(body), "dump")
+        dumped = checked(_BODY, read_json(body))
         before_last, last = (
-            _entry_of(entry) for entry in exactly(found.get("entries"), "entries", 2)
+            (base64.b64decode(command, validate=True), index, term)
+            for command, index, term in dumped.entries
         )
-        directory = an_object(found.get("directory"), "directory")
     except (CommandRefused, ValueError) as error:
         raise FilesDamagedError(path, str(error)) from error
     if last[1:] != (int(head[1]), int(head[2])) or before_last[1] != last[1] - 1:
         raise FilesDamagedError(path, "its entries are not those of its first line")
-    return Dump(last, before_last, directory)
+    return Dump(last, before_last, dumped.directory)
 
 
 def index_and_term(start: bytes) -> tuple[int, int] | None:
     """Return index and term of the first line; None if it is incomplete or not that of a dump."""
     head = _HEAD.match(start)
     return (int(head[1]), int(head[2])) if head is not None else None
-
-
-def _entry_json(entry: Entry) -> Json:
-    command, index, term = entry
-    return [base64.b64encode(command).decode(), index, term]
-
-
-def _entry_of(value: Json) -> Entry:
-    command, index, term = exactly(value, "entry", 3)
-    if not isinstance(command, str):
-        raise CommandRefused("malformed", "a command must be base64")
-    decoded = base64.b64decode(command, validate=True)
-    return decoded, an_integer(index, "index"), an_integer(term, "term")

@@ -18,14 +18,17 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
+from pydantic import TypeAdapter
+
 from node.errors.nameserver import FilesDamagedError, TwoHistoriesError
-from node.nameserver.directory.fields import CommandRefused, a_list, a_text, an_integer
+from node.nameserver.directory.fields import CommandRefused, Name, Number, Text, checked
 from store.errors import StoreError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
-from store.files.meta_file import Json, MetaFile
+from store.files.meta_file import MetaFile
 
 Entry = tuple[bytes, int, int]
 """Command, index, term: the order of PySyncObj."""
@@ -33,8 +36,6 @@ Entry = tuple[bytes, int, int]
 _MAGIC: Final = b"quorumlog-ns-1\n"
 _HEAD: Final = struct.Struct("<IIQQ")
 _NAME: Final = "journal"
-_ADDRESS_SIZE_CHARS_MAX: Final = 64
-_MEMBER_COUNT_MAX: Final = 16
 _GENERATION_MIN: Final = 3
 """Generation from which the loss of either file of `term` is noticed; a first one has one file."""
 COMMIT_SAVE_SECONDS: Final = 10
@@ -50,6 +51,23 @@ class Own(NamedTuple):
     """A number that grows with each detected loss of memory."""
     is_joining: bool = False
     """Whether the replica has no memory, so that its votes and acks do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TermRecord:
+    """The content of the file `term`."""
+
+    address: Name
+    members: list[Name]
+    term: Number
+    vote: Text
+    commit_index: Number
+    life: Number
+    incarnation: Number
+    is_joining: bool
+
+
+_RECORD: Final = TypeAdapter(_TermRecord)
 
 
 class Journal:
@@ -230,36 +248,25 @@ class Journal:
             payload = self._meta.load(must_exist=must_exist)
             if payload is None:
                 return
-            listed = a_list(payload.get("members"), "members", _MEMBER_COUNT_MAX)
-            members = [a_text(name, "members", _ADDRESS_SIZE_CHARS_MAX) for name in listed]
-            address = a_text(payload.get("address"), "address", _ADDRESS_SIZE_CHARS_MAX)
-            self._term = an_integer(payload.get("term"), "term")
-            self._vote = a_text(payload.get("vote"), "vote", _ADDRESS_SIZE_CHARS_MAX)
-            self._commit_index = an_integer(payload.get("commit_index"), "commit_index")
-            self.own = Own(
-                an_integer(payload.get("life"), "life"),
-                an_integer(payload.get("incarnation"), "incarnation"),
-                payload.get("is_joining") is True,
-            )
+            record = checked(_RECORD, payload)
         except (StoreError, CommandRefused) as error:
             raise FilesDamagedError(self._directory, str(error)) from error
-        if (address, members) != (self._address, self.members):
+        if (record.address, record.members) != (self._address, self.members):
             raise FilesDamagedError(
                 self._directory,
-                f"it belongs to replica {address} of {members}, "
+                f"it belongs to replica {record.address} of {record.members}, "
                 f"this is {self._address} of {self.members}",
             )
+        self._term, self._vote = record.term, record.vote
+        self._commit_index = record.commit_index
+        self.own = Own(record.life, record.incarnation, record.is_joining)
 
     def _save_meta(self) -> None:
-        members: list[Json] = [*self.members]
-        payload: dict[str, Json] = {
-            "address": self._address,
-            "members": members,
-            "term": self._term,
-            "vote": self._vote,
-            "commit_index": min(self._commit_index, max(1, self.last_index)),
-            **self.own._asdict(),
-        }
+        commit_index = min(self._commit_index, max(1, self.last_index))
+        record = _TermRecord(
+            self._address, self.members, self._term, self._vote, commit_index, *self.own
+        )
+        payload = asdict(record)
         self._meta.save(payload)
         while self._meta.generation < _GENERATION_MIN:
             self._meta.save(payload)
@@ -297,23 +304,14 @@ class Journal:
 
     def _rewrite(self) -> None:
         temporary = self._path + ".new"
-        if os.path.exists(temporary):
-            self._fs.unlink(temporary)
         data = _MAGIC + b"".join(_record(entry) for entry in self._entries)
-        fd = self._fs.open(temporary, create=True)
-        try:
-            self._fs.write_at(fd, temporary, 0, data)
-            self._fs.sync(fd, temporary)
-            # The dump that covers the removed entries must have its name first.
-            self._fs.sync_directory(self._directory)
-            self._fs.rename(temporary, self._path)
-            self._fs.sync_directory(self._directory)
-        except BaseException:
-            self._fs.close(fd)
-            raise
-        if self._fd >= 0:
-            self._fs.close(self._fd)
-        self._fd = fd
+        self._fs.write_file(temporary, data)
+        # The dump that covers the removed entries must have its name first.
+        self._fs.sync_directory(self._directory)
+        self._fs.rename(temporary, self._path)
+        self._fs.sync_directory(self._directory)
+        self.abandon()
+        self._fd = self._fs.open(self._path)
         self._must_rewrite = False
         self._synced_count, self.size_bytes = len(self._entries), len(data)
 

@@ -19,6 +19,8 @@ BATCH_SIZE_BYTES: Final = 16 * 1024 * 1024
 CHUNK_SIZE_BYTES: Final = 64 * 1024
 """Size of one part of a dump in transit."""
 ENTRY_COUNT_MAX: Final = 100_000
+NUMBER_MAX: Final = 2**63 - 1
+"""The highest term or index that the journal has room for."""
 
 REGULAR: Final = b"\x00"
 """First byte of a command for the state machine; the library's number."""
@@ -76,7 +78,7 @@ def current_answer(message: Message, term: int, last_index: int) -> Message | No
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and 0 <= value <= NUMBER_MAX
 
 
 def _numbers(*names: str) -> Callable[[Message], bool]:
@@ -84,7 +86,7 @@ def _numbers(*names: str) -> Callable[[Message], bool]:
 
 
 def _is_entry(value: object, index: int) -> bool:
-    if not isinstance(value, tuple) or len(value) != 3:
+    if not isinstance(value, list) or len(value) != 3:
         return False
     command, at, term = value
     if not isinstance(command, bytes) or not 0 < len(command) <= COMMAND_SIZE_BYTES_MAX + 1:
@@ -111,7 +113,7 @@ def _is_append(message: Message) -> bool:
 def _is_chunk(value: object) -> bool:
     if value is None:
         return True
-    if not isinstance(value, tuple) or len(value) != 3:
+    if not isinstance(value, list) or len(value) != 3:
         return False
     data, is_first, is_last = value
     if not isinstance(data, bytes) or len(data) > CHUNK_SIZE_BYTES:

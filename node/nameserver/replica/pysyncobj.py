@@ -29,7 +29,7 @@ from node.nameserver.replica.dump import Dump, read_dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.lives import ReplicaLives
 from node.nameserver.replica.messages import NO_OP, REGULAR
-from node.nameserver.replica.pickles import refuse_loads, safe_dumps
+from node.nameserver.replica.plain_values import encoded_value, refuse_pickle
 from node.nameserver.replica.pysyncobj_wire import BoundedConnection, MemberReplica, Transport
 from store.files.file_system import FileSystem
 from store.files.meta_file import Json
@@ -102,8 +102,8 @@ def check_version() -> None:
 
 def _harden() -> None:
     """Replace functions and classes of the library by ours, for the whole process."""
-    pysyncobj.pickle.dumps = safe_dumps
-    pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_loads
+    pysyncobj.pickle.dumps = encoded_value
+    pysyncobj.pickle.loads = pysyncobj.pickle.load = pysyncobj.pickle.dump = refuse_pickle
     pysyncobj.transport.TcpConnection = BoundedConnection
     pysyncobj.tcp_server.TcpConnection = BoundedConnection
 

@@ -24,7 +24,7 @@ from node.nameserver.replica.dump import index_and_term
 from node.nameserver.replica.journal import Journal
 from node.nameserver.replica.lives import ReplicaLives, told_in
 from node.nameserver.replica.messages import NO_OP
-from node.nameserver.replica.pickles import safe_loads
+from node.nameserver.replica.plain_values import decoded_value
 from node.peers.lives_codec import LivesFormatError
 from node.runtime.busiest import of_busiest
 
@@ -34,8 +34,8 @@ HANDSHAKE_VALUE_COUNT_MAX: Final = 8
 """Values in such a frame: a key and an address."""
 FRAME_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Size of a frame of a replica, packed and unpacked: a batch of entries, with room."""
-FRAME_VALUE_COUNT_MAX: Final = 4 * messages.ENTRY_COUNT_MAX + 64
-"""Values in such a frame: entries with three fields each, and the fields around them."""
+FRAME_VALUE_COUNT_MAX: Final = 5 * messages.ENTRY_COUNT_MAX + 64
+"""Values in such a frame: entries with a command of two parts and two numbers each."""
 STRANGER_COUNT_MAX: Final = 16
 """Connections of peers that have not identified themselves. One more closes the oldest of
 the busiest address, so that silent strangers keep no replica out."""
@@ -107,7 +107,7 @@ class BoundedConnection(pysyncobj.tcp_connection.TcpConnection):  # type: ignore
             raise ValueError("a frame that unpacks to too much")
         is_known = self.frame_size_bytes_max > HANDSHAKE_SIZE_BYTES_MAX
         count_max = FRAME_VALUE_COUNT_MAX if is_known else HANDSHAKE_VALUE_COUNT_MAX
-        message = safe_loads(packed, count_max)
+        message = decoded_value(packed, count_max)
         if self.recvRandKey:
             key, message = message
             if not isinstance(key, bytes) or not hmac.compare_digest(key, self.recvRandKey):

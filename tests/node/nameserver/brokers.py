@@ -83,7 +83,7 @@ def refused(directory: Directory, said: Command | BrokerReport, reason: str) -> 
 
 def state_of(directory: Directory) -> dict[str, Any]:
     """The state without the results of commands, whose ids are random."""
-    return {**directory.snapshot(), "results": []}
+    return {**directory.snapshot(), "results": {}}
 
 
 def elect(number: int, master_id: int, expected: tuple[int, int], nonce: str = "x") -> Command:

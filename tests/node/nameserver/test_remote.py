@@ -50,7 +50,7 @@ class Server:
                 context.set_trailing_metadata((trailer,))
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         self.said += [request] if request.command else []
-        result = b'[true, "", "", {}]' if request.command else b""
+        result = b'{"is_accepted": true}' if request.command else b""
         return pb.ReportResponse(leader=LEADER, result=result, challenge=challenge)
 
 

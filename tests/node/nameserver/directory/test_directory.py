@@ -149,13 +149,22 @@ def test_pairs_change_unconditionally_or_by_compare_and_set() -> None:
     assert directory.pairs == {}
 
 
+def test_fields_of_later_builds_are_ignored_and_malformed_ones_are_named() -> None:
+    directory = Directory()
+    pair = put_pair_command("ns", "k", "1")
+    accepted(directory, {**pair, "later": {"self": 1}})
+    for name, wrong in (("namespace", ""), ("value", "\n"), ("expected", 0), ("self", 1)):
+        assert name in refused(directory, {**pair, name: wrong}, "malformed").detail
+    accepted(directory, {**raft_leader(1, 4).command(), "later": 1, "self": 1})
+    refused(directory, {"op": "_register"}, "unknown_command")
+
+
 def test_every_limit_refuses_by_name() -> None:
     limits = DirectoryLimits(
         group_count_max=1,
         broker_count_max=1,
         topics_size_bytes_max=100,
         pairs_size_bytes_max=100,
-        name_size_chars_max=20,
     )
     directory = Directory(limits)
     accepted(directory, raft_leader(1, 1))
@@ -164,7 +173,7 @@ def test_every_limit_refuses_by_name() -> None:
     many = {f"t{number}": TopicQueues(1, 1, 6) for number in range(3)}
     refused(directory, raft_leader(1, 1, topics=many), "state_full")
     refused(directory, put_pair_command("ns", "k", "v" * 100), "state_full")
-    refused(directory, put_pair_command("ns", "k" * 21, "v"), "malformed")
+    refused(directory, put_pair_command("ns", "k" * 256, "v"), "malformed")
     accepted(directory, raft_leader(1, 1, topics={}))
     accepted(directory, put_pair_command("ns", "k", "v"))
     assert directory.size_bytes == 52
@@ -356,7 +365,7 @@ def test_no_command_raises(data: st.DataObject, junk: Any, raw: bytes) -> None:
 def test_a_snapshot_that_makes_no_sense_changes_nothing(junk: Any) -> None:
     directory = ha_directory()
     before = directory.snapshot()
-    for found in (junk, {**before, "groups": junk}, {**before, "results": [junk]}):
+    for found in (junk, {**before, "groups": junk}, {**before, "results": {"k": junk}}):
         try:
             directory.restore(found)
         except CommandRefused:

@@ -44,7 +44,7 @@ def poisoned(kind: str, number: int) -> Directory:
     directory = ha_directory()
     accepted(directory, raft_leader(1, 4))
     found: Any = directory.snapshot()
-    (group,) = (group for group in found["groups"] if group["kind"] == kind)
+    group = found["groups"][kind]
     group["epoch_highest"] = group["master_epoch"] = number
     directory.restore(json.loads(json.dumps(found)))
     return directory

@@ -1,6 +1,5 @@
 """One replica that a test ticks by hand, and its leader played by the test over a real socket."""
 
-import pickle
 import socket
 import struct
 import zlib
@@ -11,7 +10,7 @@ from typing import Any
 
 from node.nameserver.directory.directory import Directory, encoded_command, put_pair_command
 from node.nameserver.replica.messages import REGULAR
-from node.nameserver.replica.pickles import safe_loads
+from node.nameserver.replica.plain_values import decoded_value, encoded_value
 from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.replicas import free_addresses
@@ -79,7 +78,7 @@ class Leader:
 
     def send(self, message: Any) -> None:
         """Send any object as the library does."""
-        self.send_raw(zlib.compress(pickle.dumps(message, 4)))
+        self.send_raw(zlib.compress(encoded_value(message)))
 
     def send_raw(self, data: bytes) -> None:
         """Send a frame."""
@@ -147,7 +146,7 @@ class Leader:
             end = 4 + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
                 break
-            message = safe_loads(zlib.decompress(self._buffer[4:end]), 1_000)
+            message = decoded_value(zlib.decompress(self._buffer[4:end]), 1_000)
             if "lives" in message:
                 self.told.append(message)
             else:

@@ -201,8 +201,8 @@ def test_an_answer_counts_in_its_term_only() -> None:
 
 
 _SOUND: list[dict[str, Any]] = [
-    {**_APPEND, "prevLogTerm": 1, "entries": [(b"x", 5, 1), (b"y", 6, 2)]},
-    {"type": "append_entries", "term": 1, "commit_index": 1, "serialized": (b"x", True, False)},
+    {**_APPEND, "prevLogTerm": 1, "entries": [[b"x", 5, 1], [b"y", 6, 2]]},
+    {"type": "append_entries", "term": 1, "commit_index": 1, "serialized": [b"x", True, False]},
     {"type": "append_entries", "term": 1, "commit_index": 1, "serialized": None},
     {"type": "request_vote", "term": 1, "last_log_index": 1, "last_log_term": 1},
     {"type": "response_vote", "term": 1},
@@ -217,7 +217,7 @@ _SOUND: list[dict[str, Any]] = [
 def test_no_field_may_be_of_another_kind(message: dict[str, Any]) -> None:
     assert messages.is_sound(message)
     for name in message:
-        for wrong in (-1, "1", 1.5, [1], {}, (b"x", 1), object()):
+        for wrong in (-1, 2**63, "1", 1.5, [1], {}, (b"x", 1), object()):
             assert not messages.is_sound({**message, name: wrong}), (name, wrong)
 
 

@@ -10,7 +10,7 @@ from node.errors.nameserver import TwoHistoriesError
 from node.nameserver.replica.journal import Journal
 from node.nameserver.replica.lives import LIVES_SIZE_BYTES_MAX, ReplicaLives, told_in
 from node.nameserver.replica.messages import NO_OP, is_sound
-from node.nameserver.replica.pickles import safe_dumps, safe_loads
+from node.nameserver.replica.plain_values import decoded_value, encoded_value
 from node.nameserver.replica.pysyncobj import DirectoryReplica
 from node.peers.lives_codec import LivesFormatError, encode_lives
 from raft.lives import Known, ToldLife
@@ -219,7 +219,7 @@ def test_what_is_told_has_the_shape_of_a_vote_in_no_term(tmp_path: Path) -> None
     message = a.tell()
     assert is_sound(message)
     assert (message["type"], message["term"]) == ("response_vote", 0)
-    assert safe_loads(safe_dumps((bytes(32), message)), 64)[1] == message
+    assert decoded_value(encoded_value((bytes(32), message)), 64)[1] == message
     assert len(message["lives"]) < LIVES_SIZE_BYTES_MAX // 8
 
 

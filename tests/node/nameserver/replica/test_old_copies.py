@@ -66,7 +66,7 @@ def level(replicas: list[ReplicaProcess], keys: set[str]) -> None:
 
 
 def epoch_of(replica: ReplicaProcess) -> int:
-    (group,) = replica.ask("snapshot")["groups"]
+    (group,) = replica.ask("snapshot")["groups"].values()
     found: int = group["epoch_highest"]
     return found
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import signal
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from node.nameserver.directory.directory import Directory, put_pair_command
 from node.nameserver.directory.reports import Binding
 from node.nameserver.replica.journal import Journal
 from node.nameserver.replica.messages import NO_OP, REGULAR
+from node.nameserver.replica.plain_values import encoded_value
 from node.nameserver.replica.pysyncobj import RaftTimes
 from store.files.file_system import FileSystem
 from tests.node.nameserver.brokers import (
@@ -116,10 +118,11 @@ def test_foreign_pickle_refused(tmp_path: Path, is_member: bool) -> None:
     pickle.loads(pickle.dumps(_Exploit(str(trap))))
     trap.rmdir()  # It works where nobody minds.
     with follower(tmp_path / "r") as (replica, _, leader):
-        hostile: list[Any] = [_Exploit(str(trap)), {"type": "append_entries"}, ["status"], 7, {}]
-        for message in hostile:
+        hostile: list[Any] = [{"type": "append_entries"}, ["status"], 7, {}]
+        frames = [pickle.dumps(_Exploit(str(trap))), *map(encoded_value, hostile)]
+        for frame in frames:
             leader.connect() if is_member else leader.connect_unnamed()
-            leader.send(message)
+            leader.send_raw(zlib.compress(frame))
             assert leader.is_refused()
         leader.connect()
         bomb = {"type": "request_vote", "term": 1, "last_log_index": 1, "last_log_term": 0}
