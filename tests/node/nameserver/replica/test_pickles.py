@@ -74,8 +74,8 @@ def test_a_handshake_and_the_largest_batch_have_room() -> None:
     entries = [(REGULAR + b"x", index, 1) for index in range(5, 5 + ENTRY_COUNT_MAX)]
     message = {"type": "append_entries", "term": 1, "commit_index": 4, "entries": entries}
     message |= {"prevLogIdx": 4, "prevLogTerm": 1}
-    found = safe_loads(safe_dumps((bytes(32), message)), FRAME_VALUE_COUNT_MAX)[1]
-    assert is_sound(found)
+    loaded = safe_loads(safe_dumps((bytes(32), message)), FRAME_VALUE_COUNT_MAX)[1]
+    assert is_sound(loaded)
 
 
 def _hostile() -> dict[str, bytes]:
