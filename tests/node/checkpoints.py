@@ -27,9 +27,9 @@ def saved(root: Path, *images: StateImage, fs: FileSystem | None = None) -> Chec
 def reloaded(root: Path, image: StateImage) -> StateImage:
     """Return what a node finds that starts after an image was saved."""
     saved(root, image)
-    _, found = loaded(root)
-    assert found is not None
-    return found
+    _, saved_image = loaded(root)
+    assert saved_image is not None
+    return saved_image
 
 
 def check_images(node: Fixture, limits: Limits, random: Random) -> None:

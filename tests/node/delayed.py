@@ -29,12 +29,12 @@ async def send(node: Fixture, *records: bytes, **how: int) -> AppendResponse:
 
 def bodies(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[int]:
     """The numbers of the messages that readers see, in order."""
-    found, offset = list[int](), node.log.store.reads.queue_range(topic, queue_id)[0]
+    body_numbers, offset = list[int](), node.log.store.reads.queue_range(topic, queue_id)[0]
     while True:
         result = node.log.store.reads.pull(topic, queue_id, offset, max_count=1_000)
         if not result.record_count:
-            return found
-        found += [int(message.body) for message in messages(result.data)]
+            return body_numbers
+        body_numbers += [int(message.body) for message in messages(result.data)]
         offset = result.next_offset
 
 

@@ -68,8 +68,8 @@ def append_request(
 
 def ship(leader: LedgerLog, follower: LedgerLog, lo: int, hi: int) -> None:
     raw = leader.read_raw(lo, hi)
-    known = leader.load().configurations
-    configurations = tuple(at for at in known if lo <= at.index < hi)
+    all_configurations = leader.load().configurations
+    configurations = tuple(at for at in all_configurations if lo <= at.index < hi)
     message = append_request(leader, lo, hi, configurations)
     follower.write_raw(lo, hi, follower.check_raw(message, raw))
 

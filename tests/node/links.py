@@ -41,8 +41,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=CalmLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(context))
         runner.run(asyncio.wait_for(work, TIMEOUT_S))
-    found = [trouble for trouble in troubles if POLLER not in repr(trouble)]
-    assert not found, f"the loop's exception handler was called: {found}"
+    unexpected = [trouble for trouble in troubles if POLLER not in repr(trouble)]
+    assert not unexpected, f"the loop's exception handler was called: {unexpected}"
 
 
 def identity(node: NodeId, **changes: Any) -> LinkIdentity:
@@ -197,9 +197,9 @@ class Raw:
     async def next_frame(self) -> Frame | None:
         """Return the next frame, None at the end of the connection."""
         while True:
-            found = self.parser.next_frame()
-            if found is not None:
-                return found[0], found[1], bytes(found[2])
+            frame = self.parser.next_frame()
+            if frame is not None:
+                return frame[0], frame[1], bytes(frame[2])
             room = self.parser.buffer()
             try:
                 count = await asyncio.get_running_loop().sock_recv_into(self.socket, room)
@@ -234,10 +234,10 @@ class Raw:
         hello = await self.next_frame()
         assert hello is not None
         assert hello[0] is FrameKind.HELLO
-        signed, found = handshake.check_hello(
+        signed, peer = handshake.check_hello(
             who, hello[1], challenge_nonce=nonce, peers=range(1, 100)
         )
-        answer = handshake.welcome(who, to=found.node_id, nonce=signed, last_index=5)
+        answer = handshake.welcome(who, to=peer.node_id, nonce=signed, last_index=5)
         await self.send(FrameKind.WELCOME, answer)
 
     async def next_but_pings(self) -> Frame | None:

@@ -37,11 +37,11 @@ LOOPBACK_FLAGS = {
 def arguments(directory: Path, **flags: str) -> list[str]:
     """Options of a node that serves a directory alone, at free ports. Empty: a flag alone."""
     given = {**LOOPBACK_FLAGS, "directory": str(directory), **flags}
-    found = []
+    words = []
     for name, value in given.items():
-        found.append(f"--{name.replace('_', '-')}")
-        found += [value] if value else []
-    return found
+        words.append(f"--{name.replace('_', '-')}")
+        words += [value] if value else []
+    return words
 
 
 def run_to_end(
@@ -109,8 +109,8 @@ class SingleNode:
 
     def node_json(self) -> dict[str, Any]:
         """The file that says where it listens."""
-        found: dict[str, Any] = json.loads((self.directory / "node.json").read_text())
-        return found
+        content: dict[str, Any] = json.loads((self.directory / "node.json").read_text())
+        return content
 
     def signal(self, number: signal.Signals) -> None:
         """Send its process a signal."""
@@ -185,6 +185,6 @@ def connected(address: str) -> Iterator[NodeClient]:
 
 def typed_error(error: grpc.RpcError) -> common_pb2.Error:
     """The typed error that came with a status."""
-    found = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
-    assert len(found) == 1, error
-    return common_pb2.Error.FromString(found[0])
+    trailers = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
+    assert len(trailers) == 1, error
+    return common_pb2.Error.FromString(trailers[0])

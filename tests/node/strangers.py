@@ -49,9 +49,9 @@ class Stranger:
             if frame is not None:
                 kind, header, payload = frame
                 return kind, header, bytes(payload)
-            found = self._socket.recv_into(self._parser.buffer())
-            assert found, "the node closed the connection"
-            self._parser.filled(found)
+            size_bytes = self._socket.recv_into(self._parser.buffer())
+            assert size_bytes, "the node closed the connection"
+            self._parser.filled(size_bytes)
 
     def goodbye(self) -> str:
         """Return the code with which the node ends the connection, whatever it says before."""

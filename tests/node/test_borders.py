@@ -157,8 +157,8 @@ async def test_classic_requests(tmp_path: Path) -> None:
             ext = dict.fromkeys(names.split(), "0") | EXT | {"n": "g0-n1"}
             for name in names.split():
                 for value in BORDERS:
-                    found = await client.ask(int(code), ext | {name: str(value)})
-                    assert "defect" not in str(found.remark), (code, name, value)
+                    response = await client.ask(int(code), ext | {name: str(value)})
+                    assert "defect" not in str(response.remark), (code, name, value)
 
 
 def test_reports_to_the_name_server() -> None:
@@ -183,8 +183,8 @@ async def test_numbers_in_records(tmp_path: Path, number: int) -> None:
         receipt = await broker.append(AppendRequest(records=record, record_count=1))
         named = message_id(gateway.node.log.store.config.store_host, receipt.position)
         await broker.lookup.trace_message(TraceMessageRequest(message_id=named))
-        found = [each for each in await gateway.receive() if each.HasField("message")]
-        assert [each.message.body for each in found] == [b"x"]
+        elements = [each for each in await gateway.receive() if each.HasField("message")]
+        assert [each.message.body for each in elements] == [b"x"]
         given = [RetryMessage(topic="orders", offset=0, is_dead=True)]
         await broker.retry.retry_later(RetryLaterRequest(group="g", messages=given))
         await broker.dead_letters.list_dead_letters(ListDeadLettersRequest(group="g"))
@@ -207,11 +207,11 @@ async def test_no_group_gets_behind_the_end_of_a_queue(tmp_path: Path, offset: i
             with pytest.raises(BadRequestError, match="offset"):
                 await call
         fields = EXT | {"queueId": "0", "offset": str(offset), "commitOffset": str(offset)}
-        found = await client.ask(int(Code.UPDATE_CONSUMER_OFFSET), fields)
-        assert found.code != 0
+        response = await client.ask(int(Code.UPDATE_CONSUMER_OFFSET), fields)
+        assert response.code != 0
         if offset > 0:
-            found = await client.ask(
+            response = await client.ask(
                 Code.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"timestamp": "0"}
             )
-            assert found.code != 0
+            assert response.code != 0
         assert not gateway.node.machine.state.groups

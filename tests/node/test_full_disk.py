@@ -87,8 +87,8 @@ async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path)
         count = len(files) - 3
         assert begin == files[count].position, "no more than needed"
         assert deletions(lines) == [("warning", count)]
-        (told,) = [line for line in lines if "deletes" in line["event"]]
-        assert told["first_index"] == node.log.base_index + 1 == store.ledger.first_index
+        (event,) = [line for line in lines if "deletes" in line["event"]]
+        assert event["first_index"] == node.log.base_index + 1 == store.ledger.first_index
         assert counted(store) == (count, count)
         await node.append(0, 1)
         await maintenance.stop()
@@ -146,40 +146,40 @@ async def test_no_replica_of_a_master_slave_group_gives_up_what_has_not_expired(
     tmp_path: Path,
 ) -> None:
     async with group(tmp_path, 2, disk_full_ratio=0.9) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        volumes = [Volume(node.log.store) for node in (one, two)]
-        count = await fill_master(one, 5)
+        node1, node2 = world.nodes[1], world.nodes[2]
+        volumes = [Volume(node.log.store) for node in (node1, node2)]
+        count = await fill_master(node1, 5)
         await world.settled()
         for volume in volumes:
             volume.others_bytes = TOTAL_BYTES
-        assert [await rounds(node) for node in (one, two)] == [0, 0]
+        assert [await rounds(node) for node in (node1, node2)] == [0, 0]
         with pytest.raises(StoreFullError):
-            await one.append(count, count + 1)
-        assert await one.seen() == await two.seen() == list(range(count))
+            await node1.append(count, count + 1)
+        assert await node1.seen() == await node2.seen() == list(range(count))
         for volume in volumes:
             volume.others_bytes = 0
-        assert [await rounds(node) for node in (one, two)] == [0, 0]
-        await one.append(count, count + 1)
-        assert counted(one.log.store) == counted(two.log.store) == (0, 0)
+        assert [await rounds(node) for node in (node1, node2)] == [0, 0]
+        await node1.append(count, count + 1)
+        assert counted(node1.log.store) == counted(node2.log.store) == (0, 0)
 
 
 async def test_a_replica_of_a_master_slave_group_makes_room_where_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
     async with group(tmp_path, 2, delete_when_full=True) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        count = await fill_master(one, 6)
+        node1, node2 = world.nodes[1], world.nodes[2]
+        count = await fill_master(node1, 6)
         await world.settled()
-        files = two.log.store.log.files.files
-        Volume(two.log.store).leave_room_for(3)
+        files = node2.log.store.log.files.files
+        Volume(node2.log.store).leave_room_for(3)
         with capture_logs() as lines:
-            begin = await rounds(two)
+            begin = await rounds(node2)
         gone = len(files) - 3
         assert begin == files[gone].position
         assert deletions(lines) == [("warning", gone)]
-        assert counted(two.log.store) == (gone, gone)
-        assert counted(one.log.store) == (0, 0), "its own volume has room"
-        assert await one.seen() == list(range(count))
-        kept = await two.seen()
+        assert counted(node2.log.store) == (gone, gone)
+        assert counted(node1.log.store) == (0, 0), "its own volume has room"
+        assert await node1.seen() == list(range(count))
+        kept = await node2.seen()
         assert 0 < len(kept) < count
         assert kept[-1] == count - 1

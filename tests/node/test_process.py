@@ -41,8 +41,8 @@ def test_a_node_appends_reads_stops_and_restarts_with_everything(
         assert not (node.directory / "node.json").exists()
         node.start()
         with node.client() as client:
-            found = client.pull("orders")
-            assert (found.records, found.record_count, found.max_offset) == (records, 2, 2)
+            response = client.pull("orders")
+            assert (response.records, response.record_count, response.max_offset) == (records, 2, 2)
             again = client.append("orders", b"one", b"two", producer_id=7, sequence=0)
             assert (again.is_duplicate, again.index) == (True, receipt.index)
 

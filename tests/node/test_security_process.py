@@ -23,12 +23,12 @@ from tests.patience import PATIENCE_S, wait_for
 
 def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
     authority, given = tls_settings(tmp_path)
-    known = authority.files("client")
+    files = authority.files("client")
     with LocalCluster.create(tmp_path / "c", 3, settings=given) as cluster:
         address = cluster.address(cluster.leader_id())
         ca = authority.path.read_bytes()
         credentials = grpc.ssl_channel_credentials(
-            ca, known.key.read_bytes(), known.certificate.read_bytes()
+            ca, files.key.read_bytes(), files.certificate.read_bytes()
         )
         with grpc.secure_channel(address, credentials) as channel:
             client = NodeClient(channel)
@@ -47,7 +47,7 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
             with contextlib.suppress(OSError), FramedClient((host, int(port)), framed) as unknown:
                 unknown.send(request(ROUTE, 1))
                 assert unknown.read_to_the_end() == b""
-        framed.load_cert_chain(known.certificate, known.key)
+        framed.load_cert_chain(files.certificate, files.key)
         with FramedClient((host, int(port)), framed) as framed_client:
             assert framed_client.call(ROUTE, 1, b"").flags == RESPONSE
         refused = "quorumlog_framed_closed_total"
@@ -57,18 +57,18 @@ def test_a_cluster_over_tls_serves_known_clients_only(tmp_path: Path) -> None:
         expiry = "quorumlog_tls_expiry_timestamp_seconds"
         assert metric_of(cluster, 1, expiry, file="certificate") == 4_733_510_400
         assert metric_of(cluster, 1, "quorumlog_node", group="g0") == 1
-        mine = {CA_VARIABLE: str(authority.path), CERTIFICATE_VARIABLE: str(known.certificate)}
-        mine[KEY_VARIABLE] = str(known.key)
+        mine = {CA_VARIABLE: str(authority.path), CERTIFICATE_VARIABLE: str(files.certificate)}
+        mine[KEY_VARIABLE] = str(files.key)
         for command in ("cluster status", "topic list", "nameserver status"):
-            told = [*command.split(), "--server", address]
+            arguments = [*command.split(), "--server", address]
 
-            def succeeds(told: list[str] = told) -> bool:
-                shown = CliRunner().invoke(main, told, env=mine, prog_name="qlog")
+            def succeeds(words: list[str] = arguments) -> bool:
+                shown = CliRunner().invoke(main, words, env=mine, prog_name="qlog")
                 return shown.exit_code == 0
 
             wait_for(command, succeeds)  # The name server may be electing yet.
-        told = ["topic", "list", "--server", address]
-        stranger = CliRunner().invoke(main, told, env=dict.fromkeys(mine), prog_name="qlog")
+        arguments = ["topic", "list", "--server", address]
+        stranger = CliRunner().invoke(main, arguments, env=dict.fromkeys(mine), prog_name="qlog")
         assert stranger.exit_code == 3, stranger.stdout
         assert "client.unavailable" in stranger.stderr
 

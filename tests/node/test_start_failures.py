@@ -117,13 +117,13 @@ def made(root: Path, kind: Build, **changes: Any) -> Node:
 
 def sockets() -> set[str]:
     """The sockets of this process. Those of gRPC's own loop exist once it was used."""
-    found = set()
+    targets = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+            targets.add(os.readlink(f"/proc/self/fd/{fd}"))
         except OSError:  # The descriptor of the listing itself.
             continue
-    return {name for name in found if name.startswith("socket:")}
+    return {name for name in targets if name.startswith("socket:")}
 
 
 class Kept(NamedTuple):
@@ -144,8 +144,8 @@ async def check_closed(root: Path, kept: Kept) -> None:
     assert not set(threading.enumerate()) - kept.threads - pool
     # A gRPC server that never began closes its port when its memory is freed, in a task.
     gc.collect()
-    known = kept.tasks | {asyncio.current_task()}
-    await eventually(lambda: not asyncio.all_tasks() - known, "no task of the node")
+    expected_tasks = kept.tasks | {asyncio.current_task()}
+    await eventually(lambda: not asyncio.all_tasks() - expected_tasks, "no task of the node")
     await eventually(lambda: not sockets() - kept.sockets, "no socket of the node")
 
 
@@ -203,14 +203,14 @@ def test_failed_step_leaves_nothing_open(
 
     async def work(kept: Kept) -> None:
         monkeypatch.setattr(owner, name, fail)
-        one = made(tmp_path, kind)
+        node = made(tmp_path, kind)
         with pytest.raises(StepError):
-            await one.start()
+            await node.start()
         assert one_met
-        assert one.health.phase is Phase.STOPPING
-        one.hurry.set()
-        await one.stop()
-        del one
+        assert node.health.phase is Phase.STOPPING
+        node.hurry.set()
+        await node.stop()
+        del node
         await check_closed(tmp_path, kept)
 
     run(work)
@@ -219,13 +219,13 @@ def test_failed_step_leaves_nothing_open(
 @pytest.mark.parametrize("kind", [build_raft, build_ha])
 def test_whole_start_and_stop_leave_nothing_open(tmp_path: Path, kind: Build) -> None:
     async def work(kept: Kept) -> None:
-        one = made(tmp_path, kind)
-        await one.start()
-        assert one.health.phase.value == "serving"
+        node = made(tmp_path, kind)
+        await node.start()
+        assert node.health.phase.value == "serving"
         assert (tmp_path / "node.json").exists()
-        await one.stop()
-        assert one.health.phase.value == "stopping"
-        del one
+        await node.stop()
+        assert node.health.phase.value == "stopping"
+        del node
         await check_closed(tmp_path, kept)
 
     run(work)
@@ -239,26 +239,26 @@ def test_cancelled_wait_for_others_leaves_nothing_open(tmp_path: Path, kind: Bui
     }
 
     async def work(kept: Kept) -> None:
-        one = made(tmp_path, kind, peers=peers)
+        node = made(tmp_path, kind, peers=peers)
         is_waiting = asyncio.Event()
-        enter = one.health.enter
+        enter = node.health.enter
 
         def note(phase: Phase, detail: str = "") -> None:
             enter(phase, detail)
             if phase is Phase.WAITING:
                 is_waiting.set()
 
-        one.health.enter = note  # type: ignore[method-assign]
-        start = asyncio.create_task(one.start())
+        node.health.enter = note  # type: ignore[method-assign]
+        start = asyncio.create_task(node.start())
         waiting = asyncio.create_task(is_waiting.wait())
         await asyncio.wait((start, waiting), return_when=asyncio.FIRST_COMPLETED)
         assert is_waiting.is_set()
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
-        one.hurry.set()
-        await one.stop()
-        del one, start
+        node.hurry.set()
+        await node.stop()
+        del node, start
         await check_closed(tmp_path, kept)
 
     run(work)
@@ -291,8 +291,8 @@ def test_log_that_opens_after_the_cancel_is_closed(
                 has_ended.set()
 
         monkeypatch.setattr(Opening, "run", slowly)
-        one = made(tmp_path, kind)
-        start = asyncio.create_task(one.start())
+        node = made(tmp_path, kind)
+        start = asyncio.create_task(node.start())
         opening = asyncio.create_task(is_open.wait())
         await asyncio.wait((start, opening), return_when=asyncio.FIRST_COMPLETED)
         assert is_open.is_set()
@@ -305,10 +305,10 @@ def test_log_that_opens_after_the_cancel_is_closed(
             may_end.set()
         with pytest.raises(asyncio.CancelledError):
             await start
-        await one.stop()
+        await node.stop()
         may_end.set()
         await asyncio.to_thread(has_ended.wait)
-        del one, start
+        del node, start
         await check_closed(tmp_path, kept)
 
     run(work)
@@ -334,14 +334,14 @@ async def test_applying_ends_before_a_cancelled_start_closes_the_log(
 
     monkeypatch.setattr(AppliedState, "__init__", slowly)
     monkeypatch.setattr(HaLog, "close", note)
-    one = made(tmp_path, build_ha)
-    start = asyncio.create_task(one.start())
+    node = made(tmp_path, build_ha)
+    start = asyncio.create_task(node.start())
     await is_applying.wait()
     start.cancel()
     loop.call_later(0.05, may_end.set)
     with pytest.raises(asyncio.CancelledError):
         await start
-    await one.stop()
+    await node.stop()
     assert order == ["applied", "closed"]
 
 
@@ -366,19 +366,19 @@ async def test_broken_invariant_of_the_stop_ends_the_process_before_the_log_is_c
 
     monkeypatch.setattr(RaftDriver, "stop", broken)
     monkeypatch.setattr(LedgerLog, "close", note)
-    one = Node(settings(tmp_path, build_raft), fatal, build_raft)
-    await one.start()
+    node = Node(settings(tmp_path, build_raft), fatal, build_raft)
+    await node.start()
     with pytest.raises(type(error), match="planted"):
-        await one.stop()
+        await node.stop()
     assert seen == [[error] if is_fatal else []]
 
 
 async def test_a_founder_knows_whether_it_has_met_the_others(tmp_path: Path) -> None:
-    one = Node(settings(tmp_path, build_raft), cast(Any, Fatal()), build_raft)
-    await one.start()
+    node = Node(settings(tmp_path, build_raft), cast(Any, Fatal()), build_raft)
+    await node.start()
     try:
-        driver = one.replication.driver
+        driver = node.replication.driver
         assert isinstance(driver, RaftDriver)
         assert driver.has_met_all(), "there are no others"
     finally:
-        await one.stop()
+        await node.stop()

@@ -46,13 +46,13 @@ async def ended(
 
 async def stored(node: Fixture, topic: str = "orders", queue_id: int = 0) -> list[Message]:
     """Return all that consumers get of a queue."""
-    found: list[Message] = []
+    stored_messages: list[Message] = []
     while True:
-        pull = PullRequest(topic=topic, queue_id=queue_id, offset=len(found))
+        pull = PullRequest(topic=topic, queue_id=queue_id, offset=len(stored_messages))
         response = await node.broker.pull(pull)
         if not response.record_count:
-            return found
-        found += messages(response.records)
+            return stored_messages
+        stored_messages += messages(response.records)
 
 
 def hidden(node: Fixture, topic: str) -> list[Message]:
@@ -66,9 +66,9 @@ async def producer(
     node: Fixture, group: str = GROUP
 ) -> AsyncIterator[AsyncGenerator[TransactionCheck]]:
     """A producer that waits for questions."""
-    asked = CheckTransactionsRequest(producer_group=group, client_id="p")
+    request = CheckTransactionsRequest(producer_group=group, client_id="p")
     stream = cast(
-        "AsyncGenerator[TransactionCheck]", node.broker.transactions.check_transactions(asked)
+        "AsyncGenerator[TransactionCheck]", node.broker.transactions.check_transactions(request)
     )
     assert await anext(stream) == TransactionCheck(), "it stands"
     try:

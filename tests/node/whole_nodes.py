@@ -305,8 +305,8 @@ class WholeNodes:
     @property
     def ready(self) -> WholeNode | None:
         """Who serves as the leader of the newest term."""
-        found = [node for node in self.up if node.driver.is_ready]
-        return max(found, key=lambda node: node.driver.term, default=None)
+        ready_nodes = [node for node in self.up if node.driver.is_ready]
+        return max(ready_nodes, key=lambda node: node.driver.term, default=None)
 
     async def leader(self) -> WholeNode:
         """Wait for one."""

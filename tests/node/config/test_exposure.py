@@ -83,16 +83,16 @@ def test_a_secret_or_the_certificates_of_one_ca_are_a_proof(files: dict[str, str
 
 @pytest.mark.parametrize("word", ["true", "1", "yes", "on", "anyone", "refuse", ""])
 def test_no_short_word_opens_the_port(word: str) -> None:
-    found = keys_of_problems(peer_listen=OUTSIDE, unproven_peers=word)
-    assert "unproven_peers" in found
+    keys = keys_of_problems(peer_listen=OUTSIDE, unproven_peers=word)
+    assert "unproven_peers" in keys
 
 
 def test_the_long_word_opens_it_and_it_is_named_all_the_same() -> None:
-    found = settings(peer_listen=OUTSIDE, unproven_peers=ANYONE_MAY_BE_A_NODE)
-    (one,) = exposures(found)
-    assert one.setting == "peer_listen"
-    assert "speak as a node" in str(one)
-    assert "set secret_file" in one.remedy
+    configuration = settings(peer_listen=OUTSIDE, unproven_peers=ANYONE_MAY_BE_A_NODE)
+    (port,) = exposures(configuration)
+    assert port.setting == "peer_listen"
+    assert "speak as a node" in str(port)
+    assert "set secret_file" in port.remedy
 
 
 def test_ports_of_this_machine_alone_need_nothing_and_are_not_named() -> None:
@@ -113,10 +113,10 @@ def test_open_ports_are_named_with_what_a_stranger_can_do(files: dict[str, str])
     assert "change nothing" in http.how
     client, framed, _ = exposures(settings(**given, **files))
     assert "clear text" not in client.how + framed.how
-    found = exposures(settings(**given, **files, tls_client_auth="true"))
-    assert [one.setting for one in found] == ["http_listen"]
-    found = exposures(settings(**given, listen_framed="off"))
-    assert [one.setting for one in found] == ["listen", "http_listen"]
+    open_ports = exposures(settings(**given, **files, tls_client_auth="true"))
+    assert [one.setting for one in open_ports] == ["http_listen"]
+    open_ports = exposures(settings(**given, listen_framed="off"))
+    assert [one.setting for one in open_ports] == ["listen", "http_listen"]
     (framed,) = exposures(settings(listen_framed="0.0.0.0:1"))
     assert framed.setting == "listen_framed"
 
@@ -128,8 +128,8 @@ def test_a_remoting_port_that_also_takes_clear_text_is_named_with_it(
     (both,) = exposures(settings(**given, rocketmq="on", rocketmq_tls="permissive"))
     assert (both.setting, str(both.address)) == ("rocketmq", "0.0.0.0:3")
     assert "in clear text" in both.how
-    (one,) = exposures(settings(**given, rocketmq="on"))
-    assert "clear text" not in one.how
+    (port,) = exposures(settings(**given, rocketmq="on"))
+    assert "clear text" not in port.how
     keys = keys_of_problems(**given, rocketmq_tls="permissive", tls_client_auth="true")
     assert keys == ["rocketmq_tls + tls_client_auth"]
 
@@ -161,16 +161,16 @@ def test_rocketmq_is_served_to_this_machine_and_to_clients_with_a_proof(
         address = Address.parse(f"{host}:10911")
         assert serves_rocketmq(settings(**given), address) is is_served, host
         for name in ("rocketmq_listen", "rocketmq_nameserver_listen"):
-            asked = {**given, name: str(address), "rocketmq_advertise": "a:1"}
+            flags = {**given, name: str(address), "rocketmq_advertise": "a:1"}
             if is_served:
-                told = [one for one in exposures(settings(**asked)) if one.setting == "rocketmq"]
-                assert bool(told) is (rocketmq == "on" and proof is None and host not in HERE)
+                ports = [one for one in exposures(settings(**flags)) if one.setting == "rocketmq"]
+                assert bool(ports) is (rocketmq == "on" and proof is None and host not in HERE)
             else:
-                assert keys_of_problems(**asked) == [f"{name} + rocketmq"]
+                assert keys_of_problems(**flags) == [f"{name} + rocketmq"]
 
 
 def test_clients_whose_certificates_make_them_nodes_are_named(files: dict[str, str]) -> None:
     del files["secret_file"]
-    (one,) = exposures(settings(peer_listen=OUTSIDE, **files, tls_client_auth="true"))
-    assert (one.setting, one.who) == ("peer_listen", "a client with a certificate of tls_ca_file")
+    (port,) = exposures(settings(peer_listen=OUTSIDE, **files, tls_client_auth="true"))
+    assert (port.setting, port.who) == ("peer_listen", "a client with a certificate of tls_ca_file")
     assert exposures(settings(peer_listen=OUTSIDE, **files)) == []

@@ -117,8 +117,8 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
     environment = {"QUORUMLOG_NODEID": "3", "QUORUMLOG_WARM_UP": "maybe"}
     with pytest.raises(ConfigError) as caught:
         load(file, {"log_level": "inf"}, environment)
-    found = {problem.key: problem for problem in caught.value.problems}
-    assert {key: (p.origin, p.suggestion) for key, p in found.items()} == {
+    by_key = {problem.key: problem for problem in caught.value.problems}
+    assert {key: (p.origin, p.suggestion) for key, p in by_key.items()} == {
         "QUORUMLOG_NODEID": ("environment", "did you mean QUORUMLOG_NODE_ID?"),
         "flsh": (f"{file}:3", "did you mean flush?"),
         "flush": (f"{file}:4", "did you mean sync?"),
@@ -195,10 +195,10 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
     ],
 )
 def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> None:
-    found = problems(**flags)
-    assert [problem.key for problem in found] == [key]
-    assert suggestion in found[0].suggestion
-    assert found[0].what
+    mistakes = problems(**flags)
+    assert [problem.key for problem in mistakes] == [key]
+    assert suggestion in mistakes[0].suggestion
+    assert mistakes[0].what
 
 
 def test_required_settings_are_named_with_the_ways_to_set_them() -> None:
@@ -222,9 +222,9 @@ def test_an_unreadable_file(tmp_path: Path, text: str | None, what: str) -> None
     file = tmp_path / "node.toml"
     if text is not None:
         file.write_text(text)
-    found = problems(file)
-    assert [problem.origin for problem in found] == [str(file)]
-    assert what in found[0].what
+    mistakes = problems(file)
+    assert [problem.origin for problem in mistakes] == [str(file)]
+    assert what in mistakes[0].what
 
 
 def test_a_file_that_cannot_even_be_looked_at() -> None:
@@ -251,22 +251,22 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("  123456789012345\n")
     file.chmod(0o600)
-    found = problems(secret_file=str(file))
-    assert [(p.key, p.what) for p in found] == [
+    mistakes = problems(secret_file=str(file))
+    assert [(p.key, p.what) for p in mistakes] == [
         ("secret_file", "the secret has 15 bytes, 16 are needed")
     ]
-    assert "123456" not in str(found)
+    assert "123456" not in str(mistakes)
     file.write_text("1234567890123456\n")
     assert settings(secret_file=str(file)).secret() == b"1234567890123456"
 
 
 def test_units_and_texts() -> None:
-    found = settings(
+    configuration = settings(
         peers=THREE, bootstrap="1, 2", file_size_bytes="64MiB", retention_ms="1.5h", warm_up="false"
     )
-    assert found.peers[2] == Peer(address=Address("d", 4), peer_address=Address("c", 3))
-    assert (found.voters, found.file_size_bytes) == ((1, 2), 64 << 20)
-    assert (found.retention_ms, found.warm_up) == (5_400_000, False)
+    assert configuration.peers[2] == Peer(address=Address("d", 4), peer_address=Address("c", 3))
+    assert (configuration.voters, configuration.file_size_bytes) == ((1, 2), 64 << 20)
+    assert (configuration.retention_ms, configuration.warm_up) == (5_400_000, False)
     assert settings(http_listen="off").http_listen is None
     assert settings(listen="[::1]:0").listen == Address("::1", 0)
     assert str(Address("::1", 5)) == "[::1]:5"
@@ -302,9 +302,9 @@ def test_the_advertised_address_is_a_dialable_one() -> None:
 def test_the_framed_port_follows_the_client_port(
     flags: dict[str, Any], listen: str, advertised: str
 ) -> None:
-    found = load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
-    assert str(found.framed_listen) == listen
-    assert found.framed_advertised(5) == advertised
+    configuration = load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
+    assert str(configuration.framed_listen) == listen
+    assert configuration.framed_advertised(5) == advertised
 
 
 def test_the_framed_port_can_be_off() -> None:
@@ -318,10 +318,10 @@ def test_a_local_cluster_knows_the_default_of_nodes() -> None:
 
 @pytest.mark.parametrize("file_size", ["8MiB", "64MiB", "1GiB"])
 def test_the_configurations_that_follow_are_accepted_by_their_owners(file_size: str) -> None:
-    found = settings(
+    configuration = settings(
         file_size_bytes=file_size, disk_full_ratio="0.5", retention_ms="0", election_min_ms="1s"
     )
-    store, raft = found.store_config(), found.raft_config()
+    store, raft = configuration.store_config(), configuration.raft_config()
     assert (store.container, store.disk_warn_ratio) == ("ledger", 0.5)
     assert not store.delete_when_full, "nobody asked for it"
     assert settings(delete_when_full=True).store_config().delete_when_full
@@ -374,10 +374,10 @@ def test_the_example_of_the_page_is_good(tmp_path: Path) -> None:
 
 def test_the_name_server_is_off_unless_it_listens() -> None:
     assert settings().nameserver() is None
-    found = settings(nameserver_listen="127.0.0.1:9876").nameserver()
-    assert found is not None
-    assert (found.address, found.members) == ("127.0.0.1:9876", ("127.0.0.1:9876",))
-    assert (found.directory, found.password) == ("d/nameserver", None)
+    name_server = settings(nameserver_listen="127.0.0.1:9876").nameserver()
+    assert name_server is not None
+    assert (name_server.address, name_server.members) == ("127.0.0.1:9876", ("127.0.0.1:9876",))
+    assert (name_server.directory, name_server.password) == ("d/nameserver", None)
 
 
 def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
@@ -385,14 +385,14 @@ def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
     file.write_text("0123456789abcdef0123456789abcdef\n")
     file.chmod(0o600)
     members = "10.0.0.1:9876, 10.0.0.2:9876"
-    found = settings(
+    name_server = settings(
         nameserver_listen="10.0.0.1:9876",
         nameserver_members=members,
         nameserver_secret_file=str(file),
     ).nameserver()
-    assert found is not None
-    assert found.members == ("10.0.0.1:9876", "10.0.0.2:9876")
-    assert found.password == "0123456789abcdef0123456789abcdef"
+    assert name_server is not None
+    assert name_server.members == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert name_server.password == "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(
@@ -434,8 +434,8 @@ def test_a_name_server_that_must_not_be_started_is_refused(
 
 def test_a_node_asks_others_only_without_a_replica_of_its_own() -> None:
     servers = "127.0.0.1:8081, ns.example:8082"
-    found = settings(nameserver_servers=servers, listen="127.0.0.1:8083").nameserver_servers
-    assert found == (Address("127.0.0.1", 8081), Address("ns.example", 8082))
+    addresses = settings(nameserver_servers=servers, listen="127.0.0.1:8083").nameserver_servers
+    assert addresses == (Address("127.0.0.1", 8081), Address("ns.example", 8082))
     (problem,) = problems(nameserver_servers=servers, nameserver_listen="127.0.0.1:9876")
     assert problem.key == "nameserver_servers + nameserver_listen"
     assert "remove one" in problem.suggestion

@@ -95,8 +95,8 @@ def test_an_error_survives_pickling_and_says_what_to_do(error: NodeError) -> Non
 
 
 def test_the_message_says_all_that_the_error_knows() -> None:
-    told = to_pb(errors.NotLeaderError(2, "127.0.0.1:8082"))
-    assert told == common_pb2.Error(
+    error_pb = to_pb(errors.NotLeaderError(2, "127.0.0.1:8082"))
+    assert error_pb == common_pb2.Error(
         code="node.not_leader",
         message="this node does not lead, node 2 leads at 127.0.0.1:8082; ask there",
         retryable=True,
@@ -142,10 +142,10 @@ def test_errors_of_other_layers_keep_what_they_say(
 
 
 def test_a_code_says_one_thing_of_retries() -> None:
-    found: dict[str, set[bool]] = {}
+    retryable_by_code: dict[str, set[bool]] = {}
     for kind in [*error_classes(), *HaError.__subclasses__()]:
-        found.setdefault(kind.code, set()).add(kind.retryable)
-    assert [code for code, said in found.items() if len(said) > 1] == []
+        retryable_by_code.setdefault(kind.code, set()).add(kind.retryable)
+    assert [code for code, said in retryable_by_code.items() if len(said) > 1] == []
 
 
 FINAL = sorted({kind.code for kind in error_classes() if not kind.retryable})

@@ -118,24 +118,24 @@ class FramedClient:
         return response_of(prefix + self._read_exactly(length))
 
     def _read_exactly(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            part = self.socket.recv(count - len(found))
-            assert part, f"the node closed the connection after {bytes(found)!r}"
-            found += part
-        return bytes(found)
+        received = bytearray()
+        while len(received) < count:
+            part = self.socket.recv(count - len(received))
+            assert part, f"the node closed the connection after {bytes(received)!r}"
+            received += part
+        return bytes(received)
 
     def read_to_the_end(self) -> bytes:
         """Return what the node sends until it has closed the connection."""
-        found = bytearray()
+        received = bytearray()
         while True:
             try:
                 part = self.socket.recv(1 << 16)
             except (ConnectionResetError, ssl.SSLError):
-                return bytes(found)
+                return bytes(received)
             if not part:
-                return bytes(found)
-            found += part
+                return bytes(received)
+            received += part
 
 
 class AsyncFramedClient:
@@ -172,11 +172,11 @@ class AsyncFramedClient:
 
     async def read_to_the_end(self) -> bytes:
         """Return what the node sends until it has closed the connection."""
-        found = bytearray()
+        received = bytearray()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             while part := await self.reader.read(1 << 16):
-                found += part
-        return bytes(found)
+                received += part
+        return bytes(received)
 
     def close(self) -> None:
         self.writer.transport.abort()

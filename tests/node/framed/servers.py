@@ -70,10 +70,10 @@ class Served:
     @property
     def failed(self) -> dict[str, int]:
         """Codes of all failed calls."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for (_, code), count in self.server.calls.served.counters.failed.items():
-            found[code] = found.get(code, 0) + count
-        return found
+            counts[code] = counts.get(code, 0) + count
+        return counts
 
     def close_clients(self) -> None:
         for client in self._clients:
@@ -117,15 +117,15 @@ async def served(
         server.open()
         if is_open:
             calls.open(fixture.broker)
-        found = Served(server, fixture, port)
-        found.fatal = fatal
+        running = Served(server, fixture, port)
+        running.fatal = fatal
         try:
-            yield found
-            await found.is_quiet()
+            yield running
+            await running.is_quiet()
             assert fatal == []
-            assert "node.internal" not in found.failed
+            assert "node.internal" not in running.failed
         finally:
-            found.close_clients()
+            running.close_clients()
             await server.stop(0)
 
 

@@ -66,8 +66,8 @@ async def test_an_append_returns_its_receipt_and_is_read_back(tmp_path: Path) ->
         assert (queue.topic, queue.first_offset, queue.count) == ("orders", 0, 3)
         client.send(pull(6))
         answer = await client.read()
-        found = answer.pull()
-        assert (found.records, found.record_count, found.next_offset) == (b"", 3, 3)
+        pulled = answer.pull()
+        assert (pulled.records, pulled.record_count, pulled.next_offset) == (b"", 3, 3)
         assert numbers(answer.body) == [0, 1, 2]
 
 
@@ -200,14 +200,14 @@ async def test_every_method_answers(tmp_path: Path) -> None:
         )
         assert (route.framed_address, route.topics[0].queue_count, body) == (":4711", 4, b"")
         beat = consumer_pb2.HeartbeatRequest(group="g", client_id="c", topics=["orders"])
-        found, _ = await call(HEARTBEAT, beat, consumer_pb2.HeartbeatResponse)
-        assert list(found.client_ids) == ["c"]
+        answer, _ = await call(HEARTBEAT, beat, consumer_pb2.HeartbeatResponse)
+        assert list(answer.client_ids) == ["c"]
         commit = consumer_pb2.CommitOffsetsRequest(group="g")
         commit.offsets.add(topic="orders", queue_id=0, offset=2)
         await call(COMMIT, commit, consumer_pb2.CommitOffsetsResponse)
-        asked = consumer_pb2.FetchOffsetsRequest(group="g")
-        found, _ = await call(FETCH, asked, consumer_pb2.FetchOffsetsResponse)
-        assert [(row.topic, row.offset) for row in found.offsets] == [("orders", 2)]
+        request = consumer_pb2.FetchOffsetsRequest(group="g")
+        answer, _ = await call(FETCH, request, consumer_pb2.FetchOffsetsResponse)
+        assert [(row.topic, row.offset) for row in answer.offsets] == [("orders", 2)]
         receive = pop_pb2.ReceiveRequest(group="p", topic="orders", queue_id=0, max_count=2)
         taken, body = await call(RECEIVE, receive, pop_pb2.ReceiveResponse)
         assert (taken.records, numbers(body)) == (b"", [0, 1])
@@ -223,9 +223,9 @@ async def test_a_pull_tells_entries_beside_its_records(tmp_path: Path) -> None:
         receipts = [(await client.read()).append() for _ in range(2)]
         client.send(pull(3, with_entries=True))
         answer = await client.read()
-        found = answer.pull()
-        assert list(found.entry_first_records) == [0, 2]
-        assert list(found.entry_indexes) == [receipt.index for receipt in receipts]
+        response = answer.pull()
+        assert list(response.entry_first_records) == [0, 2]
+        assert list(response.entry_indexes) == [receipt.index for receipt in receipts]
 
 
 async def test_an_unknown_method_is_refused_and_the_connection_lives_on(tmp_path: Path) -> None:
@@ -305,8 +305,8 @@ async def test_a_tail_goes_on_until_it_is_cancelled(tmp_path: Path) -> None:
         assert numbers(first.body) == [0, 1]
         assert first.pull().record_count == 2
         client.send(append(8, 2, 3))
-        found = {one.method: one for one in [await client.read(), await client.read()]}
-        assert numbers(found[TAIL].body) == [2]
+        frames_by_method = {one.method: one for one in [await client.read(), await client.read()]}
+        assert numbers(frames_by_method[TAIL].body) == [2]
         client.send(request(TAIL, 7, flags=CANCEL))
         await eventually(lambda: it.call_count == 0, "the end of the tail")
         client.send(append(7, 3, 4))  # The opaque is free, and no answer to the tail comes.
@@ -525,22 +525,22 @@ async def test_a_batch_larger_than_the_window_is_taken(tmp_path: Path) -> None:
 async def test_calls_of_a_connection_and_of_the_port_are_limited(tmp_path: Path) -> None:
     held = {Kind.CALLS: Limit("calls under way", 16, connection_part=3)}
     async with served(tmp_path, held=held) as it:
-        one, other = await it.client(), await it.client()
-        one.send(b"".join(pull(n, wait_ms=20_000) for n in range(7)))
-        busy = [await one.read() for _ in range(2)]
+        first, second = await it.client(), await it.client()
+        first.send(b"".join(pull(n, wait_ms=20_000) for n in range(7)))
+        busy = [await first.read() for _ in range(2)]
         assert {response.opaque for response in busy} == {5, 6}
         assert [response.error.code for response in busy] == ["node.busy"] * 2
         assert "calls under way of one connection" in busy[0].error.message
-        other.send(b"".join(pull(n, wait_ms=20_000) for n in range(4)))
-        response = await other.read()
+        second.send(b"".join(pull(n, wait_ms=20_000) for n in range(4)))
+        response = await second.read()
         assert (response.opaque, response.error.code) == (3, "node.busy")
         assert it.call_count == 8
-        one.send(append(50, 0, 1))
-        assert (await one.read()).error.code == "node.busy"
-        one.send(request(PULL, 0, flags=CANCEL))
+        first.send(append(50, 0, 1))
+        assert (await first.read()).error.code == "node.busy"
+        first.send(request(PULL, 0, flags=CANCEL))
         await eventually(lambda: it.call_count == 7, "a free call")
-        one.send(append(50, 0, 1))
-        answers = [await one.read() for _ in range(5)]
+        first.send(append(50, 0, 1))
+        answers = [await first.read() for _ in range(5)]
         assert {answer.opaque for answer in answers} == {1, 2, 3, 4, 50}
 
 

@@ -294,8 +294,8 @@ async def test_calls_that_wait_for_their_client_can_be_cancelled(tmp_path: Path)
         for opaque in gone:
             conversation.on_frame(KIND, request(PULL, opaque, flags=CANCEL)[8:], b"")
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        found = {(await client.read()).opaque for _ in range(60 - len(gone))}
-        assert found == set(range(60)) - set(gone)
+        opaques = {(await client.read()).opaque for _ in range(60 - len(gone))}
+        assert opaques == set(range(60)) - set(gone)
 
 
 @pytest.mark.long

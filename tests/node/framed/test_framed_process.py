@@ -82,9 +82,9 @@ class Sender:
         def answer() -> Response | None:
             return self.try_send(sequence)
 
-        found = wait_for("a receipt", answer)
-        assert found is not None
-        return found
+        response = wait_for("a receipt", answer)
+        assert response is not None
+        return response
 
     def _find(self) -> tuple[str, int]:
         """Ask one node after the other for a leader, and that leader for its framed port."""
@@ -110,10 +110,10 @@ def test_appends_reads_and_a_failover_of_a_real_cluster(tmp_path: Path) -> None:
         tail = FramedClient(at(cluster, next(n for n in cluster.node_ids if n != leader)))
         receipt = sender.send(0).append()
         # Without its first message the follower may not know the topic yet.
-        known = PullRequest(
+        pull_request = PullRequest(
             topic="orders", consistency="CONSISTENCY_LOCAL", at_least_index=receipt.index
         )
-        tail.send(request(PULL, 2, known.SerializeToString()))
+        tail.send(request(PULL, 2, pull_request.SerializeToString()))
         assert numbers(tail.read().body) == [0]
         local = TailRequest(topic="orders", consistency="CONSISTENCY_LOCAL")
         tail.send(request(TAIL, 1, local.SerializeToString()))
@@ -133,8 +133,8 @@ def test_appends_reads_and_a_failover_of_a_real_cluster(tmp_path: Path) -> None:
         new_leader = cluster.leader_id()
         assert new_leader not in (0, leader)
         with FramedClient(at(cluster, new_leader)) as reader:
-            found = reader.call(PULL, 1, pull_message())
-            assert numbers(found.body) == list(range(40))
+            answer = reader.call(PULL, 1, pull_message())
+            assert numbers(answer.body) == list(range(40))
         follower = next(n for n in cluster.node_ids if n not in (leader, new_leader))
         with FramedClient(at(cluster, follower)) as wrong:
             error = wrong.call(APPEND, 1, append_message(99), batch(0, 1)).error
@@ -209,8 +209,8 @@ def test_a_stop_answers_every_call_and_loses_no_receipt(tmp_path: Path) -> None:
         node.start()
         with framed(node) as reader:
             message = PullRequest(topic="orders", max_count=16_000, max_size_bytes=4 << 20)
-            found = numbers(reader.call(PULL, 1, message.SerializeToString()).body)
-        assert found[: len(receipts)] == receipts
+            read_numbers = numbers(reader.call(PULL, 1, message.SerializeToString()).body)
+        assert read_numbers[: len(receipts)] == receipts
         assert node.stop() == 0
 
 
@@ -241,7 +241,7 @@ def test_a_node_without_the_port_advertises_none(tmp_path: Path) -> None:
     with SingleNode(tmp_path / "data", listen_framed="off") as node, node.client() as client:
         assert node.status()["framed_address"] == ""
         assert client.log.Route(RouteRequest(), timeout=10).framed_address == ""
-    told = SingleNode(tmp_path / "data", advertise_framed="log1.example:9081")
-    with told as node, node.client() as client:
+    single_node = SingleNode(tmp_path / "data", advertise_framed="log1.example:9081")
+    with single_node as node, node.client() as client:
         route = client.log.Route(RouteRequest(), timeout=10)
         assert route.framed_address == "log1.example:9081"

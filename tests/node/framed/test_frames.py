@@ -29,13 +29,13 @@ class Parser:
     def read(self, data: bytes) -> list[Frame]:
         """Return the frames that become whole with `data`."""
         self.scratch[: len(data)] = data
-        found = []
-        one = self.parser.take(len(data))
-        while one is not None:
-            found.append(one)
-            one = self.parser.next_frame()
+        frames = []
+        parsed = self.parser.take(len(data))
+        while parsed is not None:
+            frames.append(parsed)
+            parsed = self.parser.next_frame()
         self.scratch[:] = b"\xff" * len(self.scratch)
-        return found
+        return frames
 
 
 frames = st.tuples(st.sampled_from(KINDS), st.binary(max_size=200), st.binary(max_size=600))
@@ -46,16 +46,16 @@ def test_the_frames_are_the_same_however_the_stream_is_cut(
     sent: list[Whole], data: st.DataObject
 ) -> None:
     stream = b"".join(frame(*one) for one in sent)
-    parser, found, at = Parser(), list[Frame](), 0
+    parser, frames_read, at = Parser(), list[Frame](), 0
     while at < len(stream):
         count = data.draw(st.integers(1, len(stream) - at))
-        found += parser.read(stream[at : at + count])
+        frames_read += parser.read(stream[at : at + count])
         at += count
-        whole = b"".join(frame(*one) for one in sent[: len(found)])
+        whole = b"".join(frame(*one) for one in sent[: len(frames_read)])
         assert stream[: len(whole)] == whole
         assert parser.parser.rest_size_bytes == at - len(whole)
         assert bool(parser.parser.rest) == (at > len(whole))
-    assert found == sent
+    assert frames_read == sent
 
 
 header_sizes = st.integers(0, 30) | st.integers(1000, 7_500)
@@ -68,10 +68,10 @@ def test_a_large_frame_of_rocketmq_is_skipped_and_the_next_one_is_read(
     text = bytes(range(250)) * 30
     sent = [(JSON_KIND, text[:header], bytes([n]) * body) for n, (header, body) in enumerate(sizes)]
     stream = b"".join(frame(*one) for one in sent)
-    parser, found, at = Parser(kinds=(JSON_KIND,)), list[Frame](), 0
+    parser, frames, at = Parser(kinds=(JSON_KIND,)), list[Frame](), 0
     while at < len(stream):
         count = data.draw(st.integers(1, min(9_000, len(stream) - at)))
-        found += parser.read(stream[at : at + count])
+        frames += parser.read(stream[at : at + count])
         at += count
         assert parser.parser.rest_size_bytes <= 4096, "it costs no memory"
         ends = [len(b"".join(frame(*one) for one in sent[: n + 1])) for n in range(len(sent))]
@@ -79,7 +79,7 @@ def test_a_large_frame_of_rocketmq_is_skipped_and_the_next_one_is_read(
             "a frame that is half there has a limit"
         )
     small = LIMITS.frame_size_bytes_max - 8
-    assert found == [
+    assert frames == [
         (kind, header, body if len(header) + len(body) <= small else None)
         if len(header) <= LIMITS.header_size_bytes_max
         else (kind, header[:512] + header[-512:], None)
@@ -97,10 +97,10 @@ def test_frames_that_are_kept_are_handed_out_later_in_order(
     for part in (stream[:cut], stream[cut:]):
         parser.scratch[: len(part)] = part
         parser.parser.keep(len(part))
-    found = []
-    while (one := parser.parser.next_frame()) is not None:
-        found.append(one)
-    assert found == sent
+    frames_read = []
+    while (parsed := parser.parser.next_frame()) is not None:
+        frames_read.append(parsed)
+    assert frames_read == sent
     assert parser.parser.rest_size_bytes == 0
 
 
@@ -153,17 +153,17 @@ def test_any_bytes_give_frames_or_one_fault(stream: bytes, data: st.DataObject) 
     """And the same ones in one piece as byte for byte."""
 
     def outcome(parts: list[bytes]) -> tuple[list[Frame], str | None]:
-        parser, found = Parser(), list[Frame]()
+        parser, frames = Parser(), list[Frame]()
         for part in parts:
             parser.scratch[: len(part)] = part
             try:
-                one = parser.parser.take(len(part))
-                while one is not None:
-                    found.append(one)
-                    one = parser.parser.next_frame()
+                parsed = parser.parser.take(len(part))
+                while parsed is not None:
+                    frames.append(parsed)
+                    parsed = parser.parser.next_frame()
             except FrameFault as fault:
-                return found, fault.reason
-        return found, None
+                return frames, fault.reason
+        return frames, None
 
     assert outcome([stream]) == outcome([stream[at : at + 1] for at in range(len(stream))])
 

@@ -40,9 +40,9 @@ def test_the_vectors_of_the_page_are_what_node_and_client_write() -> None:
         + b"RECORD",
         "cancel": request(PULL, 10, flags=CANCEL),
     }
-    found = {
+    vectors = {
         name: bytes.fromhex(text)
         for name, text in re.findall(r"^\| ([a-z ]+) \| `([0-9a-f ]+)` \|$", PAGE.read_text(), re.M)
     }
-    assert found == expected
+    assert vectors == expected
     assert (ERROR, MORE) == (header.ERROR, header.MORE)

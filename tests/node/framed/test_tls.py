@@ -45,10 +45,10 @@ async def test_calls_go_over_tls(tmp_path: Path) -> None:
 
 async def test_a_client_shows_a_certificate_where_one_is_demanded(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    known, stranger = authority.files("client"), Authority(tmp_path, "others").files("stranger")
+    files, stranger = authority.files("client"), Authority(tmp_path, "others").files("stranger")
     tls = server(node_files(authority), client_auth=True)
     async with served(tmp_path / "n", tls=tls) as it:
-        client = await it.client(client_of(authority.path, known))
+        client = await it.client(client_of(authority.path, files))
         client.send(append(1, 0, 1))
         assert (await client.read()).append().record_count == 1
         for own in (None, stranger):

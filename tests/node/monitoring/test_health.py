@@ -29,9 +29,9 @@ class Driver:
 
 
 def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
-    health, told = Health(), list[bool]()
+    health, readiness = Health(), list[bool]()
     driver: Any = Driver()
-    health.add_listener(told.append)
+    health.add_listener(readiness.append)
     assert health.ready() == (False, "starting: opening the store")
     health.watch(driver)
     health.enter(Phase.SERVING)
@@ -50,7 +50,7 @@ def test_ready_is_who_serves_and_leads_or_knows_who_does() -> None:
     health.enter(Phase.STOPPING)
     assert health.ready() == (False, "stopping")
     assert health.live().is_good
-    assert told == [True, False, True, False]
+    assert readiness == [True, False, True, False]
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_lines_are_json_without_secrets(lines: io.StringIO) -> None:
     log.debug("too much")
     logging.getLogger("node.peers.link").info("a line of %s", "logging")
     logging.getLogger("uvicorn").info("too much of a library")
-    found = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [line["event"] for line in found] == ["opened", "a line of logging"]
-    assert found[0]["secret"] == found[0]["auth_token"] == form.HIDDEN
-    assert (found[0]["secret_file"], found[0]["count"], found[0]["node"]) == ("path", 2, 3)
-    assert (found[1]["level"], found[1]["component"]) == ("info", "node.peers.link")
+    records = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [line["event"] for line in records] == ["opened", "a line of logging"]
+    assert records[0]["secret"] == records[0]["auth_token"] == form.HIDDEN
+    assert (records[0]["secret_file"], records[0]["count"], records[0]["node"]) == ("path", 2, 3)
+    assert (records[1]["level"], records[1]["component"]) == ("info", "node.peers.link")
 
 
 def test_an_error_is_one_line_with_its_traceback(lines: io.StringIO) -> None:

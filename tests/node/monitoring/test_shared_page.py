@@ -69,8 +69,8 @@ async def test_a_page_that_cannot_be_made_fails_its_requests_and_no_later_one() 
 
     failed = list[bool]()
     page = SharedPage(make)
-    found = await asyncio.gather(page.get(), page.get(), return_exceptions=True)
-    assert [type(one) for one in found] == [ValueError, ValueError]
+    errors = await asyncio.gather(page.get(), page.get(), return_exceptions=True)
+    assert [type(one) for one in errors] == [ValueError, ValueError]
     assert await page.get() == b"whole"
 
 

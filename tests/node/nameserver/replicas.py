@@ -64,8 +64,8 @@ class ReplicaProcess:
     def _read(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            found = json.loads(line)
-            self._answers[found["number"]] = found["answer"]
+            answer = json.loads(line)
+            self._answers[answer["number"]] = answer["answer"]
 
     def begin(self, do: str, **request: Any) -> int:
         """Send a request and return its number."""

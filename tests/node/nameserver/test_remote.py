@@ -57,10 +57,10 @@ class Server:
 @asynccontextmanager
 async def served(server: Server) -> AsyncIterator[Callable[..., RemoteDirectory]]:
     """A server that runs, and what makes directories which ask it; all of them end with it."""
-    found = grpc.aio.server()
-    services.add(found, pb.DESCRIPTOR, server)
-    address = f"127.0.0.1:{found.add_insecure_port('127.0.0.1:0')}"
-    await found.start()
+    grpc_server = grpc.aio.server()
+    services.add(grpc_server, pb.DESCRIPTOR, server)
+    address = f"127.0.0.1:{grpc_server.add_insecure_port('127.0.0.1:0')}"
+    await grpc_server.start()
     made = list[RemoteDirectory]()
 
     def remote_to(period_ms: int = 100, *, count: int = 1, **options: Any) -> RemoteDirectory:
@@ -72,7 +72,7 @@ async def served(server: Server) -> AsyncIterator[Callable[..., RemoteDirectory]
     finally:
         for remote in made:
             await remote.close()
-        await found.stop(None)
+        await grpc_server.stop(None)
 
 
 async def test_a_question_that_fails_ends_no_other_one() -> None:
@@ -128,7 +128,7 @@ async def test_reports_are_proven_also_after_a_server_restart() -> None:
         assert (await remote.change({"op": "y"})).is_accepted
         assert [one.command for one in server.said] == [b'{"op": "x"}', b'{"op": "y"}']
         for other in (stranger, silent):
-            found = await other.change({"op": "z"})
-            assert (found.is_accepted, found.reason) == (False, "unproven")
-            assert "the same secret_file" in found.detail
+            response = await other.change({"op": "z"})
+            assert (response.is_accepted, response.reason) == (False, "unproven")
+            assert "the same secret_file" in response.detail
         assert len(server.said) == 2

@@ -231,9 +231,9 @@ async def test_a_node_without_a_replica_learns_all_that_it_needs_from_another(
                 await asyncio.sleep(0)
                 registration = other.registration
             await eventually(lambda: not registration.problem, "registration")
-            found = service.other_groups(["more", "none"])
-            assert names(found) == {"far": [("more", 2)]}
-            assert (found[0].leader_id, found[0].nodes[0].node_id) == (4, 4)
+            groups = service.other_groups(["more", "none"])
+            assert names(groups) == {"far": [("more", 2)]}
+            assert (groups[0].leader_id, groups[0].nodes[0].node_id) == (4, 4)
             await eventually(lambda: other.other_groups([]), "the other group")
             await eventually(lambda: names(other.other_groups(["orders"]))["raft"], "its topics")
             assert names(other.other_groups(["orders"])) == {"raft": [("orders", 4)]}

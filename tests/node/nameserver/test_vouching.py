@@ -31,8 +31,8 @@ class Case:
 
     def __init__(self, secret: bytes = SECRET, **options: Any) -> None:
         self.now_s = 1_000.0
-        known = {node: f"ha:{10000 + node}" for node in (1, 2, 3)}
-        given: dict[str, Any] = {"own_id": 1, "known": lambda: known, **options}
+        members = {node: f"ha:{10000 + node}" for node in (1, 2, 3)}
+        given: dict[str, Any] = {"own_id": 1, "known": lambda: members, **options}
         self.report_judge = ReportJudge("c", "ha", secret, monotonic_s=lambda: self.now_s, **given)
         self.prover = Prover(secret, "c")
 
@@ -213,13 +213,13 @@ def test_addresses_that_the_group_decided_on_override_what_is_configured(tmp_pat
     members = {2: ("moved:2", "moved:22"), 3: ("", "moved:23"), 4: ("joined:4", "joined:24")}
     settings = load(str(file), {"directory": str(tmp_path)}).settings
     report_judge = ReportJudge.of(settings, lambda: members)
-    found = [
+    names_seen = [
         address
         for node in (1, 2, 3, 4, 5)
         for address in (f"ha:{node}", f"moved:{node}", f"joined:{node}")
         if is_believed(report_judge, ha_report(node, address=address))
     ]
-    assert found == ["moved:2", "ha:3", "joined:4"]
+    assert names_seen == ["moved:2", "ha:3", "joined:4"]
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])

@@ -43,9 +43,9 @@ def test_a_group_without_a_master_is_named_after_a_while() -> None:
     accepted(case.directory, raft_report(1, epoch=5))
     assert case.look() == {}
     assert case.look(NO_MASTER_AFTER_MS - 1) == {}
-    found = case.look(1)
-    assert sorted(found) == ["ha", "raft"]
-    assert found["ha"] == (
+    groups = case.look(1)
+    assert sorted(groups) == ["ha", "raft"]
+    assert groups["ha"] == (
         "group ha has had no master for 15 s, as far as the name server knows; alive: node 1, 2, 3"
     )
     accepted(case.directory, ha_master(2, 2, "x"))

@@ -91,11 +91,11 @@ def backup(made: Path, tmp_path: Path) -> Path:
 
 def test_a_restored_node_leads_under_a_new_name_and_number(backup: Path, tmp_path: Path) -> None:
     before, directory = tree(backup), tmp_path / "new" / "data"
-    found = restore(backup, settings_for(directory, node_id="7"))
+    report = restore(backup, settings_for(directory, node_id="7"))
     assert tree(backup) == before
-    assert (found.former_cluster_id, found.former_node_id) == ("quorumlog", 1)
-    assert (found.cluster_id, found.node_id, found.former_standing) == (OTHER_CLUSTER, 7, "full")
-    assert (found.topic_count, found.forgotten_node_ids) == (1, (4,))
+    assert (report.former_cluster_id, report.former_node_id) == ("quorumlog", 1)
+    assert (report.cluster_id, report.node_id, report.former_standing) == (OTHER_CLUSTER, 7, "full")
+    assert (report.topic_count, report.forgotten_node_ids) == (1, (4,))
     left_out = {"dump-1-1.txt", "nameserver/journal"}
     assert left_out <= before.keys()
     assert not left_out & tree(directory).keys()
@@ -104,8 +104,8 @@ def test_a_restored_node_leads_under_a_new_name_and_number(backup: Path, tmp_pat
         status = client.status()
         assert (status.cluster_id, status.node_id, status.role) == (OTHER_CLUSTER, 7, "leader")
         assert [(m.node_id, m.is_voter) for m in status.members] == [(7, True)]
-        assert status.last_index > found.last_index
-        assert status.term > found.last_term
+        assert status.last_index > report.last_index
+        assert status.term > report.last_term
         assert client.pull("orders", consistency=1).record_count == 3
         assert client.append("orders", b"new").queues[0].first_offset == 3
         nodes = client.log.Route(log_pb2.RouteRequest()).nodes
@@ -123,10 +123,10 @@ def test_a_node_at_the_end_of_all_terms_names_the_restore_which_leaves_it_behind
     assert refused.returncode == 65
     assert "node.term_end" in refused.stderr
     assert "qlog store restore" in refused.stderr
-    found = restore(backup, settings_for(tmp_path / "data"))
+    report = restore(backup, settings_for(tmp_path / "data"))
     node = restored_node(tmp_path / "data")
     with node, node.client() as client:
-        assert found.last_term < client.status().term < found.last_term + 10
+        assert report.last_term < client.status().term < report.last_term + 10
         assert client.pull("orders", consistency=1).record_count == 3
 
 
@@ -173,9 +173,9 @@ def test_a_snapshot_of_a_disk_lacks_what_was_in_memory_only(tmp_path: Path) -> N
     with (directory / "dledger-n0" / "data" / f"{0:020}").open("r+b") as file:
         file.seek(mark.durable_position)
         file.write(bytes(200_000))
-    found = restore(directory, settings_for(tmp_path / "new"))
-    assert found.former_standing == "recovering"
-    assert found.last_index == mark.durable_index
+    report = restore(directory, settings_for(tmp_path / "new"))
+    assert report.former_standing == "recovering"
+    assert report.last_index == mark.durable_index
     again = restored_node(tmp_path / "new")
     with again, again.client() as client:
         assert client.status().standing == "full"
@@ -235,9 +235,9 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
             client.append("orders", body)
         wait_for("retention", lambda: client.status().first_index > 15)
         assert node.stop() == 0
-    found = restore(tmp_path / "data", settings_for(tmp_path / "new"))
-    assert found.first_index > 15
-    assert found.topic_count == 2
+    report = restore(tmp_path / "data", settings_for(tmp_path / "new"))
+    assert report.first_index > 15
+    assert report.topic_count == 2
     again = restored_node(tmp_path / "new", retention_size_bytes="2MiB")
     with again, again.client() as client:
         assert client.append("silent", b"d").queues[0].first_offset == 3
@@ -293,8 +293,8 @@ def test_a_state_ahead_of_its_log_is_refused(backup: Path, tmp_path: Path) -> No
         restore(tmp_path / "behind", settings_for(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     interrupted_joiner(backup, tmp_path / "level", last_index)
-    found = restore(tmp_path / "level", settings_for(tmp_path / "new"))
-    assert (found.former_standing, found.last_index) == ("joining", last_index)
+    report = restore(tmp_path / "level", settings_for(tmp_path / "new"))
+    assert (report.former_standing, report.last_index) == ("joining", last_index)
     with restored_node(tmp_path / "new") as node, node.client() as client:
         client.create_topic("later")
         client.append("later", b"there")
@@ -458,8 +458,8 @@ def test_a_disk_that_fails_at_any_step_leaves_nothing(backup: Path, tmp_path: Pa
 def test_backup_of_a_fenced_node_gets_its_state_from_the_log(backup: Path, tmp_path: Path) -> None:
     node_file = NodeFile(FileSystem(), str(backup))
     node_file.save(replace(node_file.load_any(), state_fence="topics behind log position 7"))
-    found = restore(backup, settings_for(tmp_path / "data"))
-    assert found.topic_count == 1
+    report = restore(backup, settings_for(tmp_path / "data"))
+    assert report.topic_count == 1
     restored = NodeFile(FileSystem(), str(tmp_path / "data")).load_any()
     assert restored.state_fence == ""
     assert len(list((tmp_path / "data" / "damaged").iterdir())) == 1

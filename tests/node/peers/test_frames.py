@@ -68,12 +68,12 @@ def test_frames_are_the_same_however_they_are_cut(
 ) -> None:
     data = b"".join(map(encode, frames))
     parser = FrameParser(buffer_size_bytes=buffer_size_bytes)
-    found: list[Frame] = []
+    frames_read: list[Frame] = []
     at = 0
     for cut in [*cuts, len(data)]:
-        found += put(parser, data[at : at + cut])
+        frames_read += put(parser, data[at : at + cut])
         at += cut
-    assert found == frames
+    assert frames_read == frames
 
 
 @given(st.binary(max_size=400), st.booleans())
@@ -221,8 +221,8 @@ def test_a_header_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() -> N
 def test_a_parser_knows_whether_a_frame_is_cut_off() -> None:
     """A connection that ends between two frames ended well."""
     parser, data = FrameParser(), encode((FrameKind.PING, b"head", b"body"))
-    found = [parser.is_amid_frame]
+    states = [parser.is_amid_frame]
     for part in (data[:-1], data[-1:]):
         put(parser, part)
-        found.append(parser.is_amid_frame)
-    assert found == [False, True, False]
+        states.append(parser.is_amid_frame)
+    assert states == [False, True, False]

@@ -54,19 +54,19 @@ def _node(node: int, files: TlsFiles, limits: LinkLimits = LIMITS) -> Node:
 
 
 async def test_frames_pass_over_tls(authority: Authority) -> None:
-    one, two = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
-    async with nodes(one, two):
+    node1, node2 = (_node(node, authority.files(f"node{node}")) for node in (1, 2))
+    async with nodes(node1, node2):
         frames: list[Frame] = [
             (FrameKind.APPEND, b"%d" % size, noise(size))
             for size in (0, 1, 5000, 100_000, PAYLOAD_SIZE_BYTES_MAX, 3)
         ] * 2
         for frame in frames:
-            await send(one.link, 2, frame)
-            await send(two.link, 1, frame)
-        await eventually(lambda: len(one.frames) == len(two.frames) == len(frames))
-        assert two.frames == [(1, frame) for frame in frames]
-        assert one.frames == [(2, frame) for frame in frames]
-        dialled = one.peer(2).dialled
+            await send(node1.link, 2, frame)
+            await send(node2.link, 1, frame)
+        await eventually(lambda: len(node1.frames) == len(node2.frames) == len(frames))
+        assert node2.frames == [(1, frame) for frame in frames]
+        assert node1.frames == [(2, frame) for frame in frames]
+        dialled = node1.peer(2).dialled
         assert dialled is not None
         tls = transport_of(dialled).get_extra_info("ssl_object")
         assert tls.version() == "TLSv1.3"
@@ -85,22 +85,22 @@ async def test_a_certificate_that_does_not_fit_is_refused(
         "expired": authority.files("expired", to=new_year(2021)),
     }[case]
 
-    one, two = _node(1, files), _node(2, wrong)
+    node1, node2 = _node(1, files), _node(2, wrong)
     if case == "no client certificate":
         bare = ssl.create_default_context(cafile=files.ca)
-        two.link._dialler.tls = bare
-    async with nodes(one, two, acquainted=False):
+        node2.link._dialler.tls = bare
+    async with nodes(node1, node2, acquainted=False):
         # Node 1 refuses what node 2 shows when it dials, and when it is dialled.
         if case != "other address":
-            two.link.set_peers({1: ("127.0.0.1", one.port)})
-            await eventually(lambda: one.closed_counts.get(CloseCode.TLS, 0) >= 1)
+            node2.link.set_peers({1: ("127.0.0.1", node1.port)})
+            await eventually(lambda: node1.closed_counts.get(CloseCode.TLS, 0) >= 1)
         if case != "no client certificate":
-            one.link.set_peers({2: ("127.0.0.1", two.port)})
-            await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith("tls: "))
-            trouble = one.link.stats().peers[0].last_trouble
+            node1.link.set_peers({2: ("127.0.0.1", node2.port)})
+            await eventually(lambda: node1.link.stats().peers[0].last_trouble.startswith("tls: "))
+            trouble = node1.link.stats().peers[0].last_trouble
             assert "certificate verify failed" in trouble
             assert ("has expired" in trouble) is (case == "expired")
-        assert one.events == []
+        assert node1.events == []
 
 
 async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles) -> None:
@@ -194,8 +194,8 @@ def test_when_certificates_end_is_known(authority: Authority, tmp_path: Path, ye
     later = authority.files("other", to=new_year(9999)).certificate.read_text()
     for tables in ((files.certificate.read_text(), later), (later, files.certificate.read_text())):
         chain.write_text("a text\n".join(tables))
-        found = ends_unix_s(files._replace(certificate=chain, ca=None))
-        assert found == {"certificate": expected["certificate"]}, "the first that ends counts"
+        ends = ends_unix_s(files._replace(certificate=chain, ca=None))
+        assert ends == {"certificate": expected["certificate"]}, "the first that ends counts"
 
 
 def test_a_malformed_certificate_has_no_end(files: TlsFiles, tmp_path: Path) -> None:

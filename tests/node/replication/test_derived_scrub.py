@@ -27,10 +27,10 @@ class Steps:
 
     def step(self) -> DerivedPiece:
         self.count += 1
-        found = self._outcomes.pop(0) if self._outcomes else DerivedPiece(100, ends_pass=True)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = self._outcomes.pop(0) if self._outcomes else DerivedPiece(100, ends_pass=True)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def derived_scrubber(self) -> DerivedScrubber:
         return cast(DerivedScrubber, self)
@@ -61,13 +61,13 @@ async def test_damage_of_the_log_that_a_pass_meets_is_repaired_and_counted(
 ) -> None:
     """The scrub may come too late to see it: what it counts is what both of them found."""
     monkeypatch.setattr("node.replication.derived_scrub.ROUND_MS", 1)
-    told: list[CorruptionError] = []
+    reports: list[CorruptionError] = []
     fatal: list[BaseException] = []
-    care = DerivedCare(Steps(trouble), 1, told.append, fatal.append)  # type: ignore[arg-type]
+    care = DerivedCare(Steps(trouble), 1, reports.append, fatal.append)  # type: ignore[arg-type]
     care.start()
     await eventually(lambda: care.stats().pass_count >= 2)
     await care.stop()
-    assert (told, fatal) == (damage, [])
+    assert (reports, fatal) == (damage, [])
     assert care.stats().log_damage_count == len(damage)
     passes = metrics.Passes(ScrubStats(0, 0, 2, 0, 0, 0), care.stats())
     assert metrics.PASSES["scrub_damage"].read(passes) == 2 + len(damage)

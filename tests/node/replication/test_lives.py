@@ -112,12 +112,12 @@ def test_lives_out_of_range_are_refused(made: pb.Lives) -> None:
 
 
 def test_the_longest_handshake_fits() -> None:
-    told = ToldLife(
+    life = ToldLife(
         1, 2, 3, 4, 5, 6, Standing.FULL, 7, 8, tuple(range(1 << 62, (1 << 62) + PAST_MAX))
     )
-    lives = encode_lives(told, {1: Known(*[1 << 62] * 7)})
-    _, asked = handshake.challenge()
-    _, header = handshake.hello(identity(1), asked, to=2, last_index=3, lives=lives)
+    lives = encode_lives(life, {1: Known(*[1 << 62] * 7)})
+    _, challenge = handshake.challenge()
+    _, header = handshake.hello(identity(1), challenge, to=2, last_index=3, lives=lives)
     assert len(header) < 2048
 
 
@@ -125,8 +125,8 @@ def test_the_longest_handshake_fits() -> None:
 
 
 def test_lives_have_a_proof_of_their_own() -> None:
-    nonce, asked = handshake.challenge()
-    _, header = handshake.hello(identity(2), asked, to=1, last_index=3, lives=b"\x0a\x00")
+    nonce, challenge = handshake.challenge()
+    _, header = handshake.hello(identity(2), challenge, to=1, last_index=3, lives=b"\x0a\x00")
     _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2})
     assert info.lives == b"\x0a\x00"
     forged = pb.Hello.FromString(header)
@@ -153,9 +153,9 @@ def test_a_welcome_proves_its_lives_to_who_asked() -> None:
 def test_the_file_says_what_was_saved(tmp_path: Path) -> None:
     file = LivesFile(FileSystem(), str(tmp_path))
     assert file.load("cluster", 1) == LivesRecord("cluster", 1)
-    known = Known(1, 2, 3, 4, 5, 6, 5)
+    memory = Known(1, 2, 3, 4, 5, 6, 5)
     apart = {2: (Known(2, 3, 3, 4, 5, 7, 6), Known(1, 9))}
-    record = LivesRecord("cluster", 1, 3, (9, 8), 7, "why", 5, 7, {2: known}, apart)
+    record = LivesRecord("cluster", 1, 3, (9, 8), 7, "why", 5, 7, {2: memory}, apart)
     file.save(record)
     assert LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1) == record
 
@@ -164,8 +164,8 @@ def test_more_memories_of_a_node_than_are_kept_apart_are_damage(tmp_path: Path) 
     file = LivesFile(FileSystem(), str(tmp_path))
     file.load("cluster", 1)
     file.save(LivesRecord("cluster", 1, life=9, apart={2: (Known(),) * (APART_MAX + 1)}))
-    found = LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1)
-    assert found == LivesRecord("cluster", 1)
+    record = LivesFile(FileSystem(), str(tmp_path)).load("cluster", 1)
+    assert record == LivesRecord("cluster", 1)
 
 
 @pytest.mark.parametrize(("cluster", "node"), [("another", 1), ("cluster", 2)])
@@ -174,8 +174,8 @@ def test_lives_of_another_node_are_not_believed(tmp_path: Path, cluster: str, no
     file = LivesFile(FileSystem(), str(tmp_path))
     file.load("cluster", 1)
     file.save(LivesRecord("cluster", 1, life=9))
-    found = LivesFile(FileSystem(), str(tmp_path)).load(cluster, node)
-    assert found == LivesRecord(cluster, node)
+    record = LivesFile(FileSystem(), str(tmp_path)).load(cluster, node)
+    assert record == LivesRecord(cluster, node)
 
 
 def damages() -> Iterator[tuple[str, bytes | None]]:
@@ -309,27 +309,27 @@ async def test_a_disk_that_stays_full_is_told_once(tmp_path: Path) -> None:
 async def test_of_nodes_that_are_no_peers_nothing_is_remembered(tmp_path: Path) -> None:
     """Else a peer could fill the memory, and what is told then would be too much for the others."""
 
-    one, _ = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2)
-    one.forget(frozenset({1, 2, 3}))
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    lives1.forget(frozenset({1, 2, 3}))
     for first in (3, 1000, 2000):
         strange = {first + n: Known(life=7) for n in range(KNOWN_LIVES_MAX)}
-        said = encode_lives(two.own(), strange)
-        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
-    assert set(one.remembered()) == {2, 3}
-    for lives in (one, two):
+        said = encode_lives(lives2.own(), strange)
+        lives1.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    assert set(lives1.remembered()) == {2, 3}
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
 async def test_a_peer_that_tells_of_many_lives_is_counted_and_fills_no_file(tmp_path: Path) -> None:
-    one, _ = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2)
-    one.forget(frozenset({1, 2, 3}))
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    lives1.forget(frozenset({1, 2, 3}))
     for life in range(1, 200):
-        said = encode_lives(two.own(), {3: Known(life, 1_000 + life)})
-        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
-    assert LIVES["old_copy_memories_dropped"].read(one) == 199 - 1 - APART_MAX
-    for lives in (one, two):
+        said = encode_lives(lives2.own(), {3: Known(life, 1_000 + life)})
+        lives1.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    assert LIVES["old_copy_memories_dropped"].read(lives1) == 199 - 1 - APART_MAX
+    for lives in (lives1, lives2):
         await lives.stop()
     saved = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
     assert len(saved.apart[3]) == APART_MAX
@@ -349,20 +349,20 @@ async def test_an_incarnation_that_no_peer_would_take_is_not_believed(
 ) -> None:
     """A node that took one above it would never be heard again, whatever became of it."""
 
-    one, disk = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2)
-    one.forget(frozenset({1, 2, 3}))
-    said = encode_lives(two.own()._replace(**own), known)
+    lives1, disk = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    lives1.forget(frozenset({1, 2, 3}))
+    said = encode_lives(lives2.own()._replace(**own), known)
     with pytest.raises(LivesFormatError, match="incarnation"):
-        one.judge(2, said, {})
+        lives1.judge(2, said, {})
     with pytest.raises(PeerProtocolError, match="incarnation"):
-        one.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
-    assert (disk.facts(), one.lost, one.remembered()) == (Disk().facts(), "", {})
-    believed = encode_lives(two.own(), {1: Known(incarnation=(1 << 40) - 1)})
-    assert one.judge(2, believed, {}) == ""
+        lives1.on_frame(2, FrameKind.LIVES, said, memoryview(b""))
+    assert (disk.facts(), lives1.lost, lives1.remembered()) == (Disk().facts(), "", {})
+    believed = encode_lives(lives2.own(), {1: Known(incarnation=(1 << 40) - 1)})
+    assert lives1.judge(2, believed, {}) == ""
     assert disk.found is not None
     assert disk.found.incarnation == 1 << 40, "the highest that is taken"
-    for lives in (one, two):
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
@@ -370,20 +370,20 @@ async def test_an_incarnation_that_no_peer_would_take_is_not_believed(
 
 
 async def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_path: Path) -> None:
-    one, _ = opened(tmp_path / "1", 1)
-    two, disk = opened(tmp_path / "2", 2)
-    one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
-    first, second = Node(1, lives=one), Node(2, lives=two)
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, disk = opened(tmp_path / "2", 2)
+    lives1.judge(2, encode_lives(lives2.own()._replace(life=5, nonce=55), {}), {})
+    first, second = Node(1, lives=lives1), Node(2, lives=lives2)
     async with nodes(first, second, acquainted=False):
         first.link.set_peers({2: ("127.0.0.1", second.port)})
         second.link.set_peers({1: ("127.0.0.1", first.port)})
         await eventually(lambda: second.link.is_connected(1), "the node to be let in")
         assert disk.found is not None
         assert disk.found.standing is Standing.JOINING
-        assert "seen in life 5" in two.lost
-        assert "by node 1" in two.lost
-        await eventually(lambda: not one.refused)
-    for lives in (one, two):
+        assert "seen in life 5" in lives2.lost
+        assert "by node 1" in lives2.lost
+        await eventually(lambda: not lives1.refused)
+    for lives in (lives1, lives2):
         await lives.stop()
     again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
     assert again.known[2].incarnation == disk.found.incarnation
@@ -395,29 +395,29 @@ async def test_a_copy_that_a_new_member_believes_is_refused_by_those_who_remembe
 ) -> None:
     """The new member tells them of the copy's life before they meet the copy."""
 
-    one, disk = opened(tmp_path / "1", 1)
-    two, theirs = opened(tmp_path / "2", 2)
-    three, _ = opened(tmp_path / "3", 3)
-    one.forget(frozenset({1, 2, 3}))
-    newest = two.own()._replace(nonce=55, start_term=3, term=3)
-    assert one.judge(2, encode_lives(newest, {}), {}) == ""
-    assert three.judge(2, two.tell(3), {}) == ""
-    said = encode_lives(three.own(), three.remembered())
-    one.on_frame(3, FrameKind.LIVES, said, memoryview(b""))
+    lives1, disk = opened(tmp_path / "1", 1)
+    lives2, theirs = opened(tmp_path / "2", 2)
+    lives3, _ = opened(tmp_path / "3", 3)
+    lives1.forget(frozenset({1, 2, 3}))
+    newest = lives2.own()._replace(nonce=55, start_term=3, term=3)
+    assert lives1.judge(2, encode_lives(newest, {}), {}) == ""
+    assert lives3.judge(2, lives2.tell(3), {}) == ""
+    said = encode_lives(lives3.own(), lives3.remembered())
+    lives1.on_frame(3, FrameKind.LIVES, said, memoryview(b""))
     if is_restarted:
-        await one.stop()
-        one, _ = opened(tmp_path / "1", 1, disk)
-    first, second = Node(1, lives=one), Node(2, lives=two)
+        await lives1.stop()
+        lives1, _ = opened(tmp_path / "1", 1, disk)
+    first, second = Node(1, lives=lives1), Node(2, lives=lives2)
     async with nodes(first, second, acquainted=False):
         first.link.set_peers({2: ("127.0.0.1", second.port)})
         second.link.set_peers({1: ("127.0.0.1", first.port)})
-        await eventually(lambda: two.lost, "the node to hear that it is an old copy")
-        assert "a second time (by node 1)" in two.lost
+        await eventually(lambda: lives2.lost, "the node to hear that it is an old copy")
+        assert "a second time (by node 1)" in lives2.lost
         assert theirs.found is not None
         assert theirs.found.standing is Standing.JOINING
         await eventually(lambda: first.link.is_connected(2), "the node to be let in")
-        assert not one.refused
-    for lives in (one, two, three):
+        assert not lives1.refused
+    for lives in (lives1, lives2, lives3):
         await lives.stop()
     again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
     assert again.known[2].incarnation == theirs.found.incarnation
@@ -428,13 +428,13 @@ async def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> 
     """A replica of a master-slave group hears of peers in handshakes only. One that was killed
     within a second of a peer's start took the peer's former disk back for the newest."""
 
-    one, _ = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2)
-    assert one.judge(2, two.tell(1), {}) == ""
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    assert lives1.judge(2, lives2.tell(1), {}) == ""
     kept = LivesFile(FileSystem(), str(tmp_path / "1"))
     await eventually(lambda: 2 in kept.load("cluster", 1).known, "the life to be saved")
-    assert kept.load("cluster", 1).known[2].nonce == two.own().nonce
-    for lives in (one, two):
+    assert kept.load("cluster", 1).known[2].nonce == lives2.own().nonce
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
@@ -445,29 +445,29 @@ async def test_a_node_that_cannot_join_gets_no_connection(tmp_path: Path) -> Non
         def become_joining(self, incarnation: int) -> None:
             pass
 
-    one, _ = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2, Full())
-    one.judge(2, encode_lives(two.own()._replace(life=5, nonce=55), {}), {})
-    first, second = Node(1, lives=one), Node(2, lives=two)
+    lives1, _ = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2, Full())
+    lives1.judge(2, encode_lives(lives2.own()._replace(life=5, nonce=55), {}), {})
+    first, second = Node(1, lives=lives1), Node(2, lives=lives2)
     async with nodes(first, second, acquainted=False):
         first.link.set_peers({2: ("127.0.0.1", second.port)})
         second.link.set_peers({1: ("127.0.0.1", first.port)})
-        await eventually(lambda: one.refused_count > 3, "refusals")
+        await eventually(lambda: lives1.refused_count > 3, "refusals")
         assert not first.link.is_connected(2)
         assert first.events == []
         assert first.closed_counts[CloseCode.OLD_COPY] > 0
-        assert "old copy" in one.warnings()[0]
+        assert "old copy" in lives1.warnings()[0]
         await eventually(lambda: first.link.stats().peers[0].last_trouble != "")
-    for lives in (one, two):
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
 async def test_peers_that_tell_no_lives_are_connected(tmp_path: Path) -> None:
-    one, _ = opened(tmp_path / "1", 1)
-    async with nodes(Node(1, lives=one), Node(2)) as made:
+    lives1, _ = opened(tmp_path / "1", 1)
+    async with nodes(Node(1, lives=lives1), Node(2)) as made:
         assert made[0].link.is_connected(2)
-    await one.stop()
-    assert one.refused_count == 0
+    await lives1.stop()
+    assert lives1.refused_count == 0
 
 
 async def test_a_start_waits_for_peers_that_can_be_reached(tmp_path: Path) -> None:
@@ -483,54 +483,54 @@ async def test_a_start_waits_for_peers_that_can_be_reached(tmp_path: Path) -> No
 async def test_acks_within_a_life_are_not_held_against_it(tmp_path: Path) -> None:
     """They may come while a handshake is under way, and are beyond what it says then."""
 
-    one, disk = opened(tmp_path / "1", 1)
-    two, theirs = opened(tmp_path / "2", 2)
-    assert one.judge(2, two.tell(1), {}) == ""
-    asked = one.remembered()
-    said = two.tell(1)
+    lives1, disk = opened(tmp_path / "1", 1)
+    lives2, theirs = opened(tmp_path / "2", 2)
+    assert lives1.judge(2, lives2.tell(1), {}) == ""
+    memories = lives1.remembered()
+    said = lives2.tell(1)
     disk.seen[2] = Known(0, 0, 0, 3, 3, 500, 500)
-    assert one.judge(2, said, asked) == ""
+    assert lives1.judge(2, said, memories) == ""
     assert theirs.found is not None
-    assert "had acked 500" in one.judge(2, said, one.remembered())
-    for lives in (one, two):
+    assert "had acked 500" in lives1.judge(2, said, lives1.remembered())
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
 async def test_a_peer_met_in_a_repair_is_known_by_its_life_then(tmp_path: Path) -> None:
     """What it promises from then on is of that life, and not of the one that is in the file."""
 
-    one, disk = opened(tmp_path / "1", 1)
-    two, theirs = opened(tmp_path / "2", 2)
-    assert one.judge(2, two.tell(1), {}) == ""
-    for lives in (one, two):
+    lives1, disk = opened(tmp_path / "1", 1)
+    lives2, theirs = opened(tmp_path / "2", 2)
+    assert lives1.judge(2, lives2.tell(1), {}) == ""
+    for lives in (lives1, lives2):
         await lives.stop()
-    two, _ = opened(tmp_path / "2", 2, theirs)
-    one = NodeLives(1, _fail)
-    assert one.judge(2, two.tell(1), {}) == "", "the own log is not open yet"
-    one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
-    assert one.remembered()[2].life == 2
+    lives2, _ = opened(tmp_path / "2", 2, theirs)
+    lives1 = NodeLives(1, _fail)
+    assert lives1.judge(2, lives2.tell(1), {}) == "", "the own log is not open yet"
+    lives1.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+    assert lives1.remembered()[2].life == 2
     theirs.found = Facts(4, 20, Standing.FULL, 0)
     disk.seen[2] = Known(0, 0, 0, 4, 4, 20, 20)
-    assert one.judge(2, two.tell(1), one.remembered()) == ""
-    for lives in (one, two):
+    assert lives1.judge(2, lives2.tell(1), lives1.remembered()) == ""
+    for lives in (lives1, lives2):
         await lives.stop()
 
 
 async def test_an_old_copy_that_was_met_for_a_repair_is_found_out(tmp_path: Path) -> None:
-    one, disk = opened(tmp_path / "1", 1)
-    two, _ = opened(tmp_path / "2", 2)
-    newer = two.own()._replace(life=5, nonce=55)
-    assert one.judge(2, encode_lives(newer, {}), {}) == ""
-    await one.stop()
-    one = NodeLives(1, _fail)
-    first, second = Node(1, lives=one), Node(2, lives=two)
-    one.attach_link(first.link)
+    lives1, disk = opened(tmp_path / "1", 1)
+    lives2, _ = opened(tmp_path / "2", 2)
+    newer = lives2.own()._replace(life=5, nonce=55)
+    assert lives1.judge(2, encode_lives(newer, {}), {}) == ""
+    await lives1.stop()
+    lives1 = NodeLives(1, _fail)
+    first, second = Node(1, lives=lives1), Node(2, lives=lives2)
+    lives1.attach_link(first.link)
     async with nodes(first, second):
-        one.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
-        assert "seen in life 5" in one.refused[2]
-        await eventually(lambda: "seen in life 5" in two.lost, "the node to hear it")
-        await eventually(lambda: not one.refused, "the node to be let in")
-    for lives in (one, two):
+        lives1.open(FileSystem(), str(tmp_path / "1"), "cluster", disk)
+        assert "seen in life 5" in lives1.refused[2]
+        await eventually(lambda: "seen in life 5" in lives2.lost, "the node to hear it")
+        await eventually(lambda: not lives1.refused, "the node to be let in")
+    for lives in (lives1, lives2):
         await lives.stop()
 
 

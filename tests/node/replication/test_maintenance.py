@@ -91,8 +91,8 @@ async def test_a_step_that_is_postponed_is_told_once_until_it_succeeds() -> None
         await attempt("checkpoint", None)
         await attempt("checkpoint", write)
         await attempt("checkpoint", unlink)
-    told = [(line["step"], line["error"]) for line in lines]
-    assert told == [
+    failures = [(line["step"], line["error"]) for line in lines]
+    assert failures == [
         ("checkpoint", str(write)),
         ("retention", str(unlink)),
         ("checkpoint", str(write)),

@@ -229,11 +229,11 @@ async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wr
         done = made.stats().pass_count
         await eventually(lambda: made.stats().pass_count >= done + 2, "whole passes")
         await made.stop()
-        found = made.stats()
-        assert found.damage_count >= 2
-        assert found.read_size_bytes >= 2 * scrubber.sealed_size_bytes
-        assert found.compared_count >= len(scrubber.sealed())
-        assert found.differing_count == 0
+        stats = made.stats()
+        assert stats.damage_count >= 2
+        assert stats.read_size_bytes >= 2 * scrubber.sealed_size_bytes
+        assert stats.compared_count >= len(scrubber.sealed())
+        assert stats.differing_count == 0
         assert fatal == []
     assert wreck.find() == []
 
@@ -253,12 +253,12 @@ async def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Pa
     other = make_wreck(tmp_path, 8)
 
     async with beside(wreck, other) as (_, scrubber, fetcher):
-        found = await one_pass(scrubber, fetcher)
-        assert found.differing_count > 0
-        assert found.compared_count == found.damage_count == 0
+        stats = await one_pass(scrubber, fetcher)
+        assert stats.differing_count > 0
+        assert stats.compared_count == stats.damage_count == 0
 
 
 async def test_a_lagging_replica_is_not_compared(wreck: Wreck) -> None:
     async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
-        found = await one_pass(scrubber, fetcher)
-        assert found.compared_count == found.differing_count == found.damage_count == 0
+        stats = await one_pass(scrubber, fetcher)
+        assert stats.compared_count == stats.differing_count == stats.damage_count == 0

@@ -32,7 +32,7 @@ def test_an_epoch_at_the_end_does_not_name_what_is_for_raft_alone() -> None:
 
 def test_an_absurd_term_that_works_is_told() -> None:
     assert term_warnings(TERM_NOTABLE - 1) == ()
-    (told,) = term_warnings(TERM_NOTABLE)
-    assert "no elections explain term 2147483648" in told
+    (warning,) = term_warnings(TERM_NOTABLE)
+    assert "no elections explain term 2147483648" in warning
     assert epoch_warnings(EPOCH_NOTABLE - 1) == ()
     assert "epoch 32768" in epoch_warnings(EPOCH_NOTABLE)[0]

@@ -142,8 +142,8 @@ async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) ->
 async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         await pair.leader.send(b"first")
-        found = await pair.follower.receive()
-        (message,) = (e.message for e in found if e.HasField("message"))
+        elements = await pair.follower.receive()
+        (message,) = (e.message for e in elements if e.HasField("message"))
         handle = message.system_properties.receipt_handle
         change = pb.ChangeInvisibleDurationRequest(
             group=GROUP,
@@ -169,8 +169,8 @@ async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> Non
 async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         await pair.leader.send(b"first")
-        found = await pair.follower.receive()
-        (message,) = (e.message for e in found if e.HasField("message"))
+        elements = await pair.follower.receive()
+        (message,) = (e.message for e in elements if e.HasField("message"))
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             group=GROUP, topic=TOPIC, receipt_handle=message.system_properties.receipt_handle
         )
@@ -238,10 +238,10 @@ async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
 
 def test_calls_of_one_address_leave_room_at_a_leader_that_takes_few() -> None:
     unused: Any = None
-    one, call = forwarder.Forwarder(unused, None, unused), forwarder.ForwardedCall
+    node_forwarder, call = forwarder.Forwarder(unused, None, unused), forwarder.ForwardedCall
     sent = call("SendMessage", b"x", (), 0, 0, "10.0.0.9:77")
     refused = pytest.raises(CallRefusedError, match="2 calls of one")
-    rooms = [one._room(sent, "leader") for _ in range(3)]
+    rooms = [node_forwarder._room(sent, "leader") for _ in range(3)]
     with on_behalf_of(Accounts(limits_of(48)).open("10.0.0.9")), refused:
         for room in rooms:
             room.__enter__()
@@ -268,17 +268,17 @@ async def test_what_a_node_asks_takes_no_call_of_the_clients_it_forwards() -> No
     cluster: Any = SimpleNamespace(
         leader_of=lambda _group: Leader(False, address), node_at=lambda _address: 2
     )
-    one = forwarder.Forwarder(cluster, None, lambda _node: b"")
-    asked = [one.questions(address, CheckTransactionsRequest()) for _ in range(2)]
+    node_forwarder = forwarder.Forwarder(cluster, None, lambda _node: b"")
+    streams = [node_forwarder.questions(address, CheckTransactionsRequest()) for _ in range(2)]
     try:
-        for question in asked:
+        for question in streams:
             await anext(question)
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
         call = forwarder.ForwardedCall("SendMessage", b"x", (), 0, deadline_s, "10.0.0.9:77")
-        assert await one._unary(call, None, address) == b"x"
+        assert await node_forwarder._unary(call, None, address) == b"x"
     finally:
         held.set()
-        await one.stop()
+        await node_forwarder.stop()
         await leader.stop(0)
 
 

@@ -84,9 +84,9 @@ async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_pat
         assert (await gateway.send()).status.code == Code.OK
         assert stored_count(gateway) == 1
         driver.failure = TransferringError(2)
-        found = await gateway.receive()
-        assert found[0].status.code == Code.OK
-        handle = found[1].message.system_properties.receipt_handle
+        elements = await gateway.receive()
+        assert elements[0].status.code == Code.OK
+        handle = elements[1].message.system_properties.receipt_handle
         driver.failure = TransferringError(2)
         entry = pb.AckMessageEntry(receipt_handle=handle)
         acked = await gateway.call(
@@ -133,8 +133,8 @@ async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -
         await eventually(lambda: pop.shared.lines.count == 1, "it waits")
         await pair.next.send(b"from there")
         pair.hand_over()
-        found = await receiving
-        assert [e.message.body for e in found if e.HasField("message")] == [b"from there"]
+        elements = await receiving
+        assert [e.message.body for e in elements if e.HasField("message")] == [b"from there"]
 
 
 # --- What nobody foresaw ---

@@ -77,10 +77,10 @@ def record_with(properties: bytes) -> bytes:
 
 @pytest.mark.parametrize("properties", STRANGE)
 def test_any_record_becomes_a_message(properties: bytes) -> None:
-    found = from_record(decode_message(record_with(properties)), "orders")
-    assert found.body == b"strange"
-    found.SerializeToString()
-    assert 0 <= found.system_properties.born_timestamp.nanos <= 999_999_999
+    message = from_record(decode_message(record_with(properties)), "orders")
+    assert message.body == b"strange"
+    message.SerializeToString()
+    assert 0 <= message.system_properties.born_timestamp.nanos <= 999_999_999
 
 
 @pytest.mark.parametrize("milliseconds", [-(1 << 63), -1, (1 << 63) - 1])
@@ -92,9 +92,9 @@ async def test_a_strange_record_is_delivered_with_those_around_it(tmp_path: Path
     async with gateway_at(tmp_path) as gateway:
         records = record_with(STRANGE[0]) + encode_message("orders", 0, b"good")
         await gateway.node.broker.append(AppendRequest(records=records, record_count=2))
-        found = await gateway.receive()
-        assert found[0].status.code == Code.OK
-        bodies = [e.message.body for e in found if e.HasField("message")]
+        elements = await gateway.receive()
+        assert elements[0].status.code == Code.OK
+        bodies = [e.message.body for e in elements if e.HasField("message")]
         assert bodies == [b"strange", b"good"]
 
 
@@ -158,18 +158,18 @@ async def test_bodies_of_one_address_do_not_keep_those_of_others_waiting(
         body = zlib.compress(bytes(size_bytes))
         record = encode_message("orders", 0, body, {}, sys_flag=IS_COMPRESSED | ZLIB)
         with on_behalf_of(accounts.open(host)):
-            found = await deliveries.message(decode_message(record), "orders")
-        assert (found.body, _is_intact(found)) == (bytes(size_bytes), True)
+            message = await deliveries.message(decode_message(record), "orders")
+        assert (message.body, _is_intact(message)) == (bytes(size_bytes), True)
         done.append(f"{host} {size_bytes}")
 
     large, small = SMALL_SIZE_BYTES_MAX + 1, SMALL_SIZE_BYTES_MAX
     many = [asyncio.create_task(made(large, "many")) for _ in range(20)]
     await eventually(has_begun.is_set, "the first large one")
-    one = asyncio.create_task(made(large, "one"))
+    large_task = asyncio.create_task(made(large, "one"))
     for host in ("one", "many"):
         await asyncio.wait_for(made(small, host), PATIENCE_S)
     go_on.set()
-    await asyncio.gather(one, *many)
+    await asyncio.gather(large_task, *many)
     assert done[:2] == [f"one {small}", f"many {small}"]
     assert done.index(f"one {large}") <= 4, "behind one that is made, and one that waits"
     assert len(done) == 23
@@ -222,8 +222,8 @@ async def test_input_without_a_bound_is_refused(tmp_path: Path) -> None:
             answer = await gateway.call(name, request)
             assert answer.status.code == code, (name, answer)
         pattern = pb.FilterExpression(expression=LONG)
-        found = await gateway.receive(filter_expression=pattern)
-        assert found[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
+        elements = await gateway.receive(filter_expression=pattern)
+        assert elements[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
         await refuses_settings(gateway)
 
 
@@ -233,23 +233,23 @@ async def refuses_settings(gateway: Gateway) -> None:
     entry = pb.SubscriptionEntry(
         topic=TOPIC, expression=pb.FilterExpression(expression="x" * 140_000)
     )
-    for asked in (
+    for report in (
         pb.Settings(publishing=pb.Publishing(topics=topics)),
         pb.Settings(
             subscription=pb.Subscription(group=pb.Resource(name="g"), subscriptions=[entry])
         ),
     ):
-        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), asked)
+        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), report)
         assert command.status.code == Code.BAD_REQUEST
     failed = gateway.rocketmq.counters.failed
     assert failed["MessagingService/Telemetry", "BAD_REQUEST"] == 2
     for name, count, code in (("t" * 999, 1, Code.ILLEGAL_TOPIC), ("t", 1_025, Code.BAD_REQUEST)):
         entry = pb.SubscriptionEntry(topic=pb.Resource(name=name))
         group = pb.Resource(name="g")
-        asked = pb.Settings(
+        report = pb.Settings(
             subscription=pb.Subscription(group=group, subscriptions=[entry] * count)
         )
-        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), asked)
+        command = gateway.rocketmq._telemetry._settings(gateway.rocketmq.clients.seen("c"), report)
         assert command.status.code == code
     assert gateway.rocketmq.clients.reported("g") is None
 
@@ -329,14 +329,14 @@ async def test_a_leader_of_a_new_term_renews_no_old_delivery(tmp_path: Path) -> 
         gateway.node.driver.lead()
         assert len(gateway.rocketmq.renewals) == 0
         gateway.node.clock.now_ms += RENEWED_MS
-        found = await gateway.receive(auto_renew=True)
-        assert found[1].message.system_properties.delivery_attempt == 2
+        elements = await gateway.receive(auto_renew=True)
+        assert elements[1].message.system_properties.delivery_attempt == 2
         assert len(gateway.rocketmq.renewals) == 1
 
 
 def orphan(size_bytes: int) -> pb.TelemetryCommand:
-    asked = pb.RecoverOrphanedTransactionCommand(message=message(bytes(size_bytes)))
-    return pb.TelemetryCommand(recover_orphaned_transaction_command=asked)
+    command = pb.RecoverOrphanedTransactionCommand(message=message(bytes(size_bytes)))
+    return pb.TelemetryCommand(recover_orphaned_transaction_command=command)
 
 
 async def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
@@ -361,12 +361,12 @@ async def test_questions_that_wait_for_clients_have_a_limit_of_bytes(
         assert (await anext(stream)).settings.publishing.topics
         streams.append(stream)
     large = orphan(QUESTION_SIZE_BYTES_MAX // QUESTION_SHARES - 200)
-    asked = [clients.ask(f"t{number}", large) for number in range(QUESTION_SHARES + 1)]
-    assert asked == [True] * QUESTION_SHARES + [False], "all together"
+    answers = [clients.ask(f"t{number}", large) for number in range(QUESTION_SHARES + 1)]
+    assert answers == [True] * QUESTION_SHARES + [False], "all together"
     assert clients.question_size_bytes == QUESTION_SHARES * large.ByteSize()
     assert not clients.ask("t0", orphan(1_000)), "who takes none has a share"
-    found = await anext(streams[0])
-    assert found == large
+    question = await anext(streams[0])
+    assert question == large
     assert not clients.ask("t8", large), "it is on its way"
     waiting = asyncio.ensure_future(anext(streams[0]))
     await eventually(lambda: clients.ask("t8", large), "it went out")
@@ -461,16 +461,16 @@ def test_texts_of_a_client_are_counted() -> None:
 
 
 async def test_a_client_that_takes_no_settings_is_not_asked_for_more() -> None:
-    taken, asked = 0, pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="orders")]))
+    taken, report = 0, pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="orders")]))
 
     async def requests() -> AsyncIterator[bytes]:
         nonlocal taken
         for taken in range(1, 100):  # noqa: B007
-            yield pb.TelemetryCommand(settings=asked).SerializeToString()
+            yield pb.TelemetryCommand(settings=report).SerializeToString()
 
     stream = Telemetry(GatewayClients(), lambda asked: asked, not_foreseen).serve("c", requests())
     for count in (1, 2, 3):
-        assert (await anext(stream)).settings == asked
+        assert (await anext(stream)).settings == report
         for _ in range(20):
             await asyncio.sleep(0)
         assert taken == count
@@ -550,10 +550,10 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         client.commands = asyncio.Queue()
         clients.sends_to(client, frozenset({"orders"}))
         clients.question_size_bytes = QUESTION_SIZE_BYTES_MAX  # Others have all of it.
-        asked: list[int] = []
+        sizes: list[int] = []
 
         def with_room(topic: str, size_bytes: int) -> GatewayClient | None:
-            asked.append(size_bytes)
+            sizes.append(size_bytes)
             return GatewayClients.with_room(clients, topic, size_bytes)
 
         monkeypatch.setattr(clients, "with_room", with_room)
@@ -565,7 +565,7 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         node.clock.now_ms += 6_000
         await node.broker.transactions.checks.round()
         await eventually(lambda: node.broker.transactions.checks.checks_total == 1, "it asks")
-        await eventually(lambda: len(asked) > 1, "it looks for room again")
+        await eventually(lambda: len(sizes) > 1, "it looks for room again")
         assert client.commands.empty()
         assert node.broker.transactions.checks.producers.size_bytes > 0
         assert not made, "a body may become large"

@@ -261,9 +261,9 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         for name, request, code in REFUSED:
             response = await gateway.call(name, request)
-            found = response.status
-            assert found.code == code, f"{name}: {Code.Name(found.code)} {found.message}"
-            assert found.message
+            status = response.status
+            assert status.code == code, f"{name}: {Code.Name(status.code)} {status.message}"
+            assert status.message
         assert (await gateway.send()).status.code == Code.OK, "the gateway goes on"
 
 
@@ -320,8 +320,8 @@ async def test_receivers_may_filter_by_properties(tmp_path: Path) -> None:
             await gateway.call("SendMessage", pb.SendMessageRequest(messages=[sent]))
         sql = pb.FilterExpression(type=FilterType.SQL, expression="a > 3 OR a = 1")
         elements = await gateway.receive(filter_expression=sql)
-        found = [e.message.body for e in elements if e.WhichOneof("content") == "message"]
-        assert sorted(found) == [b"1", b"4", b"5"]
+        bodies = [e.message.body for e in elements if e.WhichOneof("content") == "message"]
+        assert sorted(bodies) == [b"1", b"4", b"5"]
 
 
 async def test_a_delivery_has_all_that_clients_need_in_order(tmp_path: Path) -> None:
@@ -492,8 +492,8 @@ async def test_without_a_leader_a_call_is_held_then_refused(
 
 def test_endpoints_name_other_nodes_only_where_all_are_ipv4() -> None:
     def addresses(*given: str) -> list[str]:
-        found = endpoints_of(given[0], given[1:])
-        return [f"{address.host}:{address.port}" for address in found.addresses]
+        endpoints = endpoints_of(given[0], given[1:])
+        return [f"{address.host}:{address.port}" for address in endpoints.addresses]
 
     assert addresses("127.0.0.1:1", "127.0.0.2:2") == ["127.0.0.1:1", "127.0.0.2:2"]
     assert addresses("127.0.0.1:1", "two.example:2") == ["127.0.0.1:1"]
@@ -512,5 +512,5 @@ def test_a_broker_lists_its_own_address_first_and_then_its_group(language: str, 
     assert first == {f"g0.{n}": f"127.0.0.{n}" for n in (1, 2, 3)}
     assert {len(q.broker.endpoints.addresses) for q in queues} == {count}
     request = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP)
-    found = routes.query_assignment(request, language).assignments
-    assert {len(a.message_queue.broker.endpoints.addresses) for a in found} == {count}
+    assignments = routes.query_assignment(request, language).assignments
+    assert {len(a.message_queue.broker.endpoints.addresses) for a in assignments} == {count}

@@ -191,17 +191,17 @@ def test_sums_are_those_of_the_charges_after_any_order_of_calls(seed: int | str)
 
 async def test_calls_know_their_caller_and_the_work_of_the_node_has_none() -> None:
     accounts = Accounts(SMALL)
-    one, other = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
+    first, second = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
 
     async def work() -> object:
         await asyncio.sleep(0)
         return caller()
 
-    tasks = [asyncio.create_task(work(), context=who.context) for who in (one, other, one)]
-    assert await asyncio.gather(*tasks) == [one, other, one]
+    tasks = [asyncio.create_task(work(), context=who.context) for who in (first, second, first)]
+    assert await asyncio.gather(*tasks) == [first, second, first]
     assert caller() is None
-    with on_behalf_of(other):
-        assert caller() is other
+    with on_behalf_of(second):
+        assert caller() is second
     assert caller() is None
 
 

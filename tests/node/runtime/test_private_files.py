@@ -23,8 +23,8 @@ def mode(path: Path) -> int:
 
 def open_ones(root: Path) -> dict[str, str]:
     """What others can look into below a directory, by name."""
-    found = [path for path in (root, *root.rglob("*")) if not path.is_symlink()]
-    return {str(path.relative_to(root)): f"{mode(path):o}" for path in found if mode(path) & 0o077}
+    paths = [path for path in (root, *root.rglob("*")) if not path.is_symlink()]
+    return {str(path.relative_to(root)): f"{mode(path):o}" for path in paths if mode(path) & 0o077}
 
 
 @pytest.fixture(autouse=True)
@@ -145,11 +145,11 @@ def test_a_secret_is_taken_by_its_mode_and_owner(
     owned = os.stat_result((*there[:4], uid, *there[5:]))
     monkeypatch.setattr(Path, "stat", lambda *_args, **_more: owned)
     monkeypatch.setattr(os, "access", lambda *_: True)
-    found = unusable(path)
-    assert (found is None) is is_taken
-    if found is not None:
-        assert f"mode is {file_mode:04o}" in found.what
-        assert "chmod 600" in found.do
+    problem = unusable(path)
+    assert (problem is None) is is_taken
+    if problem is not None:
+        assert f"mode is {file_mode:04o}" in problem.what
+        assert "chmod 600" in problem.do
 
 
 @pytest.mark.parametrize("name", SECRETS)

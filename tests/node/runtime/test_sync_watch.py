@@ -59,9 +59,9 @@ def test_a_slow_sync_is_told_once_and_so_is_its_end() -> None:
     assert world.watch.warnings() == ()
     assert world.look_for(LOOK_MS) == ["a sync hangs or is slow"]
     assert world.look_for(20_000) == []
-    (told,) = world.watch.warnings()
-    assert "25 s" in told
-    assert "60 s" in told
+    (warning,) = world.watch.warnings()
+    assert "25 s" in warning
+    assert "60 s" in warning
     world.fs.now = []
     assert world.look_for(LOOK_MS) == ["a slow sync has ended"]
     assert world.watch.warnings() == ()

@@ -75,9 +75,9 @@ def raising(error: BaseException) -> Unary:
 
 def trailer(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     """The typed error that came with a status."""
-    found = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
-    assert len(found) == 1
-    return common_pb2.Error.FromString(found[0])
+    trailers = [value for key, value in error.trailing_metadata() if key == ERROR_TRAILER]
+    assert len(trailers) == 1
+    return common_pb2.Error.FromString(trailers[0])
 
 
 def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
@@ -135,11 +135,11 @@ async def test_an_error_is_a_status_and_a_typed_trailer(
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Route(log_pb2.RouteRequest())
         assert caught.value.code() is status
-        found = trailer(caught.value)
-        assert caught.value.details() == found.message
-        assert found.message
-        found.message = ""
-        assert found == expected
+        error_pb = trailer(caught.value)
+        assert caught.value.details() == error_pb.message
+        assert error_pb.message
+        error_pb.message = ""
+        assert error_pb == expected
         assert served.calls.counters.failed[ROUTE, expected.code] == 1
         # The client may have the status before the server has left the call.
         await eventually(lambda: served.calls.counters.open_count == 0, "the call is left")
@@ -193,17 +193,17 @@ async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
         log = stub(channel, log_pb2.DESCRIPTOR)
         health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", LOG_SERVICE.full_name):
-            found = await health.Check(health_pb2.HealthCheckRequest(service=name))
-            assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            response = await health.Check(health_pb2.HealthCheckRequest(service=name))
+            assert response.status == health_pb2.HealthCheckResponse.NOT_SERVING
         stream = log.AppendStream()  # Nothing is sent on it.
         for call in (log.Route(log_pb2.RouteRequest()), stream.read()):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            told = trailer(caught.value)
-            assert (told.code, told.retryable) == ("node.not_ready", True)
-            assert told.outcome == common_pb2.OUTCOME_NOT_APPLIED
-            assert "does not serve yet" in told.message
+            error = trailer(caught.value)
+            assert (error.code, error.retryable) == ("node.not_ready", True)
+            assert error.outcome == common_pb2.OUTCOME_NOT_APPLIED
+            assert "does not serve yet" in error.message
 
         async def route(_request: object) -> log_pb2.RouteResponse:
             return log_pb2.RouteResponse(node_id=7)
@@ -235,10 +235,10 @@ async def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> N
         assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
         for error in refused:
             assert "calls under way of one connection: 4 held" in error.details()
-            told = from_rpc(error, "node")
-            assert isinstance(told, BusyError)
-            assert (told.code, told.retryable) == ("node.busy", True)
-            assert told.outcome is Outcome.NOT_APPLIED
+            typed_error = from_rpc(error, "node")
+            assert isinstance(typed_error, BusyError)
+            assert (typed_error.code, typed_error.retryable) == ("node.busy", True)
+            assert typed_error.outcome is Outcome.NOT_APPLIED
         release.set()
         assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
 
@@ -314,12 +314,12 @@ async def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_the
             await call.write(log_pb2.AppendRequest(sequence=sequence, records=b"r"))
         for turn in reversed(turns):
             turn.set()
-        found = [await call.read() for _ in range(5)]
+        responses = [await call.read() for _ in range(5)]
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
         assert begun == [0, 1, 2, 3, 4]
-        assert [response.index for response in found] == [0, 1, 0, 3, 4]
-        assert [response.error.code for response in found] == [
+        assert [response.index for response in responses] == [0, 1, 0, 3, 4]
+        assert [response.error.code for response in responses] == [
             "",
             "",
             "node.not_leader",

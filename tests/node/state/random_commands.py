@@ -56,8 +56,8 @@ def _core(random: Random, state: State) -> Command:
 
 def _producer(random: Random, state: State) -> Command:
     producer_id = random.randrange(1, 6)
-    known = state.producers.get(producer_id)
-    last = known.last_sequence if known is not None else -1
+    producer = state.producers.get(producer_id)
+    last = producer.last_sequence if producer is not None else -1
     return producer_batch(producer_id, max(0, last + random.choice([1, 1, 1, 0, 3])))
 
 

@@ -66,9 +66,9 @@ def test_equal_versions_of_another_history_are_written_again(tmp_path: Path) -> 
     files, _ = loaded(tmp_path)
     files.save(OLD, 1, History(1, 0))
     files.save(other, 2, History(2, 40))
-    found, image = loaded(tmp_path)
+    checkpoint_files, image = loaded(tmp_path)
     assert image == other
-    assert found.history == History(2, 40)
+    assert checkpoint_files.history == History(2, 40)
 
 
 def test_the_files_have_rocketmq_shapes(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_a_crash_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path)
     recording = True
     files.save(NEW, 2)
     recording = False
-    found = [loaded(image)[1] for image in images]
-    assert len(found) >= 15
-    switch = found.index(NEW)
-    assert all(image == OLD for image in found[:switch])
-    assert all(image == NEW for image in found[switch:])
+    states = [loaded(image)[1] for image in images]
+    assert len(states) >= 15
+    switch = states.index(NEW)
+    assert all(image == OLD for image in states[:switch])
+    assert all(image == NEW for image in states[switch:])
     for image in images:
         saved(image, NEW._replace(applied_index=99, versions=Versions(9, 9, 9, 9, 9)))
         assert not list((image / "config").glob("*.tmp")), "a later save leaves nothing behind"
@@ -179,10 +179,10 @@ def test_a_power_loss_at_each_step_leaves_one_generation_or_the_other(tmp_path: 
     recording = True
     files.save(NEW, 2)
     recording = False
-    found = [loaded(image)[1] for image in images]
-    assert OLD in found
-    assert NEW in found
-    assert all(image in (OLD, NEW) for image in found)
+    states = [loaded(image)[1] for image in images]
+    assert OLD in states
+    assert NEW in states
+    assert all(image in (OLD, NEW) for image in states)
     lose("")
     assert loaded(images[-1])[1] == NEW, "what was saved is durable"
 
@@ -277,7 +277,7 @@ def rewrite_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> 
     """Save a manifest that is whole and says something else."""
     saved(root, OLD)
     manifest = MetaFile(FileSystem(), str(root / "config"), MANIFEST)
-    found = manifest.load(must_exist=True)
-    assert found is not None
-    change(found)
-    manifest.save(found)
+    content = manifest.load(must_exist=True)
+    assert content is not None
+    change(content)
+    manifest.save(content)

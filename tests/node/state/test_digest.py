@@ -57,9 +57,9 @@ def applied(seed: int, count: int = COMMAND_COUNT, limits: Limits = SMALL_LIMITS
 
 def contents(image: StateImage) -> object:
     """All of an image that is digested, as JSON."""
-    found = json.loads(encode_image(image))
-    parts = {name: content for name, (_, content) in found["parts"].items()}
-    return {name: found[name] for name in CORE_TABLES}, parts
+    decoded = json.loads(encode_image(image))
+    parts = {name: content for name, (_, content) in decoded["parts"].items()}
+    return {name: decoded[name] for name in CORE_TABLES}, parts
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def full() -> StateImage:
     image = images[0]
     for other in images:
         for name, table in other.tables.items():
-            known = image.tables.get(name)
-            if known is None or len(str(known.content)) < len(str(table.content)):
+            previous = image.tables.get(name)
+            if previous is None or len(str(previous.content)) < len(str(table.content)):
                 image.tables[name] = table
     image = image._replace(
         **{name: max((getattr(i, name) for i in images), key=len) for name in CORE_TABLES}
@@ -99,9 +99,9 @@ def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: P
             states[1] = State(SMALL_LIMITS, decode_image(encode_image(states[1].image())))
         if not random.randrange(60):
             files.save(states[2].image(), number)
-            files, found = loaded(tmp_path)
-            assert found is not None
-            states[2] = State(SMALL_LIMITS, found)
+            files, loaded_image = loaded(tmp_path)
+            assert loaded_image is not None
+            states[2] = State(SMALL_LIMITS, loaded_image)
         if not random.randrange(20):
             first = digest_of(states[0].image(), number)
             assert digest_of(states[1].image(), number) == first
@@ -162,11 +162,11 @@ def test_counters_that_no_rule_reads_do_not_count(full: StateImage) -> None:
 
 
 def test_size_of_portions_does_not_count(full: StateImage, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    table_digests = []
     for weight in (1, 3, 64, 1 << 40):
         monkeypatch.setattr(digests, "_WEIGHT_AT_ONCE", weight)
-        found.append(tables_of(full))
-    assert len(set(found)) == 1
+        table_digests.append(tables_of(full))
+    assert len(set(table_digests)) == 1
 
 
 # --- Any other value ---
@@ -221,8 +221,8 @@ def test_no_two_shapes_of_nested_rows_are_taken_for_each_other() -> None:
         {"g": {"t": {}, "u": {}}},
         {"g": {"t": {}}, "u": {}},
     ]
-    found = {tables_of(EMPTY_IMAGE._replace(groups=shape)) for shape in shapes}
-    assert len(found) == len(shapes)
+    digests = {tables_of(EMPTY_IMAGE._replace(groups=shape)) for shape in shapes}
+    assert len(digests) == len(shapes)
 
 
 @pytest.mark.long
@@ -236,12 +236,12 @@ def test_every_flipped_byte_of_a_checkpoint_is_an_error_or_another_digest(tmp_pa
         for at in random.sample(range(len(good)), min(len(good), 25)):
             path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
             try:
-                _, found = loaded(tmp_path)
+                _, loaded_image = loaded(tmp_path)
             except CorruptionError:
                 count += 1
             else:
-                assert found is not None
-                assert tables_of(found) != before
+                assert loaded_image is not None
+                assert tables_of(loaded_image) != before
         path.write_bytes(good)
     assert count > 50
 
@@ -270,7 +270,7 @@ def test_digest_is_the_same_in_every_process() -> None:
         "from tests.node.state.test_digest import applied, tables_of\n"
         "print(tables_of(applied(5).image()))"
     )
-    found = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -280,7 +280,7 @@ def test_digest_is_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert found == {f"{tables_of(applied(5).image())}\n"}
+    assert outputs == {f"{tables_of(applied(5).image())}\n"}
 
 
 # --- Messages of others ---
@@ -312,10 +312,10 @@ def test_messages_out_of_bounds_are_refused() -> None:
 
 
 def test_tables_that_only_one_side_has_differ() -> None:
-    one = Digest(7, FORM, (("a", b"x"), ("b", b"y")))
+    digest = Digest(7, FORM, (("a", b"x"), ("b", b"y")))
     other = Digest(7, FORM, (("a", b"x"), ("c", b"y")))
-    assert one.differing(other) == ("b", "c")
-    assert one.differing(one) == ()
+    assert digest.differing(other) == ("b", "c")
+    assert digest.differing(digest) == ()
 
 
 # --- The commands ---

@@ -94,8 +94,8 @@ def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
     append(store, [[put_topic("a"), delete_topic("x")], [delete_topic("y")]])
     machine = machine_of(store)
     machine.apply(0, 2)
-    found = store.pull(COMMAND_TOPIC, 0, 0)
-    positions = [position for position, _ in commands_in(found.data)]
+    response = store.pull(COMMAND_TOPIC, 0, 0)
+    positions = [position for position, _ in commands_in(response.data)]
     refusals = [machine.take_refusal(position) for position in positions]
     assert [r and r.code for r in refusals] == [None, "node.unknown_topic", "node.unknown_topic"]
     assert not any(machine.take_refusal(position) for position in positions)
@@ -246,9 +246,9 @@ def test_a_point_is_passed_right_behind_its_command(store: Store, listens: bool)
         machine.listen(store.engine.dispatcher)
     append(store, [[put_member(1, "h:1")]])
     append(store, [[put_member(2, "h:2"), digest_point(), put_member(3, "h:3")], [digest]])
-    found = store.pull(COMMAND_TOPIC, 0, 0)  # Dispatches all there is.
+    response = store.pull(COMMAND_TOPIC, 0, 0)  # Dispatches all there is.
     machine.apply(0, 3)
-    positions = [position for position, _ in commands_in(found.data)]
+    positions = [position for position, _ in commands_in(response.data)]
     assert points.found == [(positions[2], {1, 2}), (5, 1)]
     assert machine.state.next_command_offset == 5
     machine.restore(encode_image(machine.image()), 2)

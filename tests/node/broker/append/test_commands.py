@@ -23,10 +23,10 @@ async def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
 
     async with node_at(tmp_path, filled=10, limits=limits, file_size_bytes=256 * PAGE) as node:
         crowd = [commit(node, f"g{n}") for n in range(3000)]
-        found = await asyncio.gather(*crowd, return_exceptions=True)
+        outcomes = await asyncio.gather(*crowd, return_exceptions=True)
         assert len(node.machine.state.groups) == 1
-        refused = [one for one in found if isinstance(one, LimitReachedError)]
-        assert len(refused) == len(found) - 1
+        refused = [one for one in outcomes if isinstance(one, LimitReachedError)]
+        assert len(refused) == len(outcomes) - 1
 
 
 async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
@@ -35,10 +35,10 @@ async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_p
         first = asyncio.ensure_future(delete)
         await asyncio.sleep(0)
         crowd = [commit(node, f"g{n}") for n in range(2000)]
-        found = await asyncio.gather(*crowd, return_exceptions=True)
+        outcomes = await asyncio.gather(*crowd, return_exceptions=True)
         await first
         assert not node.machine.state.groups
-        assert {type(one) for one in found} == {UnknownTopicError}
+        assert {type(one) for one in outcomes} == {UnknownTopicError}
 
 
 async def test_commands_of_one_turn_fit_into_small_batches(tmp_path: Path) -> None:

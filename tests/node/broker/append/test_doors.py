@@ -75,12 +75,12 @@ async def test_a_fault_has_one_code_and_names_its_field(
     async with node_at(tmp_path, file_size_bytes=1 << 20, batch_size_bytes_max=1 << 18) as node:
         before = node.log.last_index
         for way, record in zip(WAYS, records, strict=True):
-            asked = AppendRequest(records=bytes(record), record_count=1)
-            asked.has_delayed = way == "delayed"
+            request = AppendRequest(records=bytes(record), record_count=1)
+            request.has_delayed = way == "delayed"
             if way == "transaction":
-                asked.transaction.producer_group = "producers"
+                request.transaction.producer_group = "producers"
             with pytest.raises((NodeError, StoreError)) as refused:
-                await node.broker.append(asked)
+                await node.broker.append(request)
             failure = describe(refused.value)
             assert (failure.code, failure.retryable) == (code, False), f"{way}: {failure.message}"
             assert failure.outcome is Outcome.NOT_APPLIED

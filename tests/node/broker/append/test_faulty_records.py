@@ -51,53 +51,53 @@ async def test_all_faulty_records_are_named_and_the_rest_is_taken_under_the_same
 ) -> None:
     async with node_at(tmp_path) as node:
         data = some_damaged(12, lambda n: n in (0, 5, 11))
-        asked = AppendRequest(records=data, record_count=12, producer_id=producer_id)
-        assert await refusal(node, asked, "store.record_format") == (0, 5, 11)
+        request = AppendRequest(records=data, record_count=12, producer_id=producer_id)
+        assert await refusal(node, request, "store.record_format") == (0, 5, 11)
         good = batch(1, 5) + batch(6, 11)
         rest = AppendRequest(records=good, record_count=9, producer_id=producer_id)
         receipt = await node.broker.append(rest)
         assert (receipt.record_count, receipt.is_duplicate) == (9, False)
-        found = await node.broker.pull(PullRequest(topic="orders", queue_id=0, max_count=20))
-        assert numbers(found.records) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+        response = await node.broker.pull(PullRequest(topic="orders", queue_id=0, max_count=20))
+        assert numbers(response.records) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
 async def test_records_with_another_fault_are_not_named(tmp_path: Path) -> None:
     async with node_at(tmp_path, body_size_bytes_max=100) as node:
         large = record(2, size_bytes=101)
         data = record(0) + damaged(1) + large + damaged(3) + large
-        asked = AppendRequest(records=data, record_count=5)
-        assert await refusal(node, asked, "store.record_format") == (1, 3)
-        asked = AppendRequest(records=record(0) + large + record(3) + large, record_count=4)
-        assert await refusal(node, asked, "store.limit_exceeded") == (1, 3)
+        request = AppendRequest(records=data, record_count=5)
+        assert await refusal(node, request, "store.record_format") == (1, 3)
+        request = AppendRequest(records=record(0) + large + record(3) + large, record_count=4)
+        assert await refusal(node, request, "store.limit_exceeded") == (1, 3)
 
 
 async def test_the_records_that_are_looked_at_are_limited(tmp_path: Path) -> None:
     async with node_at(tmp_path, file_size_bytes=1 << 20) as node:
         count = LOOKED_AT_MAX + 20
-        asked = AppendRequest(records=some_damaged(count, lambda n: n > 2), record_count=count)
-        named = await refusal(node, asked, "store.record_format")
+        request = AppendRequest(records=some_damaged(count, lambda n: n > 2), record_count=count)
+        named = await refusal(node, request, "store.record_format")
         assert named == tuple(range(3, LOOKED_AT_MAX))
 
 
 async def test_records_behind_one_without_an_end_are_not_named(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         cut = record(3)[:-1]
-        asked = AppendRequest(records=record(0) + damaged(1) + record(2) + cut, record_count=4)
-        assert await refusal(node, asked, "store.record_format") == (1, 3)
+        request = AppendRequest(records=record(0) + damaged(1) + record(2) + cut, record_count=4)
+        assert await refusal(node, request, "store.record_format") == (1, 3)
         endless = b"\x7f" * 200 + damaged(2)
-        asked = AppendRequest(records=record(0) + endless, record_count=3)
-        assert await refusal(node, asked, "store.record_format") == (1,)
+        request = AppendRequest(records=record(0) + endless, record_count=3)
+        assert await refusal(node, request, "store.record_format") == (1,)
 
 
 async def test_a_fault_of_the_whole_batch_names_no_record(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        asked = AppendRequest(records=batch(0, 3), record_count=4)
-        assert await refusal(node, asked, "node.bad_request") == ()
-        asked = AppendRequest(records=record(0) + record(1, topic="none"), record_count=2)
-        assert await refusal(node, asked, "node.unknown_topic") == ()
+        request = AppendRequest(records=batch(0, 3), record_count=4)
+        assert await refusal(node, request, "node.bad_request") == ()
+        request = AppendRequest(records=record(0) + record(1, topic="none"), record_count=2)
+        assert await refusal(node, request, "node.unknown_topic") == ()
         size_bytes = node.log.store.config.batch_size_bytes_max
-        asked = AppendRequest(records=batch(0, 2, size_bytes=size_bytes // 2), record_count=2)
-        assert await refusal(node, asked, "store.limit_exceeded") == ()
+        request = AppendRequest(records=batch(0, 2, size_bytes=size_bytes // 2), record_count=2)
+        assert await refusal(node, request, "store.limit_exceeded") == ()
 
 
 async def test_delays_that_are_too_long_are_all_named(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ def place(receipt: AppendResponse) -> tuple[object, ...]:
 
 
 async def everything(node: Fixture) -> bytes:
-    found = await node.broker.pull(
+    response = await node.broker.pull(
         PullRequest(topic="orders", max_count=10_000, max_size_bytes=1 << 21)
     )
-    return found.records
+    return response.records
 
 
 async def stored(node: Fixture) -> list[int]:
@@ -56,9 +56,9 @@ async def test_a_repeated_batch_gets_the_first_receipt_again(
 ) -> None:
     async with node_at(tmp_path, store_host=host) as node:
         rows = [encode_message("orders", q, b"x%d" % q, store_host=host) for q in (0, 1, 0)]
-        asked = AppendRequest(records=b"".join(rows), record_count=3, producer_id=7)
-        first = await node.broker.append(asked)
-        again = await node.broker.append(asked)
+        append = AppendRequest(records=b"".join(rows), record_count=3, producer_id=7)
+        first = await node.broker.append(append)
+        again = await node.broker.append(append)
         assert (first.is_duplicate, again.is_duplicate) == (False, True)
         assert place(again) == place(first)
         assert node.log.store.reads.queue_range("orders", 0) == (0, 2)
@@ -68,8 +68,8 @@ async def test_a_repeated_batch_gets_the_first_receipt_again(
 async def test_a_batch_sent_again_while_it_is_under_way_waits_for_the_first(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.driver.is_holding = True
-        asked = request(0, 2, producer_id=7)
-        futures = [node.broker.append_nowait(asked) for _ in range(3)]
+        append = request(0, 2, producer_id=7)
+        futures = [node.broker.append_nowait(append) for _ in range(3)]
         with pytest.raises(errors.AppendTimeoutError):
             await node.append(0, 2, producer_id=7, timeout_ms=5)
         node.driver.release()
@@ -85,8 +85,8 @@ async def test_all_callers_of_a_batch_learn_that_it_failed(tmp_path: Path) -> No
         futures = [node.broker.append_nowait(request(0, 1, producer_id=7)) for _ in range(2)]
         node.driver.lose()
         node.driver.decide(0)
-        found = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(error) for error in found] == [errors.NotAppliedError] * 2
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(error) for error in outcomes] == [errors.NotAppliedError] * 2
 
 
 async def test_callers_of_one_batch_are_bounded(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ async def test_batches_that_wait_for_room_keep_their_order(tmp_path: Path) -> No
 
     async with node_at(tmp_path, limits=limits) as node:
         node.driver.is_holding = True
-        asked = [request(n, n + 1, producer_id=7, sequence=n) for n in range(5)]
-        futures = [node.broker.append_nowait(one) for one in asked]
-        repeated = node.broker.append_nowait(asked[0])
+        requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(5)]
+        futures = [node.broker.append_nowait(one) for one in requests]
+        repeated = node.broker.append_nowait(requests[0])
         ahead = node.broker.append_nowait(request(5, 6, producer_id=7, sequence=9))
         node.driver.release()
         await asyncio.gather(*futures)
@@ -196,13 +196,13 @@ async def test_the_next_leader_knows_what_survived(tmp_path: Path) -> None:
 
     async with node_at(tmp_path) as node:
         node.driver.is_holding = True
-        asked = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
-        futures = [node.broker.append_nowait(one) for one in asked]
+        requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
+        futures = [node.broker.append_nowait(one) for one in requests]
         node.driver.lose()
         node.driver.lead(is_ready=False)
         # All three survived, but their callers have heard nothing yet.
         node.driver.get_ready()
-        again = [await node.broker.append(one) for one in asked]
+        again = [await node.broker.append(one) for one in requests]
         first = await asyncio.gather(*futures)
         assert [place(receipt) for receipt in again] == [place(receipt) for receipt in first]
         assert all(receipt.is_duplicate for receipt in again)
@@ -271,10 +271,10 @@ def test_each_acked_batch_is_in_the_log_exactly_once(seed: int) -> None:
                     rounds += 1
                     assert rounds < 300, "it does not come to an end"
                     await play(node, producers, random, is_calm=rounds > 60)
-                found = Counter(await stored(node))
+                counts = Counter(await stored(node))
                 expected = {p.producer_id * 1000 + s for p in producers for s in range(12)}
-                assert set(found) == expected
-                assert set(found.values()) == {1}, "nothing is there twice"
+                assert set(counts) == expected
+                assert set(counts.values()) == {1}, "nothing is there twice"
                 check_receipts(await everything(node), producers)
 
     run(work())
@@ -297,8 +297,8 @@ async def play(node: Fixture, producers: list[Producer], random: Random, *, is_c
         send_some(node, producers, random, sent, is_calm=is_calm)
     driver.release()
     for producer, sequence, future in sent:
-        (found,) = await asyncio.gather(future, return_exceptions=True)
-        producer.note(sequence, found)
+        (outcome,) = await asyncio.gather(future, return_exceptions=True)
+        producer.note(sequence, outcome)
 
 
 def send_some(
@@ -319,8 +319,8 @@ def send_some(
             if random.random() < 0.3:
                 random.shuffle(sequences)
         for sequence in sequences:
-            asked = producer.asked(sequence)
-            sent.append((producer, sequence, node.broker.append_nowait(asked)))
+            append = producer.asked(sequence)
+            sent.append((producer, sequence, node.broker.append_nowait(append)))
 
 
 def check_receipts(records: bytes, producers: list[Producer]) -> None:

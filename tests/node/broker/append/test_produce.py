@@ -41,10 +41,10 @@ async def refused(
 
 async def stored(node: Fixture, queue_id: int = 0) -> list[int]:
     """The numbers of the messages that a reader sees."""
-    found = await node.broker.pull(
+    response = await node.broker.pull(
         PullRequest(topic="orders", queue_id=queue_id, max_count=10_000, max_size_bytes=1 << 21)
     )
-    return numbers(found.records)
+    return numbers(response.records)
 
 
 # --- Receipts ---
@@ -67,11 +67,11 @@ async def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id
         assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
         position = receipt.position
         for message in messages(both):
-            found = node.log.store.reads.message_at(position)
-            assert found.body == message.body
-            assert found.store_unix_ms == receipt.store_unix_ms
+            stored_record = node.log.store.reads.message_at(position)
+            assert stored_record.body == message.body
+            assert stored_record.store_unix_ms == receipt.store_unix_ms
             host = "127.0.0.1", 0
-            assert found.message_id == message_id(host, position)
+            assert stored_record.message_id == message_id(host, position)
             position += message.size_bytes
 
 
@@ -89,10 +89,10 @@ async def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -
 async def test_records_beside_the_request_are_those_of_the_batch(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         records = batch(0, 2)
-        asked = AppendRequest(record_count=2, producer_id=7)
-        receipt = await node.broker.append_nowait(asked, records)
+        append = AppendRequest(record_count=2, producer_id=7)
+        receipt = await node.broker.append_nowait(append, records)
         assert (receipt.record_count, receipt.is_duplicate) == (2, False)
-        again = await node.broker.append_nowait(asked, records)
+        again = await node.broker.append_nowait(append, records)
         assert (again.position, again.is_duplicate) == (receipt.position, True)
         features = [
             AppendRequest(record_count=1, has_delayed=True),
@@ -104,8 +104,8 @@ async def test_records_beside_the_request_are_those_of_the_batch(tmp_path: Path)
                 ),
             ),
         ]
-        for number, asked in enumerate(features, 2):
-            await node.broker.append_nowait(asked, record(number))
+        for number, append in enumerate(features, 2):
+            await node.broker.append_nowait(append, record(number))
         assert await stored(node) == [0, 1, 2, 4], "the half message is not for readers"
         with pytest.raises(errors.BadRequestError):
             await node.broker.append_nowait(AppendRequest(records=records, record_count=2), b"")
@@ -325,8 +325,8 @@ async def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> 
         unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
         node.driver.lose()
         node.driver.decide(2, is_known=False)
-        found = await asyncio.gather(*unknown, return_exceptions=True)
-        assert [type(error) for error in found] == [errors.OutcomeUnknownError] * 2
+        outcomes = await asyncio.gather(*unknown, return_exceptions=True)
+        assert [type(error) for error in outcomes] == [errors.OutcomeUnknownError] * 2
         node.driver.lead()
         assert await stored(node) == [0, 3, 4]
 
@@ -406,8 +406,8 @@ async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None
         last = node.broker.append_nowait(request(2, 3))
         for n in range(10):
             given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
-            found = await asyncio.gather(*given_up, return_exceptions=True)
-            assert all(isinstance(error, errors.BusyError) for error in found)
+            outcomes = await asyncio.gather(*given_up, return_exceptions=True)
+            assert all(isinstance(error, errors.BusyError) for error in outcomes)
         produce = node.broker.produce
         assert (produce.parked_count, len(produce.parked)) == (1, 1)
         assert produce.parked_size_bytes == len(record(2))
@@ -424,8 +424,8 @@ async def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) ->
         produce = node.broker.produce
         assert (produce.parked_count, produce.parked_size_bytes) == (0, 0)
         node.driver.decide(0)
-        found = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(error) for error in found] == (
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(error) for error in outcomes] == (
             [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
         )
 
@@ -452,8 +452,8 @@ async def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(
 
     async with node_at(tmp_path, limits=limits) as node:
         node.driver.is_holding = True
-        asked = [request(0, 1), request(1, 3), request(3, 4)]
-        futures = [node.broker.append_nowait(one) for one in asked]
+        requests = [request(0, 1), request(1, 3), request(3, 4)]
+        futures = [node.broker.append_nowait(one) for one in requests]
         produce = node.broker.produce
         assert (produce.in_flight_count, produce.parked_count) == (1, 2)
         node.driver.release()

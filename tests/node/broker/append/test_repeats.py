@@ -215,14 +215,14 @@ async def test_a_stored_batch_is_answered_whatever_the_state_says_of_a_new_one(
 async def test_a_stored_delay_is_not_too_long_after_the_clock_went_back(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=TIGHT) as node:
         due = {fmt.PROPERTY_DELIVER_MS: str(node.clock.now_ms + 90)}
-        asked = batch("plain", properties=due)
-        asked.has_delayed = True
-        await node.broker.append(asked)
+        append = batch("plain", properties=due)
+        append.has_delayed = True
+        await node.broker.append(append)
         node.clock.now_ms -= 50
-        assert (await node.broker.append(asked)).is_duplicate
-        asked.sequence = 1
+        assert (await node.broker.append(append)).is_duplicate
+        append.sequence = 1
         with pytest.raises(DelayTooLongError):
-            await node.broker.append(asked)
+            await node.broker.append(append)
 
 
 @pytest.mark.parametrize("feature", ASKED)

@@ -95,8 +95,8 @@ class Twins:
         elif choice < 0.93:
             topic = random.choice(("orders", "bills"))
             count, permission = TOPICS[topic], random.choice((6, 6, 4))
-            asked = CreateTopicRequest(topic=topic, queue_count=count, permission=permission)
-            await self.command(lambda node: node.broker.topics.create_topic(asked))
+            create = CreateTopicRequest(topic=topic, queue_count=count, permission=permission)
+            await self.command(lambda node: node.broker.topics.create_topic(create))
         elif choice < 0.935:
             asked_too = DeleteTopicRequest(topic=random.choice(("bills", "a")))
             await self.command(lambda node: node.broker.topics.delete_topic(asked_too))
@@ -125,9 +125,9 @@ class Twins:
             request.records = records
 
         def send(node: Fixture) -> "asyncio.Future[Any]":
-            asked = AppendRequest()
-            asked.CopyFrom(request)
-            return node.broker.append_nowait(asked, records if is_beside else None)
+            own_copy = AppendRequest()
+            own_copy.CopyFrom(request)
+            return node.broker.append_nowait(own_copy, records if is_beside else None)
 
         first, second = self.both(send)
         self.pending.append((first, second))
@@ -236,8 +236,8 @@ async def test_short_and_general_ways_do_the_same(
             now[0] = BORN * 1_000_000 + next(ticks) * 3_000_000
             await twins.step()
         await twins.settle()
-        one, two = (Source(BROKER, lambda: short.broker), Source(BROKER, lambda: general.broker))
-        assert values(one) == values(two)
+        first, second = Source(BROKER, lambda: short.broker), Source(BROKER, lambda: general.broker)
+        assert values(first) == values(second)
         assert short.broker.produce.batches_total > steps // 4
         shipped = [
             _follow(general, tmp_path / name, Random(seed), is_general=name == "slow")

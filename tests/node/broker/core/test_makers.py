@@ -60,8 +60,8 @@ async def claim(node: Fixture, name: str) -> None:
 
 
 async def pop(node: Fixture, name: str) -> Any:
-    found = await receive(node, 1, group=name, invisible_ms=_HOURS_MS)
-    return name, *found
+    delivery = await receive(node, 1, group=name, invisible_ms=_HOURS_MS)
+    return name, *delivery
 
 
 async def delete_group(node: Fixture, name: str, _made: Any) -> None:

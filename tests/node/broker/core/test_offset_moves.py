@@ -41,8 +41,8 @@ async def take(node: Fixture) -> Coroutine[Any, Any, object]:
 
 async def settle(node: Fixture) -> Coroutine[Any, Any, object]:
     handle = (await received(node)).deliveries[0].handle
-    asked = AckRequest(group="readers", topic="orders", handles=[handle])
-    return node.broker.pop.ack(asked)
+    ack = AckRequest(group="readers", topic="orders", handles=[handle])
+    return node.broker.pop.ack(ack)
 
 
 async def import_(node: Fixture) -> Coroutine[Any, Any, object]:
@@ -153,10 +153,10 @@ async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Pa
             await asyncio.sleep(0)
         await eventually(lambda: len(node.driver.pending) >= 6, "they are written")
         node.driver.release()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         groups = node.machine.state.groups
         assert len(groups) == 6
-        failed = [one for one in found if isinstance(one, BaseException)]
+        failed = [one for one in outcomes if isinstance(one, BaseException)]
         assert len(failed) == len(tasks) - 6
         assert all(isinstance(error, LimitReachedError) for error in failed)
         done = [name for name in groups if name.startswith("consumer")]
@@ -186,8 +186,8 @@ async def test_offset_moves_lost_with_a_leader_count_no_more(tmp_path: Path) -> 
         await eventually(lambda: len(node.driver.pending) >= 2, "they are written")
         node.driver.lose()
         node.driver.decide(0)
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(one, NotAppliedError) for one in found)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, NotAppliedError) for one in outcomes)
         assert not node.broker.context.moves.offsets
         assert not node.broker.context.moves.groups
         node.driver.lead()

@@ -93,13 +93,13 @@ async def test_a_delayed_message_is_delivered_as_it_was_sent(tmp_path: Path) -> 
         )
         await send(node, record)
         await move(node, NOW + 1_000)
-        found = decode_message(node.log.store.reads.pull("orders", 1, 0).data)
-        assert found.properties == sent
-        assert (found.body, found.flag, found.reconsume_times) == (b"body", 5, 2)
-        assert (found.born_unix_ms, found.born_host) == (77, ("10.1.2.3", 4))
-        assert found.tags_code != 0
+        stored = decode_message(node.log.store.reads.pull("orders", 1, 0).data)
+        assert stored.properties == sent
+        assert (stored.body, stored.flag, stored.reconsume_times) == (b"body", 5, 2)
+        assert (stored.born_unix_ms, stored.born_host) == (77, ("10.1.2.3", 4))
+        assert stored.tags_code != 0
         by_key = node.log.store.reads.messages_by_key("orders", "k")
-        assert [message.position for message in by_key] == [found.position]
+        assert [message.position for message in by_key] == [stored.position]
 
 
 async def test_the_receipt_says_where_each_is_held_and_so_does_that_of_a_repetition(
@@ -290,9 +290,9 @@ async def test_a_message_whose_topic_is_gone_is_kept_and_says_so(
             await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
         await move(node, NOW + 1_000)
         assert bodies(node, fmt.UNDELIVERABLE_TOPIC) == [1, 2]
-        found = decode_message(node.log.store.reads.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
-        assert found.properties[PROPERTY_UNDELIVERABLE] == reason
-        assert found.properties["REAL_TOPIC"] == "orders"
+        message = decode_message(node.log.store.reads.pull(fmt.UNDELIVERABLE_TOPIC, 0, 0).data)
+        assert message.properties[PROPERTY_UNDELIVERABLE] == reason
+        assert message.properties["REAL_TOPIC"] == "orders"
         status = await node.broker.delay.delay_status(DelayStatusRequest())
         assert (status.held_count, status.undeliverable_count) == (0, 2)
 

@@ -116,9 +116,9 @@ async def test_no_more_is_read_than_one_entry_delivers(
         sizes_bytes: list[int] = []
 
         def records_at(topic: str, queue_id: int, offsets: Sequence[int]) -> bytes:
-            found = read(topic, queue_id, offsets)
-            sizes_bytes[-1] += len(found)
-            return found
+            rows = read(topic, queue_id, offsets)
+            sizes_bytes[-1] += len(rows)
+            return rows
 
         def counted(dues: Sequence[Due], state: State, now_unix_ms: int) -> DelayedDelivery:
             sizes_bytes.append(0)

@@ -116,9 +116,9 @@ class Walk:
         self.now_max_ms = max(self.now_max_ms, clock.now_ms)
 
     def cancel(self) -> None:
-        known = [sent for sent in self.sent if sent.response is not None]
-        if known:
-            self.cancels.append(asyncio.create_task(self._cancel(self.random.choice(known))))
+        answered = [sent for sent in self.sent if sent.response is not None]
+        if answered:
+            self.cancels.append(asyncio.create_task(self._cancel(self.random.choice(answered))))
 
     async def _cancel(self, sent: Sent) -> None:
         response = sent.response
@@ -180,14 +180,14 @@ class Walk:
 
     def all_seen(self) -> Counter[int]:
         """Count all that was delivered, also to a topic that was deleted and recreated since."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         self.node.log.store.reads.origin = lambda _topic: 0
         for topic in TOPICS:
             for queue_id in (0, 1):
-                found.update(bodies(self.node, topic, queue_id))
-        found.update(bodies(self.node, fmt.UNDELIVERABLE_TOPIC))
+                counts.update(bodies(self.node, topic, queue_id))
+        counts.update(bodies(self.node, fmt.UNDELIVERABLE_TOPIC))
         self.node.log.store.reads.origin = self.node.broker.context.origin
-        return found
+        return counts
 
     def look(self) -> None:
         seen = self.all_seen()

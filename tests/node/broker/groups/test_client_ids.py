@@ -23,21 +23,21 @@ SESSION_MS = Limits().session_ms
 async def speak(
     node: Fixture, kind: str, instance: int, *, is_new: bool = False, wait_ms: int = 0
 ) -> None:
-    told: dict[str, Any] = {"group": "g", "client_id": "c", "instance": instance}
-    told["cluster_id"] = "cluster"
+    fields: dict[str, Any] = {"group": "g", "client_id": "c", "instance": instance}
+    fields["cluster_id"] = "cluster"
     if kind == "popping":
-        asked = ReceiveRequest(topic="orders", queue_id=-1, invisible_ms=600_000, **told)
-        asked.is_new, asked.wait_ms = is_new, wait_ms
-        await node.broker.pop.receive(asked)
+        request = ReceiveRequest(topic="orders", queue_id=-1, invisible_ms=600_000, **fields)
+        request.is_new, request.wait_ms = is_new, wait_ms
+        await node.broker.pop.receive(request)
         return
-    beat = HeartbeatRequest(topics=["orders"], is_new=is_new, **told)
+    beat = HeartbeatRequest(topics=["orders"], is_new=is_new, **fields)
     beat.is_broadcasting, beat.is_popping = kind == "broadcasting", kind == "working"
     await node.broker.groups.heartbeat(beat)
 
 
 async def leave(node: Fixture, instance: int) -> None:
-    asked = LeaveGroupRequest(group="g", client_id="c", instance=instance)
-    await node.broker.groups.leave_group(asked)
+    request = LeaveGroupRequest(group="g", client_id="c", instance=instance)
+    await node.broker.groups.leave_group(request)
 
 
 @pytest.mark.parametrize(("first", "second"), [*product(KINDS, KINDS)])
@@ -102,8 +102,8 @@ async def test_a_new_leader_keeps_the_consumer_that_the_old_one_let_in(
                 return type(error)
             return None
 
-        found = [await beat(instance) for instance in ((1, 2) if is_first else (2, 1))]
-        assert found[not is_first] is (None if kind == "working" else NotReadyError)
+        outcomes = [await beat(instance) for instance in ((1, 2) if is_first else (2, 1))]
+        assert outcomes[not is_first] is (None if kind == "working" else NotReadyError)
         node.clock.now_ms += Limits().group_settle_ms
         assert await beat(1) is None
         assert await beat(2) is (None if is_classic else ClientIdInUseError)

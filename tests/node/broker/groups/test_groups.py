@@ -72,9 +72,9 @@ async def commit(node: Fixture, *rows: tuple[str, int, int], group: str = "g") -
 async def fetch(
     node: Fixture, *queues: tuple[str, int], group: str = "g"
 ) -> list[tuple[str, int, int]]:
-    asked = [QueueId(topic=t, queue_id=q) for t, q in queues]
+    queue_ids = [QueueId(topic=t, queue_id=q) for t, q in queues]
     response = await node.broker.groups.fetch_offsets(
-        FetchOffsetsRequest(group=group, queues=asked)
+        FetchOffsetsRequest(group=group, queues=queue_ids)
     )
     return [(o.topic, o.queue_id, o.offset) for o in response.offsets]
 
@@ -89,10 +89,10 @@ async def describe_group(node: Fixture, group: str = "g") -> DescribeGroupRespon
 async def test_members_share_each_topic_with_those_that_read_it(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics=TOPICS) as node:
         assert list((await beat(node, "b")).client_ids) == ["b"]
-        found = await beat(node, "a", "orders", "bills")
-        assert list(found.client_ids) == ["a", "b"]
-        assert (found.heartbeat_ms, found.session_ms) == (2_000, 10_000)
-        assert [row.topic for row in found.readers] == ["bills"], "which one of them reads"
+        response = await beat(node, "a", "orders", "bills")
+        assert list(response.client_ids) == ["a", "b"]
+        assert (response.heartbeat_ms, response.session_ms) == (2_000, 10_000)
+        assert [row.topic for row in response.readers] == ["bills"], "which one of them reads"
         bills = await beat(node, "c", "bills")
         assert list(bills.client_ids) == ["a", "b", "c"]
         assert [(row.topic, list(row.members)) for row in bills.readers] == [("bills", [0, 2])]
@@ -149,9 +149,9 @@ async def test_a_new_leader_collects_members_before_it_names_them(tmp_path: Path
         with pytest.raises(errors.NotReadyError):  # Who knows whether it is new?
             await beat(node, "z", group="new")
         node.clock.now_ms += 3_000
-        found = await beat(node, "a")
-        assert list(found.client_ids) == ["a", "b"]
-        assert found.generation > generation, "through all terms"
+        response = await beat(node, "a")
+        assert list(response.client_ids) == ["a", "b"]
+        assert response.generation > generation, "through all terms"
 
 
 async def withheld(node: Fixture, client: str, reads: str = "", wants: str = "") -> str:
@@ -263,9 +263,9 @@ async def test_offsets_are_stored_and_fetched(tmp_path: Path) -> None:
         index = await commit(node, ("orders", 1, 5), ("bills", 0, 7))
         assert index == node.driver.applied_index
         assert await fetch(node) == [("bills", 0, 7), ("orders", 1, 5)]
-        asked = [("orders", 1), ("orders", 0), ("nobody", 0)]
-        found = [("orders", 1, 5), ("orders", 0, -1), ("nobody", 0, -1)]
-        assert await fetch(node, *asked) == found
+        queues = [("orders", 1), ("orders", 0), ("nobody", 0)]
+        offsets = [("orders", 1, 5), ("orders", 0, -1), ("nobody", 0, -1)]
+        assert await fetch(node, *queues) == offsets
         await commit(node, ("orders", 1, 3))
         assert await fetch(node, ("orders", 1)) == [("orders", 1, 3)]
         assert node.broker.freshness.barriers_total == 4, "each fetch is linearizable"
@@ -317,11 +317,11 @@ async def test_a_group_is_described_with_its_lag(tmp_path: Path) -> None:
         await commit(node, ("orders", 0, 7), ("bills", 1, 4), ("bills", 0, 0))
         node.clock.now_ms += 60_000
         await beat(node, "a", "orders")
-        found = await describe_group(node)
-        assert found.info.lag_count == 3
-        assert list(found.info.topics) == ["bills", "orders"]
-        assert list(found.client_ids) == ["a"]
-        rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in found.queues}
+        response = await describe_group(node)
+        assert response.info.lag_count == 3
+        assert list(response.info.topics) == ["bills", "orders"]
+        assert list(response.client_ids) == ["a"]
+        rows = {(q.topic, q.queue_id): (q.offset, q.max_offset) for q in response.queues}
         assert rows == {("orders", 0): (7, 10), ("bills", 1): (4, 4), ("bills", 0): (0, 0)}
         await beat(node, "m", "bills", group="only-members")
         listed = await node.broker.groups.list_groups(ListGroupsRequest())

@@ -177,9 +177,9 @@ def test_a_state_of_a_newer_version_is_refused_and_never_cut(tmp_path: Path) -> 
 
     saved(tmp_path, image)
     manifest = MetaFile(FileSystem(), str(tmp_path / "config"), "stateCheckpoint")
-    found: Any = manifest.load(must_exist=True)
-    found["files"]["someday.json"] = [1, 2, 3]
-    manifest.save(found)
+    content: Any = manifest.load(must_exist=True)
+    content["files"]["someday.json"] = [1, 2, 3]
+    manifest.save(content)
     with pytest.raises(CorruptionError, match="someday"):
         loaded(tmp_path)
 

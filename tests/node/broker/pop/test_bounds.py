@@ -81,10 +81,10 @@ async def test_a_reset_that_crosses_a_take_wins(tmp_path: Path) -> None:
         reset = await node.written(
             node.broker.groups.commit_offsets(CommitOffsetsRequest(group=GROUP, offsets=[back]))
         )
-        asked = await node.written(receive(node))
+        waiting_task = await node.written(receive(node))
         node.driver.release()
         await reset
-        assert bodies(await asked) == ["3"]
+        assert bodies(await waiting_task) == ["3"]
 
 
 async def test_deleting_the_topic_or_the_group_clears_the_windows(tmp_path: Path) -> None:
@@ -131,36 +131,36 @@ async def test_a_bad_receive_is_refused(
 async def test_bad_handles_are_stale(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "1")
-        (one,) = await receive(node)
+        (delivery,) = await receive(node)
         never = encode_handle(GROUP, "orders", PopHandle(0, 7, 1))
-        wrong = ["", "?", "x" * 40, one.handle[:-2] + "AA", never]
+        wrong = ["", "?", "x" * 40, delivery.handle[:-2] + "AA", never]
         response = await node.broker.pop.ack(AckRequest(group=GROUP, topic="orders", handles=wrong))
         assert list(response.stale_handles) == wrong
-        assert await ack(node, one, group="other") == 1, "of another group"
-        for handles in ([], [one.handle] * 1_025):
+        assert await ack(node, delivery, group="other") == 1, "of another group"
+        for handles in ([], [delivery.handle] * 1_025):
             with pytest.raises(errors.BadRequestError, match="handles"):
                 await node.broker.pop.ack(AckRequest(group=GROUP, topic="orders", handles=handles))
         with pytest.raises(errors.BadRequestError, match="invisible_ms"):
-            await hide(node, one, 43_200_001)
+            await hide(node, delivery, 43_200_001)
         with pytest.raises(StaleHandleError, match="not one of ours"):
-            await hide(node, one._replace(handle="?"), 1)
-        assert await ack(node, one) == 0
+            await hide(node, delivery._replace(handle="?"), 1)
+        assert await ack(node, delivery) == 0
 
 
 async def test_a_follower_refuses_receives_and_wakes_the_waiting(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.append(request(0, 1))
-        (one,) = got(await ask(node))
+        (delivery,) = got(await ask(node))
         waiting = await parked(node)
         node.driver.lose()
-        for call in (waiting, receive(node), ack(node, one), hide(node, one, 5)):
+        for call in (waiting, receive(node), ack(node, delivery), hide(node, delivery, 5)):
             with pytest.raises(errors.NotLeaderError):
                 await call
         with pytest.raises(errors.NotLeaderError):
-            await give_up(node, one)
+            await give_up(node, delivery)
         node.driver.lead()
         assert window(node) is not None
-        assert await ack(node, one) == 0
+        assert await ack(node, delivery) == 0
 
 
 async def test_deliveries_of_a_leader_whose_clock_is_behind_are_newer_all_the_same(

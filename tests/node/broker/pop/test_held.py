@@ -55,17 +55,17 @@ async def held_reasons(node: Fixture) -> dict[int, str]:
 
 async def test_only_the_queue_with_the_damage_waits_and_says_so(tmp_path: Path) -> None:
     async with damaged_at(tmp_path) as node:
-        told: list[CorruptionError | DerivedFileError] = []
-        node.broker.context.on_damage = told.append
-        found = await receive(node)
-        assert sorted(bodies(found)) == ["a0", "a1", "a2", "a3"], "what lies before it, too"
-        assert await ack(node, *found) == 0
+        reports: list[CorruptionError | DerivedFileError] = []
+        node.broker.context.on_damage = reports.append
+        deliveries = await receive(node)
+        assert sorted(bodies(deliveries)) == ["a0", "a1", "a2", "a3"], "what lies before it, too"
+        assert await ack(node, *deliveries) == 0
         assert await receive(node) == []
         (reason,) = (await held_reasons(node)).values()
         assert (await held_reasons(node)).keys() == {DAMAGED_QUEUE}
         assert "CRC" in reason
         assert len(node.broker.pop.shared.held) == 1
-        assert str(told[0]) == reason
+        assert str(reports[0]) == reason
         await send(node, "b2", queue_id=2)
         assert bodies(await receive(node)) == ["b2"]
         with pytest.raises(QueueHeldError, match="queue 1 of 'orders' hands nothing out"):

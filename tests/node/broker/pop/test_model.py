@@ -123,66 +123,66 @@ class Walk:
         count, asked_ms = self.random.randint(1, 5), self.node.clock.now_ms
         try:
             with on_behalf_of(self.random.choice(self.callers)):
-                found = await receive(
+                deliveries = await receive(
                     self.node, count, invisible_ms=INVISIBLE_MS, is_fifo=self.model.is_fifo
                 )
         except NodeError:
             return
-        for one in found:
+        for one in deliveries:
             self.model.sent.setdefault(one.body, one.queue_id)
         windows = part(self.node).windows
         in_flight = {(key[2], offset) for key, window in windows.items() for offset in window.items}
-        self.model.on_received(found, asked_ms, self.node.clock.now_ms, in_flight)
+        self.model.on_received(deliveries, asked_ms, self.node.clock.now_ms, in_flight)
 
     def some_held(self) -> Got | None:
         held = list(self.model.held.values())
         return self.random.choice(held) if held else None
 
-    async def ack(self, one: Got | None = None) -> None:
-        one, model = one or self.some_held(), self.model
-        if one is None:
+    async def ack(self, held: Got | None = None) -> None:
+        held, model = held or self.some_held(), self.model
+        if held is None:
             return
         try:
-            stale_count = await ack(self.node, one)
+            stale_count = await ack(self.node, held)
         except NodeError:
-            model.maybe_done.add(one.body)
+            model.maybe_done.add(held.body)
             return
-        is_over = self.node.clock.now_ms >= model.invisible_until[one.body]
-        model.held.pop(one.body, None)
+        is_over = self.node.clock.now_ms >= model.invisible_until[held.body]
+        model.held.pop(held.body, None)
         if stale_count:
-            assert is_over or one.body in model.given_up, f"{one.body} was stale too early"
-        elif one.body in model.given_up or is_over:
-            model.maybe_done.add(one.body)  # Or it was dead by then, which is as good as done.
+            assert is_over or held.body in model.given_up, f"{held.body} was stale too early"
+        elif held.body in model.given_up or is_over:
+            model.maybe_done.add(held.body)  # Or it was dead by then, which is as good as done.
         else:
-            model.acked.add(one.body)
+            model.acked.add(held.body)
 
     async def hide(self) -> None:
-        one, ms = self.some_held(), self.random.choice((0, 500, 3_000))
-        if one is None:
+        held, ms = self.some_held(), self.random.choice((0, 500, 3_000))
+        if held is None:
             return
-        self.model.invisible_until[one.body] = 0
+        self.model.invisible_until[held.body] = 0
         self.hides += 1
         number, now_ms = self.hides, self.node.clock.now_ms
         try:
-            await hide(self.node, one, ms)
+            await hide(self.node, held, ms)
         except NodeError:
             return
         # Of two at once nobody knows which came last.
-        if self.model.held.get(one.body) == one and self.hides == number:
-            self.model.invisible_until[one.body] = now_ms + ms
+        if self.model.held.get(held.body) == held and self.hides == number:
+            self.model.invisible_until[held.body] = now_ms + ms
 
     async def give_up(self) -> None:
-        one = self.some_held()
-        if one is None:
+        held = self.some_held()
+        if held is None:
             return
-        self.model.maybe_done.add(one.body)
-        self.model.given_up.add(one.body)
+        self.model.maybe_done.add(held.body)
+        self.model.given_up.add(held.body)
         try:
-            await give_up(self.node, one)
+            await give_up(self.node, held)
         except NodeError:
             return
-        self.model.surrendered.add(one.body)
-        self.model.held.pop(one.body, None)
+        self.model.surrendered.add(held.body)
+        self.model.held.pop(held.body, None)
 
     def step(self) -> Any:
         steps = [self.send, self.receive, self.receive, self.ack, self.ack, self.hide]

@@ -42,9 +42,9 @@ async def dead_letters(node: Fixture) -> list[str]:
     pull = PullRequest(topic=f"%DLQ%{GROUP}", queue_id=0)
     if pull.topic not in node.machine.state.topics:
         return []
-    found = messages((await node.broker.pull(pull)).records)
-    assert all(m.properties["RETRY_TOPIC"] == "orders" for m in found)
-    return [message.body.decode() for message in found]
+    letters = messages((await node.broker.pull(pull)).records)
+    assert all(m.properties["RETRY_TOPIC"] == "orders" for m in letters)
+    return [message.body.decode() for message in letters]
 
 
 @pytest.mark.parametrize("is_given_up", [True, False])
@@ -54,9 +54,9 @@ async def test_the_largest_message_can_be_a_dead_letter(tmp_path: Path, is_given
         room = node.broker.produce.batch_size_bytes_max - len(encode_message("orders", 0, b""))
         record = encode_message("orders", 0, b"x" * room)
         await node.broker.append(AppendRequest(records=record, record_count=1))
-        (one,) = await receive(node)
+        (delivery,) = await receive(node)
         if is_given_up:
-            await give_up(node, one)
+            await give_up(node, delivery)
         pass_time(node, 5_000)
         await eventually(lambda: not part(node).windows)
         assert await dead_letters(node) == ["x" * room]
@@ -200,10 +200,10 @@ async def test_a_group_begins_at_the_first_message_or_at_the_end(tmp_path: Path)
 async def test_messages_without_one_of_the_tags_are_passed_over(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 9)
-        found = await ask(node, tags=["tag1"])
-        assert [int(m.body[:8]) for m in messages(found.records)] == [1, 4, 7]
+        response = await ask(node, tags=["tag1"])
+        assert [int(m.body[:8]) for m in messages(response.records)] == [1, 4, 7]
         assert offset_of(node) == 1
-        assert await ack(node, *got(found)) == 0
+        assert await ack(node, *got(response)) == 0
         assert (offset_of(node), await lag(node)) == (9, 0)
         assert await receive(node) == []
 
@@ -216,8 +216,8 @@ async def test_messages_in_flight_that_expire_are_taken_out(tmp_path: Path) -> N
         pass_time(node, 1_000)
         lo, _ = node.log.store.reads.queue_range("orders", 0)
         assert lo > 2
-        found = await receive(node, 1, wait_ms=30_000)
-        assert found[0].offset == lo
+        deliveries = await receive(node, 1, wait_ms=30_000)
+        assert deliveries[0].offset == lo
         await eventually(lambda: offset_of(node) == lo)
 
 
@@ -239,14 +239,14 @@ async def test_a_receive_waits_for_a_message_and_for_one_that_becomes_visible(
 
 async def test_each_message_wakes_a_single_waiting_receive(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        asked = [asyncio.create_task(receive(node, wait_ms=30_000)) for _ in range(3)]
+        tasks = [asyncio.create_task(receive(node, wait_ms=30_000)) for _ in range(3)]
         await eventually(lambda: node.broker.pop.shared.lines.count == 3)
         for number in range(3):
             await send(node, str(number))
             await eventually(
-                lambda n=number: sum(t.done() for t in asked) == n + 1  # type: ignore[misc]
+                lambda n=number: sum(t.done() for t in tasks) == n + 1  # type: ignore[misc]
             )
-        assert sorted(bodies([one for task in asked for one in task.result()])) == [*"012"]
+        assert sorted(bodies([one for task in tasks for one in task.result()])) == [*"012"]
 
 
 async def test_a_cancelled_receive_leaves_the_message_to_the_next(tmp_path: Path) -> None:
@@ -263,9 +263,9 @@ async def test_a_cancelled_receive_leaves_the_message_to_the_next(tmp_path: Path
 async def test_a_delivery_to_a_cancelled_caller_is_visible_at_once(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await send(node, "1")
-        asked = await node.written(receive(node))
-        asked.cancel()
-        await eventually(asked.done)
+        task = await node.written(receive(node))
+        task.cancel()
+        await eventually(task.done)
         node.driver.release()
         assert [(one.body, one.count) for one in await receive(node, wait_ms=30_000)] == [("1", 2)]
 
@@ -362,8 +362,8 @@ async def test_a_group_that_is_set_to_be_orderly_gets_everything_in_order(tmp_pa
         assert bodies(await receive(node, 1)) == ["1"]
         assert await receive(node) == []
         await send(node, "a1", "a2", "3", "4", queue_id=1)
-        found = await receive(node, is_fifo=True, is_one_of_each=True)
-        assert bodies(found) == ["a1", "a2", "3", "4"], "and not one of each message group"
+        deliveries = await receive(node, is_fifo=True, is_one_of_each=True)
+        assert bodies(deliveries) == ["a1", "a2", "3", "4"], "and not one of each message group"
 
 
 # --- Dead letters ---
@@ -374,14 +374,14 @@ async def test_after_the_last_delivery_a_message_is_a_dead_letter(tmp_path: Path
         await configure(node, GROUP, retry_count_max=2)
         await send(node, "1", "2")
         for count in (1, 2, 3):
-            found = await receive(node, 1, queue_id=0)
-            assert [(one.body, one.count) for one in found] == [("1", count)]
+            deliveries = await receive(node, 1, queue_id=0)
+            assert [(one.body, one.count) for one in deliveries] == [("1", count)]
             pass_time(node, 1_000)
         await eventually(lambda: offset_of(node) == 1)
         assert await dead_letters(node) == ["1"]
         assert bodies(await receive(node)) == ["2"]
         assert node.broker.pop.dead_letters.dead_total == 1
-        assert await ack(node, *found) == 0, "it is not in flight any more"
+        assert await ack(node, *deliveries) == 0, "it is not in flight any more"
 
 
 async def test_a_receive_before_the_timer_does_not_hand_a_dead_letter_out(tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ async def test_an_expression_that_matches_little_is_looked_for_in_portions(tmp_p
 async def test_of_an_expression_that_matches_much_nothing_is_passed_over(tmp_path: Path) -> None:
     async with node_at(tmp_path, file_size_bytes=1024 * 1024) as node:
         await _tagged(node, *((f"{n}", "a" if n % 3 else "b", 0) for n in range(200)))
-        found: list[str] = []
+        taken: list[str] = []
         while some := await receive(node, 7, sql="TAGS = 'a'"):
-            found += bodies(some)
+            taken += bodies(some)
             await ack(node, *some)
-        assert found == [f"{n}" for n in range(200) if n % 3]
+        assert taken == [f"{n}" for n in range(200) if n % 3]
         assert offset_of(node) == 200
 
 
@@ -92,11 +92,11 @@ async def test_of_a_queue_only_so_many_wait_for_their_message_group(tmp_path: Pa
         assert held is not None
         assert WAITING_MAX < len(held.items) <= WAITING_MAX + 64
         assert await ack(node, first) == 0
-        found: list[str] = []
+        taken: list[str] = []
         while some := await receive(node, is_fifo=True):
-            found += bodies(some)
+            taken += bodies(some)
             await ack(node, *some)
-        assert found == ["a2"] * behind + ["b1"]
+        assert taken == ["a2"] * behind + ["b1"]
         assert part(node).windows == {}
 
 
@@ -104,11 +104,11 @@ async def test_a_queue_that_grew_beside_others_with_nothing_to_take_is_not_overl
     tmp_path: Path,
 ) -> None:
     async with node_at(tmp_path, topics={"orders": 32}) as node:
-        asked = await parked(node, tags=["a"])
+        waiting_task = await parked(node, tags=["a"])
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         await _tagged(node, *(("no", "b", q) for q in range(31)), ("yes", "a", 31))
-        assert bodies(await asked) == ["yes"]
+        assert bodies(await waiting_task) == ["yes"]
         assert loop.time() - begun_s < 25, "it was woken, and not timed out"
 
 

@@ -43,9 +43,9 @@ def bodies(data: bytes) -> list[bytes]:
 async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await fill(node, 0, 10)
-        found = await node.broker.pull(PullRequest(topic="orders", sql="n BETWEEN 3 AND 5"))
-        assert (found.status, found.record_count, found.next_offset) == (PULL_STATUS_FOUND, 3, 10)
-        assert bodies(found.records) == [b"3", b"4", b"5"]
+        page = await node.broker.pull(PullRequest(topic="orders", sql="n BETWEEN 3 AND 5"))
+        assert (page.status, page.record_count, page.next_offset) == (PULL_STATUS_FOUND, 3, 10)
+        assert bodies(page.records) == [b"3", b"4", b"5"]
 
         both = PullRequest(topic="orders", sql="n > 5", tags=["even"])
         assert bodies((await node.broker.pull(both)).records) == [b"6", b"8"]
@@ -60,8 +60,8 @@ async def test_a_pull_gives_what_a_filter_matches(tmp_path: Path) -> None:
 async def test_a_costly_filter_looks_at_fewer_records(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=Limits(pull_test_count_max=12)) as node:
         await fill(node, 0, 10)
-        found = await node.broker.pull(PullRequest(topic="orders", sql="n > 5 OR n > 6 OR n > 7"))
-        assert (found.status, found.next_offset) == (PULL_STATUS_NO_MATCHED_MESSAGE, 4)
+        page = await node.broker.pull(PullRequest(topic="orders", sql="n > 5 OR n > 6 OR n > 7"))
+        assert (page.status, page.next_offset) == (PULL_STATUS_NO_MATCHED_MESSAGE, 4)
         rest = await node.broker.pull(PullRequest(topic="orders", sql="n > 5", offset=4))
         assert (bodies(rest.records), rest.next_offset) == ([b"6", b"7", b"8", b"9"], 10)
 
@@ -155,11 +155,11 @@ async def test_people_see_who_reads_what_and_how_old_that_is(tmp_path: Path) -> 
         await node.broker.groups.commit_offsets(
             CommitOffsetsRequest(group="readers", offsets=offsets)
         )
-        found = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
-        assert [queue.client_id for queue in found.queues] == ["one", "two", ""]
+        response = await node.broker.groups.describe_group(DescribeGroupRequest(group="readers"))
+        assert [queue.client_id for queue in response.queues] == ["one", "two", ""]
         stored = decode_message(node.log.store.reads.pull("orders", 0, 1, max_count=1).data)
-        assert found.queues[0].last_consumed_unix_ms == stored.store_unix_ms
-        assert found.queues[1].last_consumed_unix_ms == 0
+        assert response.queues[0].last_consumed_unix_ms == stored.store_unix_ms
+        assert response.queues[1].last_consumed_unix_ms == 0
 
         many = [QueueId(topic="orders", queue_id=q) for q in range(8_193)]
         with pytest.raises(BadRequestError):

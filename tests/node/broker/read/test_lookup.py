@@ -20,8 +20,8 @@ from tests.node.transaction_calls import ROLLED_BACK, begun, ended, stored
 
 
 async def trace(node: Fixture, position: int) -> TraceMessageResponse:
-    found = message_id(node.log.store.config.store_host, position)
-    return await node.broker.lookup.trace_message(TraceMessageRequest(message_id=found))
+    text_id = message_id(node.log.store.config.store_host, position)
+    return await node.broker.lookup.trace_message(TraceMessageRequest(message_id=text_id))
 
 
 def told(response: TraceMessageResponse) -> list[tuple[str, str, str]]:
@@ -34,9 +34,9 @@ async def commit(node: Fixture, group: str, offset: int) -> None:
 
 
 async def retried(node: Fixture, group: str, offset: int, **how: Any) -> None:
-    asked = RetryLaterRequest(group=group, producer_id=7, sequence=how.pop("sequence", 0))
-    asked.messages.add(topic="orders", queue_id=0, offset=offset, **how)
-    await node.broker.retry.retry_later(asked)
+    request = RetryLaterRequest(group=group, producer_id=7, sequence=how.pop("sequence", 0))
+    request.messages.add(topic="orders", queue_id=0, offset=offset, **how)
+    await node.broker.retry.retry_later(request)
 
 
 async def test_a_message_is_stored_and_passed_by_groups(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ async def test_a_dead_letter_is_found_from_both_ends(tmp_path: Path, unique: str
     async with node_at(tmp_path / "n") as node:
         properties = {"UNIQ_KEY": unique} if unique else {"KEYS": "k"}
         record = encode_message("orders", 0, b"x" * 30, properties, born_unix_ms=5)
-        asked = AppendRequest(records=record, record_count=1)
-        receipt = await node.broker.append(asked)
+        append = AppendRequest(records=record, record_count=1)
+        receipt = await node.broker.append(append)
         await retried(node, "readers", 0, is_dead=True)
         response = await trace(node, receipt.position)
         dead = ("dead", "%DLQ%readers", "readers")
@@ -135,16 +135,16 @@ async def test_the_oldest_copy_of_a_delayed_message_is_the_one(tmp_path: Path) -
         held = encode_message(
             "orders", 0, b"x", {"UNIQ_KEY": "0A", "TIMER_DELAY_MS": "1"}, born_unix_ms=5
         )
-        asked = AppendRequest(records=held, record_count=1, has_delayed=True)
-        first = await node.broker.append(asked)
-        await node.broker.append(asked)
+        append = AppendRequest(records=held, record_count=1, has_delayed=True)
+        first = await node.broker.append(append)
+        await node.broker.append(append)
         node.clock.now_ms += 1
         await settle(node)
         copies = await stored(node)
         assert len(copies) == 2
-        (delayed, found) = (await trace(node, first.positions[0])).events
-        assert (delayed.kind, found.kind) == ("delayed", "stored")
-        assert found.offset == copies[0].queue_offset
+        (delayed, stored_event) = (await trace(node, first.positions[0])).events
+        assert (delayed.kind, stored_event.kind) == ("delayed", "stored")
+        assert stored_event.offset == copies[0].queue_offset
 
 
 async def test_wrong_ids_are_refused(tmp_path: Path) -> None:

@@ -51,12 +51,12 @@ async def test_a_pull_tells_the_newest_move_of_any_group(tmp_path: Path) -> None
         assert (await pull(node)).newest_move == 0
         row = GroupOffset(topic="orders", queue_id=1, offset=0)
         await node.broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
-        found = await node.broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
-        assert (await pull(node)).newest_move == found.offsets[0].move > 0
+        response = await node.broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
+        assert (await pull(node)).newest_move == response.offsets[0].move > 0
         by_key = QueryByKeyRequest(topic="orders", key="k")
         assert (await node.broker.queries.query_by_key(by_key)).newest_move > 0
         table = State(Limits(), node.machine.image()).table(MovedOffsetsTable)
-        assert table.newest == found.offsets[0].move, "and after a restart"
+        assert table.newest == response.offsets[0].move, "and after a restart"
 
 
 async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: 
         first = await node.append(0, 3)
         far = [await node.append(n, n + 1, queue_id=1) for n in range(20)]
         last = await node.append(3, 5)
-        found = await pull(node, 1, with_entries=True)
-        assert numbers(found.records) == [1, 2, 3, 4]
-        assert list(found.entry_first_records) == [0, 2], "one run an entry"
-        assert list(found.entry_indexes) == [first.index, last.index]
-        assert list(found.entry_terms) == [first.term, last.term]
+        page = await pull(node, 1, with_entries=True)
+        assert numbers(page.records) == [1, 2, 3, 4]
+        assert list(page.entry_first_records) == [0, 2], "one run an entry"
+        assert list(page.entry_indexes) == [first.index, last.index]
+        assert list(page.entry_terms) == [first.term, last.term]
         other = await pull(node, queue_id=1, with_entries=True)
         assert list(other.entry_indexes) == [receipt.index for receipt in far]
         assert list(other.entry_first_records) == list(range(20))
@@ -79,11 +79,11 @@ async def test_a_pull_tells_of_which_entries_the_records_are_if_asked(tmp_path: 
 async def test_a_pull_returns_records_and_where_to_go_on(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 10)
-        found = await pull(node, 2, max_count=3)
-        assert numbers(found.records) == [2, 3, 4]
-        assert (found.status, found.record_count, found.next_offset) == (FOUND, 3, 5)
-        assert (found.min_offset, found.max_offset, found.node_id) == (0, 10, 1)
-        assert found.applied_index == node.driver.applied_index
+        page = await pull(node, 2, max_count=3)
+        assert numbers(page.records) == [2, 3, 4]
+        assert (page.status, page.record_count, page.next_offset) == (FOUND, 3, 5)
+        assert (page.min_offset, page.max_offset, page.node_id) == (0, 10, 1)
+        assert page.applied_index == node.driver.applied_index
         small = await pull(node, 0, max_size_bytes=1)
         assert numbers(small.records) == [0], "one is returned whatever its size"
         commands = await node.broker.pull(PullRequest(topic=COMMAND_TOPIC))
@@ -99,18 +99,18 @@ async def test_an_offset_at_or_behind_the_end(
 ) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 5)
-        found = await pull(node, offset, queue_id=queue_id)
-        assert (found.status, found.next_offset) == (status, next_offset)
-        assert found.records == b""
+        page = await pull(node, offset, queue_id=queue_id)
+        assert (page.status, page.next_offset) == (status, next_offset)
+        assert page.records == b""
 
 
 async def test_expired_offsets_say_where_to_go_on(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await expire_some(node)
-        found = await pull(node, 0)
-        assert found.status == TOO_SMALL
-        assert found.next_offset == found.min_offset > 0
-        assert (await pull(node, found.min_offset)).status == FOUND
+        page = await pull(node, 0)
+        assert page.status == TOO_SMALL
+        assert page.next_offset == page.min_offset > 0
+        assert (await pull(node, page.min_offset)).status == FOUND
 
 
 async def test_bad_questions_are_refused(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ async def test_only_committed_messages_are_seen(tmp_path: Path) -> None:
         node.driver.is_holding = True
         future = node.broker.append_nowait(request(0, 3))
         for consistency in (0, LOCAL, LINEARIZABLE):
-            found = await pull(node, consistency=consistency)
-            assert found.status == NO_NEW
+            page = await pull(node, consistency=consistency)
+            assert page.status == NO_NEW
         node.driver.release()
         await future
         assert (await pull(node)).record_count == 3
@@ -218,12 +218,12 @@ async def test_the_ends_of_queues_wait_for_an_index_too(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         node.driver.is_holding = True
         future = node.broker.append_nowait(request(0, 3))
-        asked = log_pb2.QueueOffsetsRequest(
+        query = log_pb2.QueueOffsetsRequest(
             queues=[common_pb2.QueueId(topic="orders", queue_id=0)],
             consistency=LOCAL,
             at_least_index=node.log.last_index,
         )
-        task = asyncio.create_task(node.broker.queries.queue_offsets(asked))
+        task = asyncio.create_task(node.broker.queries.queue_offsets(query))
         await eventually(lambda: node.broker.parked.reads.used == 1)
         node.driver.release()
         await future
@@ -285,8 +285,8 @@ async def test_parked_readers_are_woken_at_once_and_not_only_when_their_time_is_
 async def test_a_parked_pull_ends_with_nothing_when_its_time_is_over(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.append(0, 2)
-        found = await pull(node, 2, wait_ms=5)
-        assert (found.status, found.next_offset) == (NO_NEW, 2)
+        page = await pull(node, 2, wait_ms=5)
+        assert (page.status, page.next_offset) == (NO_NEW, 2)
         assert node.broker.parked.readers.used == 0
 
 
@@ -325,8 +325,8 @@ async def test_a_local_reader_ahead_of_its_replica_waits_for_it(tmp_path: Path) 
         await node.append(2, 3)
         await waiting(node, 1)
         await node.append(3, 5)
-        found = await task
-        assert numbers(found.records) == [3, 4]
+        page = await task
+        assert numbers(page.records) == [3, 4]
 
 
 async def test_a_deleted_topic_wakes_nobody_but_is_told_in_the_end(tmp_path: Path) -> None:
@@ -347,8 +347,8 @@ async def test_a_stop_wakes_everybody(tmp_path: Path) -> None:
         ]
         await waiting(node, 2)
         node.broker.stop()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in found] == [errors.ShuttingDownError] * 3
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in outcomes] == [errors.ShuttingDownError] * 3
 
 
 # --- Tags ---
@@ -371,16 +371,16 @@ async def test_a_filter_compares_the_tag_and_not_its_hash(
 
     async with node_at(tmp_path, store_host=host) as node:
         await node.broker.append(tagged(["Aa", "BB", "x", "Aa", "BB"], host))
-        found = await pull(node, tags=["Aa"])
-        assert [m.body for m in messages(found.records)] == [b"Aa", b"Aa"]
-        assert (found.record_count, found.next_offset) == (2, 5)
-        found = await pull(node, tags=["BB", "x"])
-        assert [m.body for m in messages(found.records)] == [b"BB", b"x", b"BB"]
-        found = await pull(node, tags=["BB"], max_count=1)
-        assert (found.status, found.record_count, found.next_offset) == (NO_MATCHED, 0, 1)
+        page = await pull(node, tags=["Aa"])
+        assert [m.body for m in messages(page.records)] == [b"Aa", b"Aa"]
+        assert (page.record_count, page.next_offset) == (2, 5)
+        page = await pull(node, tags=["BB", "x"])
+        assert [m.body for m in messages(page.records)] == [b"BB", b"x", b"BB"]
+        page = await pull(node, tags=["BB"], max_count=1)
+        assert (page.status, page.record_count, page.next_offset) == (NO_MATCHED, 0, 1)
         for wait_ms in (0, 5):
-            found = await pull(node, tags=["other"], wait_ms=wait_ms)
-            assert (found.status, found.next_offset) == (NO_MATCHED, 5)
+            page = await pull(node, tags=["other"], wait_ms=wait_ms)
+            assert (page.status, page.next_offset) == (NO_MATCHED, 5)
 
 
 async def test_a_message_without_a_tag_matches_none(tmp_path: Path) -> None:
@@ -396,9 +396,9 @@ async def test_a_filtered_pull_waits_for_a_match(tmp_path: Path) -> None:
         task = parked(node, 2, tags=["y"])
         await waiting(node, 1)
         await node.broker.append(tagged(["y"]))
-        found = await task
-        assert [m.body for m in messages(found.records)] == [b"y"]
-        assert found.next_offset == 3
+        page = await task
+        assert [m.body for m in messages(page.records)] == [b"y"]
+        assert page.next_offset == 3
 
 
 async def test_a_reader_that_waits_learns_what_its_filter_skipped(tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ async def test_a_reader_that_waits_learns_what_its_filter_skipped(tmp_path: Path
     async with node_at(tmp_path, limits=replace(Limits(), pull_wait_ms_max=hour_ms)) as node:
         await node.broker.append(tagged(["x", "x"]))
         async with asyncio.timeout(PATIENCE_S):
-            found = await pull(node, wait_ms=hour_ms, tags=["y"])
-        assert (found.record_count, found.next_offset) == (0, 2)
+            page = await pull(node, wait_ms=hour_ms, tags=["y"])
+        assert (page.record_count, page.next_offset) == (0, 2)
         task = asyncio.create_task(pull(node, 2, wait_ms=hour_ms, tags=["y"]))
         await waiting(node, 1)
         await node.broker.append(tagged(["x"]))

@@ -99,10 +99,10 @@ async def test_an_idle_tail_says_so(tmp_path: Path) -> None:
         assert (await following(stream)).status == NO_NEW
         assert (await following(stream)).status == NO_NEW
         await node.append(0, 1)
-        found = await following(stream)
-        while found.status == NO_NEW:
-            found = await following(stream)
-        assert numbers(found.records) == [0]
+        page = await following(stream)
+        while page.status == NO_NEW:
+            page = await following(stream)
+        assert numbers(page.records) == [0]
         await close(stream)
 
 
@@ -127,8 +127,8 @@ async def test_a_tail_passes_over_what_has_expired_and_waits_for_what_is_to_come
         await node.append(0, 1)
         await waiting(node, 1)
         await node.append(1, 3)
-        found = await task
-        assert messages(found.records)[0].queue_offset == end + 2, "and it never goes back"
+        page = await task
+        assert messages(page.records)[0].queue_offset == end + 2, "and it never goes back"
         await close(stream)
 
 

@@ -56,9 +56,9 @@ def test_a_message_comes_out_as_it_went_in(
         property_crc=property_crc,
     )
     inside = scheduled(record, DUE, level=level)
-    found = decode_message(inside, check_crc=False)
+    message = decode_message(inside, check_crc=False)
     expected = (fmt.SCHEDULE_TOPIC, min(level, 18) - 1) if level else (fmt.TIMER_TOPIC, 0)
-    assert (found.topic, found.queue_id) == expected
+    assert (message.topic, message.queue_id) == expected
     assert held(inside) == Held(topic, 3, DUE)
     own, outside = delivered(inside)
     assert (own, outside) == (Held(topic, 3, DUE), record)
@@ -69,8 +69,8 @@ def test_a_message_comes_out_as_it_went_in(
 
 
 def test_a_wish_is_gone_once_it_is_fulfilled_but_the_time_that_was_asked_for_stays() -> None:
-    asked = {"DELAY": "4", "WAIT": "true", "TIMER_DELIVER_MS": str(DUE), "TAGS": "t"}
-    _, outside = delivered(scheduled(encode_message("orders", 1, b"b", asked), DUE))
+    properties = {"DELAY": "4", "WAIT": "true", "TIMER_DELIVER_MS": str(DUE), "TAGS": "t"}
+    _, outside = delivered(scheduled(encode_message("orders", 1, b"b", properties), DUE))
     assert decode_message(outside).properties == {"TIMER_DELIVER_MS": str(DUE), "TAGS": "t"}
 
 
@@ -116,9 +116,9 @@ def test_a_record_that_was_never_held_cannot_be_delivered() -> None:
 
 def test_an_undeliverable_record_names_its_queue_and_reason() -> None:
     inside = scheduled(encode_message("orders", 2, b"b", {"KEYS": "k"}), DUE, level=1)
-    found = decode_message(undeliverable(inside, "topic deleted"))
-    assert (found.topic, found.queue_id, found.body) == (fmt.UNDELIVERABLE_TOPIC, 0, b"b")
-    assert found.properties == {
+    message = decode_message(undeliverable(inside, "topic deleted"))
+    assert (message.topic, message.queue_id, message.body) == (fmt.UNDELIVERABLE_TOPIC, 0, b"b")
+    assert message.properties == {
         "KEYS": "k",
         "REAL_TOPIC": "orders",
         "REAL_QID": "2",

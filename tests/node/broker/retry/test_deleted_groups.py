@@ -35,13 +35,13 @@ async def delete(node: Fixture) -> None:
 
 
 async def listed(node: Fixture) -> ListDeadLettersResponse:
-    asked = ListDeadLettersRequest(group="readers")
-    return await node.broker.dead_letters.list_dead_letters(asked)
+    request = ListDeadLettersRequest(group="readers")
+    return await node.broker.dead_letters.list_dead_letters(request)
 
 
 async def resend(node: Fixture, *offsets: int) -> ResendDeadLettersResponse:
-    asked = ResendDeadLettersRequest(group="readers", offsets=offsets)
-    return await node.broker.dead_letters.resend_dead_letters(asked)
+    request = ResendDeadLettersRequest(group="readers", offsets=offsets)
+    return await node.broker.dead_letters.resend_dead_letters(request)
 
 
 async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) ->
         with pytest.raises(UnknownGroupError):
             await resend(node, 0)
         await die(node, 3, 4)
-        found = await listed(node)
-        assert (found.record_count, found.min_offset, found.max_offset) == (2, 3, 5)
-        assert (found.next_offset, list(found.resent)) == (5, [])
+        listing = await listed(node)
+        assert (listing.record_count, listing.min_offset, listing.max_offset) == (2, 3, 5)
+        assert (listing.next_offset, list(listing.resent)) == (5, [])
         for old in (0, 2):
             with pytest.raises(MessageExpiredError, match=r"holds \[3, 5\)"):
                 await resend(node, old, 3)
@@ -74,8 +74,8 @@ async def test_a_new_group_without_dead_letters_shows_none(tmp_path: Path) -> No
         await die(node, 0)
         await delete(node)
         await node.broker.retry.retry_later(given_back(1))
-        found = await listed(node)
-        assert (found.record_count, found.min_offset, found.next_offset) == (0, 1, 1)
+        listing = await listed(node)
+        assert (listing.record_count, listing.min_offset, listing.next_offset) == (0, 1, 1)
 
 
 async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ async def test_expired_dead_letters_are_not_resent_by_another_leader(tmp_path: P
         before = written_count(node)
         # A leader that has less of the log sends one again: here all of it is still there.
         await node.broker.own_appends.write(b"", [resent(7, lo=5)])
-        found = await listed(node)
-        assert (found.min_offset, found.max_offset, found.record_count) == (5, 8, 3)
-        assert list(found.resent) == [6, 7]
+        listing = await listed(node)
+        assert (listing.min_offset, listing.max_offset, listing.record_count) == (5, 8, 3)
+        assert list(listing.resent) == [6, 7]
         for offset in (2, 3):
             with pytest.raises(MessageExpiredError, match=r"holds \[5, 8\)"):
                 await resend(node, offset)

@@ -135,8 +135,8 @@ async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path
             given_back(0, topic=topic, group=group, is_dead=True, offsets=offsets)
         )
         assert answer.dead_count == 1
-        asked = ResendDeadLettersRequest(group=group, offsets=[0])
-        assert (await node.broker.dead_letters.resend_dead_letters(asked)).resent == [0]
+        request = ResendDeadLettersRequest(group=group, offsets=[0])
+        assert (await node.broker.dead_letters.resend_dead_letters(request)).resent == [0]
         assert node.log.store.reads.queue_range(topic, 0) == (0, 2)
 
 

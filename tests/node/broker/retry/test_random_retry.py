@@ -38,8 +38,8 @@ COUNT = 40
 
 def bodies(node: Fixture, topic: str) -> list[bytes]:
     """Everything that readers see of a topic, in order."""
-    found = node.log.store.reads.pull(topic, 0, 0, max_count=10_000)
-    return [message.body for message in messages(found.data)]
+    page = node.log.store.reads.pull(topic, 0, 0, max_count=10_000)
+    return [message.body for message in messages(page.data)]
 
 
 class Walk:
@@ -114,9 +114,9 @@ class Walk:
         count = len(bodies(self.node, DEAD))
         if count:
             offsets = self.random.sample(range(count), min(count, 3))
-            asked = ResendDeadLettersRequest(group=GROUP, offsets=offsets)
+            request = ResendDeadLettersRequest(group=GROUP, offsets=offsets)
             self.resending = asyncio.ensure_future(
-                self.node.broker.dead_letters.resend_dead_letters(asked)
+                self.node.broker.dead_letters.resend_dead_letters(request)
             )
             self.resending.add_done_callback(lambda task: task.exception())
 

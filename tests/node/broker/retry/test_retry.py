@@ -67,9 +67,9 @@ def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
 async def deliver(node: Fixture, level: int) -> int:
     """Put what is held on a level into the retry topic, as its time has come; return its offset."""
     _lo, hi = node.log.store.reads.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
-    found = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
+    page = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
     own = OwnAppends(node.broker.context)
-    written = await own.write(delivered(found.data)[1], [])
+    written = await own.write(delivered(page.data)[1], [])
     return written.queues[RETRY.encode(), 0][0]
 
 
@@ -81,9 +81,9 @@ async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path
         answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
         assert (answer.retried_count, answer.dead_count) == (1, 0)
 
-        found = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
-        assert held(found.data) == (RETRY, 0, 5_010_000)
-        moved = decode_message(found.data)
+        page = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
+        assert held(page.data) == (RETRY, 0, 5_010_000)
+        moved = decode_message(page.data)
         assert moved.body == origin.body
         assert moved.reconsume_times == 1
         assert moved.properties["RETRY_TOPIC"] == "orders"
@@ -211,11 +211,11 @@ async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
         assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
         assert "RETRY_TOPIC" not in sent.properties
 
-        found = await node.broker.dead_letters.list_dead_letters(
+        listing = await node.broker.dead_letters.list_dead_letters(
             ListDeadLettersRequest(group="readers")
         )
-        assert (found.record_count, list(found.resent)) == (3, [0, 2])
-        assert (found.next_offset, found.min_offset, found.max_offset) == (3, 0, 3)
+        assert (listing.record_count, list(listing.resent)) == (3, [0, 2])
+        assert (listing.next_offset, listing.min_offset, listing.max_offset) == (3, 0, 3)
         behind = ListDeadLettersRequest(group="readers", offset=9)
         assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
         assert node.broker.dead_letters.resent_total == 2
@@ -262,8 +262,8 @@ async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
             given = given_back(offset, topic="gone", is_dead=True)
             await node.broker.retry.retry_later(given)
         await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
-        asked = ResendDeadLettersRequest(group="readers", offsets=range(5), in_pieces=True)
-        answer = await node.broker.dead_letters.resend_dead_letters(asked)
+        request = ResendDeadLettersRequest(group="readers", offsets=range(5), in_pieces=True)
+        answer = await node.broker.dead_letters.resend_dead_letters(request)
         assert [letter.offset for letter in answer.kept] == [0, 1, 2]
         assert (answer.index, list(answer.resent)) == (-1, [])
 
@@ -394,9 +394,9 @@ async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path
 async def test_the_offsets_of_a_member_are_stored_from_the_first_on(tmp_path: Path) -> None:
     """The room that is made for a new one before moves no group."""
     async with node_at(tmp_path, filled=3) as node:
-        known = -1
+        newest = -1
         for offset in range(3):
-            row = GroupOffset(topic="orders", offset=offset + 1, newest_known=known)
+            row = GroupOffset(topic="orders", offset=offset + 1, newest_known=newest)
             await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
-            known = node.machine.state.groups["readers"]["orders"][0]
-            assert known == offset + 1
+            newest = node.machine.state.groups["readers"]["orders"][0]
+            assert newest == offset + 1

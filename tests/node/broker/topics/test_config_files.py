@@ -29,8 +29,8 @@ from tests.patience import eventually
 
 
 async def exported(node: Fixture) -> dict[str, str]:
-    found = await node.broker.config_files.export_config_files(ExportConfigFilesRequest())
-    return {file.name: file.text for file in found.files}
+    response = await node.broker.config_files.export_config_files(ExportConfigFilesRequest())
+    return {file.name: file.text for file in response.files}
 
 
 async def imported(node: Fixture, files: dict[str, str], **how: Any) -> ImportConfigFilesResponse:
@@ -73,8 +73,8 @@ async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path)
         assert (done.topic_count, done.group_count, list(done.refusals)) == (1, 1, [])
         again = await exported(node)
         for name in (TOPICS, GROUPS):
-            one, other = json.loads(files[name]), json.loads(again[name])
-            assert {**one, "dataVersion": 0} == {**other, "dataVersion": 0}
+            first, second = json.loads(files[name]), json.loads(again[name])
+            assert {**first, "dataVersion": 0} == {**second, "dataVersion": 0}
         assert (await imported(node, files)).topic_count == 0
 
 

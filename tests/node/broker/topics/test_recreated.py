@@ -39,13 +39,13 @@ async def recreate(node: Fixture) -> None:
 
 
 async def by_key(node: Fixture, key: str) -> list[Message]:
-    found = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
-    return messages(found.records)
+    response = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
+    return messages(response.records)
 
 
 async def range_of(node: Fixture) -> tuple[int, int]:
-    asked = QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
-    (offsets,) = (await node.broker.queries.queue_offsets(asked)).queues
+    request = QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
+    (offsets,) = (await node.broker.queries.queue_offsets(request)).queues
     return offsets.min_offset, offsets.max_offset
 
 
@@ -112,8 +112,8 @@ async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) ->
         await settle(node)
 
         lo, _ = await range_of(node)
-        found = messages(node.log.store.reads.pull("orders", 0, lo).data)
-        assert [message.body[:8] for message in found] == [b"00000005", b"4"]
+        records = messages(node.log.store.reads.pull("orders", 0, lo).data)
+        assert [message.body[:8] for message in records] == [b"00000005", b"4"]
         assert len(await retried(node)) == 1
         assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
 

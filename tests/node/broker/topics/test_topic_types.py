@@ -31,8 +31,8 @@ async def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
         made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
         assert made.message_type == "FIFO"
         await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
-        found = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
-        assert (found.info.message_type, found.info.queue_count) == ("FIFO", 9)
+        topic = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
+        assert (topic.info.message_type, topic.info.queue_count) == ("FIFO", 9)
         await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
         rows = (await topics.list_topics(ListTopicsRequest())).topics
         assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"

@@ -91,32 +91,32 @@ async def test_of_two_that_create_a_new_topic_at_once_one_wins(tmp_path: Path) -
     """Both pass the leader's check; the order in the log decides."""
 
     async with node_at(tmp_path, topics={}) as node:
-        found = await asyncio.gather(
+        outcomes = await asyncio.gather(
             create(node, "a", queue_count=2, must_be_new=True),
             create(node, "a", queue_count=3, must_be_new=True),
             return_exceptions=True,
         )
-        assert found[0] == (2, 6)
-        assert isinstance(found[1], errors.TopicExistsError)
+        assert outcomes[0] == (2, 6)
+        assert isinstance(outcomes[1], errors.TopicExistsError)
         assert node.machine.state.topics["a"].queue_count == 2
         assert node.broker.context.state.refused_count == 1
 
 
 async def test_a_limit_of_the_state_is_told_to_the_caller(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics={}, limits=SMALL_LIMITS) as node:
-        found = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(create(node, name, queue_count=1) for name in "abcde"), return_exceptions=True
         )
-        assert [isinstance(one, Exception) for one in found] == [False] * 4 + [True]
-        assert isinstance(found[4], errors.LimitReachedError)
+        assert [isinstance(one, Exception) for one in outcomes] == [False] * 4 + [True]
+        assert isinstance(outcomes[4], errors.LimitReachedError)
 
 
 async def test_a_topic_is_described_with_its_queues(tmp_path: Path) -> None:
     async with node_at(tmp_path, topics={"orders": 20}) as node:
         receipt = await node.append(0, 3)
-        found = await node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
-        assert (found.info.queue_count, len(found.queues)) == (20, 20)
-        first, second = found.queues[:2]
+        topic = await node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
+        assert (topic.info.queue_count, len(topic.queues)) == (20, 20)
+        first, second = topic.queues[:2]
         assert (first.min_offset, first.max_offset) == (0, 3)
         assert first.last_store_unix_ms == receipt.store_unix_ms
         assert (second.queue_id, second.max_offset, second.last_store_unix_ms) == (1, 0, 0)
@@ -191,8 +191,8 @@ async def test_commands_fail_as_their_entry_does(tmp_path: Path) -> None:
 async def test_a_route_says_what_a_client_needs(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await node.broker.put_member(3, "host3:8083", "host3:40911")
-        asked = RouteRequest(topics=["nobody", "orders", COMMAND_TOPIC])
-        route = await node.broker.route(asked)
+        request = RouteRequest(topics=["nobody", "orders", COMMAND_TOPIC])
+        route = await node.broker.route(request)
         assert (route.cluster_id, route.node_id, route.leader_id) == ("cluster", 1, 1)
         addresses = {n.node_id: n.address for n in route.nodes}
         assert addresses == {1: "host1:8081", 2: "host2:8082", 3: "host3:8083"}
@@ -215,16 +215,16 @@ async def test_a_route_names_the_other_groups(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         route = await node.broker.route(RouteRequest(topics=["orders"]))
         assert (route.group, list(route.groups)) == ("g0", [])
-        asked: list[str] = []
+        names: list[str] = []
 
         def others(topics: Iterable[str]) -> list[GroupRoute]:
-            asked.extend(topics)
+            names.extend(topics)
             return [other]
 
         node.broker.other_groups = others
         route = await node.broker.route(RouteRequest(topics=["orders"]))
         assert list(route.groups) == [other]
-        assert asked == ["orders"]
+        assert names == ["orders"]
         assert route.leader_id == 1, "its own group is not among them"
 
 
@@ -236,8 +236,8 @@ async def test_a_message_is_found_by_its_id(tmp_path: Path) -> None:
         receipt = await node.append(0, 3)
         host = "127.0.0.1", 0
         wanted = message_id(host, receipt.position)
-        found = await node.broker.queries.get_message(GetMessageRequest(message_id=wanted))
-        assert numbers(found.records) == [0]
+        response = await node.broker.queries.get_message(GetMessageRequest(message_id=wanted))
+        assert numbers(response.records) == [0]
         for position in (receipt.position + 1, 1 << 40):
             unknown = GetMessageRequest(message_id=message_id(host, position))
             with pytest.raises(errors.MessageNotFoundError):
@@ -263,15 +263,15 @@ async def test_messages_are_found_by_key(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for number in (1, 2, 1, 1):
             await node.append(number, number + 1)
-        asked = QueryByKeyRequest(topic="orders", key="key0001")
-        found = await node.broker.queries.query_by_key(asked)
-        assert numbers(found.records) == [1, 1, 1]
-        assert [m.queue_offset for m in messages(found.records)] == [0, 2, 3]
-        asked.max_count = 2
-        found = await node.broker.queries.query_by_key(asked)
-        assert [m.queue_offset for m in messages(found.records)] == [2, 3], "the newest"
-        asked.hi_unix_ms = 1
-        assert (await node.broker.queries.query_by_key(asked)).record_count == 0
+        query = QueryByKeyRequest(topic="orders", key="key0001")
+        response = await node.broker.queries.query_by_key(query)
+        assert numbers(response.records) == [1, 1, 1]
+        assert [m.queue_offset for m in messages(response.records)] == [0, 2, 3]
+        query.max_count = 2
+        response = await node.broker.queries.query_by_key(query)
+        assert [m.queue_offset for m in messages(response.records)] == [2, 3], "the newest"
+        query.hi_unix_ms = 1
+        assert (await node.broker.queries.query_by_key(query)).record_count == 0
         for key in ("", "key0001 key0002"):
             with pytest.raises(errors.BadRequestError):
                 await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
@@ -285,17 +285,17 @@ async def test_the_answer_of_a_query_is_bounded(tmp_path: Path) -> None:
     async with node_at(tmp_path, limits=limits) as node:
         await node.append(1, 2)
         await node.append(1, 2)
-        found = await node.broker.queries.query_by_key(
+        response = await node.broker.queries.query_by_key(
             QueryByKeyRequest(topic="orders", key="key0001")
         )
-        assert [m.queue_offset for m in messages(found.records)] == [1], "one at least"
-        found = await node.broker.queries.query_by_key(
+        assert [m.queue_offset for m in messages(response.records)] == [1], "one at least"
+        response = await node.broker.queries.query_by_key(
             QueryByKeyRequest(
-                topic="orders", key="key0001", next_position=found.next_position, max_count=1
+                topic="orders", key="key0001", next_position=response.next_position, max_count=1
             )
         )
-        assert [m.queue_offset for m in messages(found.records)] == [0]
-        assert not found.HasField("next_position"), "no others"
+        assert [m.queue_offset for m in messages(response.records)] == [0]
+        assert not response.HasField("next_position"), "no others"
 
 
 async def test_a_query_that_stops_among_other_keys_says_where_it_goes_on(
@@ -306,15 +306,15 @@ async def test_a_query_that_stops_among_other_keys_says_where_it_goes_on(
         for key in ["Aa"] + ["BB"] * 9:  # Of one hash.
             record = encode_message("orders", 0, b"x", {"KEYS": key})
             await node.broker.append(AppendRequest(records=record, record_count=1))
-        asked = QueryByKeyRequest(topic="orders", key="Aa")
+        query = QueryByKeyRequest(topic="orders", key="Aa")
         counts = []
         while True:
-            found = await node.broker.queries.query_by_key(asked)
-            counts.append(found.record_count)
-            if not found.HasField("next_position"):
+            response = await node.broker.queries.query_by_key(query)
+            counts.append(response.record_count)
+            if not response.HasField("next_position"):
                 break
             assert len(counts) < 10, "it does not get on"
-            asked.next_position = found.next_position
+            query.next_position = response.next_position
         assert sum(counts) == 1
         assert len(counts) > 2, "one call did it all"
 
@@ -338,11 +338,11 @@ async def test_a_query_reads_no_more_than_it_answers(
             return message
 
         monkeypatch.setattr(store.reads, "message_at", counted)
-        found = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
-        assert found.record_count == 3
+        answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
+        assert answer.record_count == 3
         sizes_bytes.clear()
-        found = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
-        assert [m.queue_offset for m in messages(found.records)] == [5, 6, 7]
+        answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
+        assert [m.queue_offset for m in messages(answer.records)] == [5, 6, 7]
         assert len(sizes_bytes) == 3 + 1, "these, and one more; none of the other key"
 
 
@@ -350,10 +350,10 @@ async def test_queues_are_found_by_time_and_say_where_they_are(tmp_path: Path) -
     async with node_at(tmp_path, limits=replace(Limits(), queue_offsets_count_max=80)) as node:
         receipt = await node.append(0, 3)
         for unix_ms, offset in ((0, 0), (receipt.store_unix_ms + 1, 3)):
-            found = await node.broker.queries.offset_by_time(
+            response = await node.broker.queries.offset_by_time(
                 OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
             )
-            assert found.offset == offset
+            assert response.offset == offset
         queues = [QueueId(topic="orders", queue_id=q) for q in (1, 0)] * 40
         offsets = await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues))
         assert [q.max_offset for q in offsets.queues] == [0, 3] * 40, "in the order asked"

@@ -27,13 +27,13 @@ async def test_no_more_are_counted_than_are_asked(tmp_path: Path) -> None:
         async with producer(node) as stream:
             await round_of(node, 6_000)
             assert check_counts(node) == [0] * 5
-            asked = [(await question(stream)).transaction_id for _ in range(2)]
+            ids_seen = [(await question(stream)).transaction_id for _ in range(2)]
             assert check_counts(node) == [1, 1, 0, 0, 0]
             await round_of(node, 1_000)
-            asked += [(await question(stream)).transaction_id for _ in range(2)]
+            ids_seen += [(await question(stream)).transaction_id for _ in range(2)]
             await round_of(node, 1_000)
-            asked.append((await question(stream)).transaction_id)
-            assert asked == ids
+            ids_seen.append((await question(stream)).transaction_id)
+            assert ids_seen == ids
             assert check_counts(node) == [1] * 5
 
 
@@ -50,8 +50,8 @@ async def test_questions_that_a_producer_does_not_take_do_not_count_and_go_to_an
                 for _ in range(20):  # Nobody takes the others: they may wait without end.
                     await round_of(node, 30_000)
                     assert check_counts(node)[:2] == [0, 0]
-                asked = {(await question(other)).transaction_id for _ in range(2)}
-                assert asked <= {*ids}
+                ids_seen = {(await question(other)).transaction_id for _ in range(2)}
+                assert ids_seen <= {*ids}
                 assert sum(check_counts(node)) == 3
             node.driver.lose()
             with pytest.raises(NotLeaderError):  # Those that another was asked are gone.
@@ -101,7 +101,7 @@ async def test_questions_to_a_stuck_producer_are_bounded(tmp_path: Path) -> None
         ids = [await begun(node, n, n + 1, size_bytes=1_000) for n in range(5)]
         async with producer(node) as stream:
             await round_of(node, 6_000)
-            asked = [(await question(stream)).transaction_id for _ in range(2)]
+            ids_seen = [(await question(stream)).transaction_id for _ in range(2)]
             assert 1_000 < node.broker.transactions.checks.producers.size_bytes < 2_000, "the last"
             assert check_counts(node) == [1, 1, 0, 0, 0]
             await round_of(node, 1_000)
@@ -109,8 +109,8 @@ async def test_questions_to_a_stuck_producer_are_bounded(tmp_path: Path) -> None
             async with producer(node, "others") as other:
                 await round_of(node, 6_000)
                 await question(other)
-            asked.append((await question(stream)).transaction_id)
-            assert asked == ids[:3]
+            ids_seen.append((await question(stream)).transaction_id)
+            assert ids_seen == ids[:3]
 
 
 async def test_questions_of_all_producers_have_a_limit_of_bytes(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path:
 
 def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | DerivedFileError]:
     """Have one transaction be damaged on this node's disk; return what will be found."""
-    ends, found = node.broker.transactions._ends, list[CorruptionError | DerivedFileError]()
+    ends, reports = node.broker.transactions._ends, list[CorruptionError | DerivedFileError]()
     whole = ends.half_messages
 
     def half_messages(known: object) -> bytes:
@@ -150,18 +150,18 @@ def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | Derived
         return whole(known)  # type: ignore[arg-type]
 
     ends.half_messages = half_messages  # type: ignore[method-assign]
-    node.broker.context.on_damage = found.append
-    return found
+    node.broker.context.on_damage = reports.append
+    return reports
 
 
 async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         ids = [await begun(node, n, n + 1) for n in range(3)]
-        found = damage(node, ids[0])
+        reports = damage(node, ids[0])
         async with producer(node) as stream:
             await round_of(node, 6_000)
             assert [(await question(stream)).transaction_id for _ in range(2)] == ids[1:]
-            assert len(found) == 1
+            assert len(reports) == 1
         # All of them have their next time.
         assert {position for _, position in node.broker.transactions.checks._due} == {*ids}
 
@@ -169,8 +169,8 @@ async def test_damage_of_one_does_not_keep_the_others_from_being_asked(tmp_path:
 async def test_nor_from_being_given_up(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         ids = [await begun(node, n, n + 1) for n in range(3)]
-        found = damage(node, ids[0])
+        reports = damage(node, ids[0])
         await round_of(node, 2 * 86_400_000)
         assert list(part(node).open) == ids[:1]
         assert part(node).ended == dict.fromkeys(ids[1:], TRANSACTION_OUTCOME_GIVEN_UP)
-        assert len(found) == 1
+        assert len(reports) == 1

@@ -183,11 +183,11 @@ async def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
                 await node.broker.append(asked)
             assert node.log.last_index == before
         node.driver.is_holding = True
-        one = node.broker.append_nowait(outputs(0, offset(-1, 1), offset(-1, 1, 1)))
+        append = node.broker.append_nowait(outputs(0, offset(-1, 1), offset(-1, 1, 1)))
         with pytest.raises(LimitReachedError, match="groups"):
             await node.broker.append(outputs(1, offset(-1, 1), group="others"))
         with pytest.raises(LimitReachedError, match="offsets of a group"):
             await node.broker.append(outputs(1, offset(-1, 1, 2)))
         node.driver.release()
-        await one
+        await append
         assert node.machine.state.refused_count == 0

@@ -55,14 +55,14 @@ from tests.store.records import BORN, messages, numbers
 async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         receipt = await node.broker.append(halves(1, 3))
-        (known,) = node.machine.state.table(TransactionsTable).open.values()
+        (transaction,) = node.machine.state.table(TransactionsTable).open.values()
         log, ends = node.broker.context.store.log, node.broker.transactions._ends
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(log), "min_position", receipt.position)
-            assert len(ends.half_messages(known)) == known.size_bytes
+            assert len(ends.half_messages(transaction)) == transaction.size_bytes
             patch.setattr(type(log), "min_position", receipt.position + 1)
             with pytest.raises(PositionRangeError):
-                ends.half_messages(known)
+                ends.half_messages(transaction)
 
 
 async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) ->
         assert not await stored(node, queue_id=2)
         answer = await ended(node, receipt.position)
         assert answer == EndTransactionResponse(outcome=COMMITTED)
-        found = await stored(node, queue_id=2)
-        assert [message.body[:8] for message in found] == [b"00000001", b"00000002"]
+        records = await stored(node, queue_id=2)
+        assert [message.body[:8] for message in records] == [b"00000001", b"00000002"]
         held = hidden(node, fmt.HALF_TOPIC)
-        for seen, half in zip(found, held, strict=True):
+        for seen, half in zip(records, held, strict=True):
             assert seen.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
             assert seen.prepared_transaction_position == half.position
             assert (seen.born_unix_ms, seen.keys) == (half.born_unix_ms, half.keys)
@@ -95,12 +95,12 @@ async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
     host = ("::1", 8081)
     async with node_at(tmp_path / "n", store_host=host) as node:
         record = encode_message("orders", 1, b"x", {"K": "v"}, born_host=host, store_host=host)
-        asked = AppendRequest(records=record * 2, record_count=2)
-        asked.transaction.producer_group = GROUP
-        await ended(node, (await node.broker.append(asked)).position)
-        found = await stored(node, queue_id=1)
-        assert [(m.body, m.born_host, m.store_host) for m in found] == [(b"x", host, host)] * 2
-        assert found[0].prepared_transaction_position < found[1].prepared_transaction_position
+        append = AppendRequest(records=record * 2, record_count=2)
+        append.transaction.producer_group = GROUP
+        await ended(node, (await node.broker.append(append)).position)
+        records = await stored(node, queue_id=1)
+        assert [(m.body, m.born_host, m.store_host) for m in records] == [(b"x", host, host)] * 2
+        assert records[0].prepared_transaction_position < records[1].prepared_transaction_position
 
 
 async def test_ending_twice_gives_the_same_answer_and_the_other_way_is_refused(
@@ -260,11 +260,11 @@ async def test_a_producer_is_asked_until_it_answers(tmp_path: Path) -> None:
     async with node_at(tmp_path / "n") as node:
         transaction_id = await begun(node, 4, 6)
         async with producer(node) as stream:
-            asked = asyncio.ensure_future(question(stream))
+            check = asyncio.ensure_future(question(stream))
             await round_of(node, 5_999)
             assert part(node).open[transaction_id].check_count == 0, "not yet"
             await round_of(node, 1)
-            first = await asked
+            first = await check
             assert (first.transaction_id, first.check_count) == (transaction_id, 1)
             assert numbers(first.records) == [4, 5]
             assert {m.topic for m in messages(first.records)} == {"orders"}
@@ -299,11 +299,11 @@ async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(tmp_
         (info,) = listed.transactions
         assert (info.is_orphaned, info.check_count, info.record_count) == (True, 0, 1)
         async with producer(node) as stream:
-            asked = asyncio.ensure_future(question(stream))
+            check = asyncio.ensure_future(question(stream))
             await asyncio.sleep(0)
             listed = await node.broker.transactions.list_transactions(ListTransactionsRequest())
             assert [info.is_orphaned for info in listed.transactions] == [False, True]
-            assert (await asked).transaction_id == transaction_id
+            assert (await check).transaction_id == transaction_id
 
 
 async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path) -> None:
@@ -311,9 +311,9 @@ async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path)
     async with node_at(tmp_path / "n", limits=limits) as node:
         transaction_id = await begun(node, 3, 4)
         async with producer(node) as stream:
-            asked = asyncio.ensure_future(question(stream))
+            check = asyncio.ensure_future(question(stream))
             await round_of(node, 6_000)
-            await asked
+            await check
             await round_of(node, 30_000)
             await question(stream)
             await round_of(node, 30_000)
@@ -379,9 +379,9 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
                 await gone
         node.driver.lead()
         async with producer(node) as stream:
-            asked = asyncio.ensure_future(question(stream))
+            check = asyncio.ensure_future(question(stream))
             await round_of(node, 6_000)
-            assert (await asked).transaction_id == transaction_id
+            assert (await check).transaction_id == transaction_id
     async with node_at(tmp_path / "n", topics={}) as node:
         assert list(part(node).open) == [transaction_id]
         assert part(node).open[transaction_id].check_count == 1

@@ -59,14 +59,14 @@ class Walk:
         self.begun[number] = self.node.broker.append_nowait(halves(number, number + 1))
 
     def end(self) -> None:
-        known = [f.result().position for f in self.begun.values() if _is_good(f)]
-        if known:
-            which = self.random.choice(known[-6:])
+        positions = [f.result().position for f in self.begun.values() if _is_good(f)]
+        if positions:
+            which = self.random.choice(positions[-6:])
             outcome = self.random.choice([COMMITTED, COMMITTED, ROLLED_BACK])
-            asked = EndTransactionRequest(
+            request = EndTransactionRequest(
                 transaction_id=which, producer_group=GROUP, outcome=outcome
             )
-            task = asyncio.ensure_future(self.node.broker.transactions.end_transaction(asked))
+            task = asyncio.ensure_future(self.node.broker.transactions.end_transaction(request))
             self.ended.append((which, outcome, task))
 
     def consume(self) -> None:
@@ -77,17 +77,17 @@ class Walk:
         if expected < -1 or expected == 0:
             return
         offset = max(expected, 0)
-        asked: AppendRequest = request(offset, offset + 1, topic="bills")
+        append: AppendRequest = request(offset, offset + 1, topic="bills")
         row = ConsumedOffset(topic="orders", queue_id=1, expected=expected, offset=offset + 1)
-        asked.consumed.CopyFrom(ConsumedOffsets(group="readers", offsets=[row]))
-        self.made.append((offset, self.node.broker.append_nowait(asked)))
+        append.consumed.CopyFrom(ConsumedOffsets(group="readers", offsets=[row]))
+        self.made.append((offset, self.node.broker.append_nowait(append)))
 
     def listen(self) -> None:
         """A producer comes, and answers nothing."""
 
         async def take() -> None:
-            asked = CheckTransactionsRequest(producer_group=GROUP, client_id="p")
-            async for _ in self.node.broker.transactions.check_transactions(asked):
+            request = CheckTransactionsRequest(producer_group=GROUP, client_id="p")
+            async for _ in self.node.broker.transactions.check_transactions(request):
                 pass
 
         self.listeners.append(asyncio.ensure_future(take()))

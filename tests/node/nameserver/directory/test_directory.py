@@ -41,8 +41,8 @@ def test_a_stale_leader_does_not_take_a_raft_group_back() -> None:
     directory = Directory()
     accepted(directory, raft_leader(1, 4))
     accepted(directory, raft_leader(2, 5))
-    told = refused(directory, raft_leader(1, 4), "stale_epoch")
-    assert told.values == {"master_id": 2, "master_epoch": 5}
+    refusal = refused(directory, raft_leader(1, 4), "stale_epoch")
+    assert refusal.values == {"master_id": 2, "master_epoch": 5}
     refused(directory, raft_leader(1, 5), "epoch_taken")
     accepted(directory, raft_report(1, epoch=5))
     assert directory.groups["raft"].master_id == 2
@@ -60,11 +60,11 @@ def test_topics_come_from_the_master_and_once() -> None:
     directory = Directory()
     accepted(directory, raft_report(2, topics=ORDERS, topics_version=(9, 9)))
     assert not directory.groups["raft"].topics
-    told = accepted(directory, raft_leader(1, 4, topics=None))
-    assert told.values["needs_topics"] is True
+    response = accepted(directory, raft_leader(1, 4, topics=None))
+    assert response.values["needs_topics"] is True
     assert accepted(directory, raft_leader(1, 4)).values["needs_topics"] is False
-    told = accepted(directory, raft_leader(1, 4, topics=None))
-    assert told.values["needs_topics"] is False
+    response = accepted(directory, raft_leader(1, 4, topics=None))
+    assert response.values["needs_topics"] is False
     assert directory.groups["raft"].topics == ORDERS
 
 
@@ -114,12 +114,12 @@ def test_a_route_merges_all_groups_that_serve_the_topic() -> None:
     accepted(directory, raft_report(1, "a"))
     accepted(directory, raft_leader(1, 4, "other", topics={"bills": TopicQueues(1, 1, 6)}))
     accepted(directory, put_pair_command("ORDER_TOPIC_CONFIG", "orders", "a:8;b:4"))
-    found = route(directory, "orders", NOW_MS)
-    assert [(share.group, share.queues.write_queue_count) for share in found.shares] == [
+    topic_route = route(directory, "orders", NOW_MS)
+    assert [(share.group, share.queues.write_queue_count) for share in topic_route.shares] == [
         ("a", 8),
         ("b", 4),
     ]
-    shown: Any = found.rocketmq_json()
+    shown: Any = topic_route.rocketmq_json()
     assert shown["orderTopicConf"] == "a:8;b:4"
     assert shown["brokerDatas"][0]["brokerAddrs"] == {
         "0": "a:10000",
@@ -218,8 +218,8 @@ def test_in_sync_sets_are_compare_and_set() -> None:
     refused(directory, alter(1, [1, 7], (1, 3)), "unknown_broker")
     refused(directory, alter(1, [1, 2, 3], (1, 3)), "unchanged")
     refused(directory, alter(1, [1], (1, 3)), "too_few_copies")
-    told = accepted(directory, alter(1, [1, 3], (1, 3)))
-    assert told.values == {"in_sync_version": 4}
+    response = accepted(directory, alter(1, [1, 3], (1, 3)))
+    assert response.values == {"in_sync_version": 4}
     accepted(directory, elect(2, 3, (1, 4)))
     refused(directory, alter(1, [1, 2], (2, 4)), "not_master")
 
@@ -235,10 +235,10 @@ def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
 
 def test_the_first_binding_of_an_epoch_number_stays() -> None:
     directory = ha_directory()
-    told = accepted(
+    response = accepted(
         directory, ha_report(3, epoch=1, bindings={1: Binding(3, "n3")}, now_ms=NOW_MS + 1)
     )
-    assert told.values["conflicts"] == [1]
+    assert response.values["conflicts"] == [1]
     assert directory.groups["ha"].epochs == {1: Binding(1, "n1")}
 
 
@@ -314,14 +314,14 @@ _commands: st.SearchStrategy[Any] = st.one_of(
 @given(st.lists(_commands, max_size=25), st.integers(0, 25))
 def test_replicas_stay_equal_whoever_restores_a_snapshot(commands: list[Any], cut: int) -> None:
     limits = DirectoryLimits(epoch_count_max=3, result_count_max=5)
-    one, other = Directory(limits), Directory(limits)
+    first, second = Directory(limits), Directory(limits)
     for number, command in enumerate(commands):
         if number == cut:
-            other = Directory(limits)
-            other.restore(json.loads(json.dumps(one.snapshot())))
+            second = Directory(limits)
+            second.restore(json.loads(json.dumps(first.snapshot())))
         encoded = encoded_command(command, f"k{number}")
-        assert one.apply(encoded) == other.apply(encoded)
-        assert one == other
+        assert first.apply(encoded) == second.apply(encoded)
+        assert first == second
 
 
 @given(st.lists(_commands, max_size=40))

@@ -43,10 +43,10 @@ def poisoned(kind: str, number: int) -> Directory:
     """A directory of before there were bounds, in which a stranger named that epoch once."""
     directory = ha_directory()
     accepted(directory, raft_leader(1, 4))
-    found: Any = directory.snapshot()
-    group = found["groups"][kind]
+    snapshot: Any = directory.snapshot()
+    group = snapshot["groups"][kind]
     group["epoch_highest"] = group["master_epoch"] = number
-    directory.restore(json.loads(json.dumps(found)))
+    directory.restore(json.loads(json.dumps(snapshot)))
     return directory
 
 
@@ -84,8 +84,8 @@ def test_the_first_report_of_a_group_may_be_high_and_not_absurd(number: int) -> 
 @pytest.mark.parametrize("number", [INTEGER_MAX, 1 + JUMP + 1])
 def test_epochs_rise_by_bounded_jumps(number: int) -> None:
     directory = ha_directory()
-    told = refused(directory, ha_report(2, epoch=number), "epoch_too_high")
-    assert told.values == {"epoch_highest": 1}
+    refusal = refused(directory, ha_report(2, epoch=number), "epoch_too_high")
+    assert refusal.values == {"epoch_highest": 1}
     refused(directory, beat("ha", 2, number), "epoch_too_high")
     refused(directory, ha_master(2, number), "epoch_too_high")
     refused(directory, ha_report(2, bindings={number: Binding(2, "n")}), "epoch_too_high")

@@ -100,24 +100,24 @@ class Leader:
 
     def answers(self, count: int) -> list[Any]:
         """Tick the follower until it has answered so often."""
-        found: list[Any] = []
+        messages: list[Any] = []
 
         def are_there() -> bool:
             self._replica.tick(0.001)
-            found.extend(self._read())
-            return len(found) >= count
+            messages.extend(self._read())
+            return len(messages) >= count
 
         if count:
             wait_for(f"{count} answers", are_there)
-        return found
+        return messages
 
     def listen(self, turns: int) -> list[Any]:
         """Tick the follower so often and return what it answered, if anything."""
-        found: list[Any] = []
+        messages: list[Any] = []
         for _ in range(turns):
             self._replica.tick(0.001)
-            found += self._read()
-        return found
+            messages += self._read()
+        return messages
 
     def is_refused(self) -> bool:
         """Tick the follower until it hangs up."""
@@ -141,7 +141,7 @@ class Leader:
         if not data:
             raise ConnectionResetError
         self._buffer += data
-        found = []
+        messages = []
         while len(self._buffer) >= 4:
             end = 4 + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
@@ -150,9 +150,9 @@ class Leader:
             if "lives" in message:
                 self.told.append(message)
             else:
-                found.append(message)
+                messages.append(message)
             self._buffer = self._buffer[end:]
-        return found
+        return messages
 
 
 def entry(index: int, term: int) -> tuple[bytes, int, int]:

@@ -23,9 +23,9 @@ def _journal(directory: Path, fs: FileSystem | None = None) -> Journal:
 
 
 def _entries(journal: Journal) -> list[tuple[int, int]]:
-    found = journal[:]
-    assert isinstance(found, list)
-    return [(index, term) for _, index, term in found]
+    entries = journal[:]
+    assert isinstance(entries, list)
+    return [(index, term) for _, index, term in entries]
 
 
 def _filled(directory: Path, count: int = 9) -> Path:
@@ -185,9 +185,9 @@ def test_an_append_is_reduced_to_what_is_new(
         journal.add(b"x", index, 1)
     sent: dict[str, Any] = {**_APPEND, "prevLogTerm": 1}
     sent["entries"] = [(b"x", index, 1) for index in entries]
-    found, keeps = messages.verified_append(sent, journal)
-    assert (found["prevLogIdx"], len(found["entries"])) == (verified, rest)
-    assert (found["commit_index"], keeps) == (commit, keeps_tail)
+    message, keeps = messages.verified_append(sent, journal)
+    assert (message["prevLogIdx"], len(message["entries"])) == (verified, rest)
+    assert (message["commit_index"], keeps) == (commit, keeps_tail)
     conflict = {**sent, "entries": [(b"x", 5, 2)]}
     assert messages.verified_append(conflict, journal)[0]["entries"] == [(b"x", 5, 2)]
     unknown = {**sent, "prevLogTerm": 2}

@@ -72,9 +72,9 @@ def test_a_dead_broker_is_forgotten_and_the_state_keeps_what_was_reported() -> N
     before = case.directory.snapshot()
     for _ in range(int(LIMITS.broker_expiry_ms / 1000 / STEP_S) + 1):
         case.beat()
-    found = [broker.broker_id for _, broker in expired(case.view(), case.wall_ms)]
-    assert sorted(found) == [1, 2, 3]
+    broker_ids = [broker.broker_id for _, broker in expired(case.view(), case.wall_ms)]
+    assert sorted(broker_ids) == [1, 2, 3]
     assert before == case.directory.snapshot(), "views are copies"
     case.beat(2, 3)
-    found = [broker.broker_id for _, broker in expired(case.view(), case.wall_ms)]
-    assert found == [1]
+    broker_ids = [broker.broker_id for _, broker in expired(case.view(), case.wall_ms)]
+    assert broker_ids == [1]

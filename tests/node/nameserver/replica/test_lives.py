@@ -51,9 +51,9 @@ def _closed() -> Iterator[None]:
 
 
 def told_to(lives: ReplicaLives, sender: str, message: dict[str, Any]) -> Any:
-    found = told_in(message)
-    assert found is not None
-    return lives.hear(sender, *found)
+    statement = told_in(message)
+    assert statement is not None
+    return lives.hear(sender, *statement)
 
 
 def fill(journal: Journal, last: int, term: int) -> None:
@@ -175,14 +175,14 @@ def test_a_replica_that_told_no_life_counts_until_it_was_seen_in_one(tmp_path: P
 
 
 def test_a_replica_takes_part_once_it_had_contact_with_the_others(tmp_path: Path) -> None:
-    found = {one: Disk(tmp_path / one, one).start(meet_s=60.0)[0] for one in MEMBERS}
-    assert not found[A].takes_part
-    told_to(found[A], B, found[B].tell())
-    assert not found[A].takes_part
-    told_to(found[A], C, found[C].tell())
-    assert found[A].takes_part
-    found[A].on_disconnected(B)
-    assert found[A].takes_part, "only its own loss of memory ends it"
+    lives_by_node = {one: Disk(tmp_path / one, one).start(meet_s=60.0)[0] for one in MEMBERS}
+    assert not lives_by_node[A].takes_part
+    told_to(lives_by_node[A], B, lives_by_node[B].tell())
+    assert not lives_by_node[A].takes_part
+    told_to(lives_by_node[A], C, lives_by_node[C].tell())
+    assert lives_by_node[A].takes_part
+    lives_by_node[A].on_disconnected(B)
+    assert lives_by_node[A].takes_part, "only its own loss of memory ends it"
     alone, _ = Disk(tmp_path / "alone", A, [A]).start(meet_s=60.0)
     assert alone.takes_part
 
@@ -247,16 +247,16 @@ class Peer:
         self.replica, self.leader, self.number = replica, leader, number
 
     def tell(self, life: int, known: dict[int, Known] | None = None) -> None:
-        told = ToldLife(life, 70 + life, 0, 1, 0, 1, Standing.FULL, 0, 0)
+        own_life = ToldLife(life, 70 + life, 0, 1, 0, 1, Standing.FULL, 0, 0)
         own, *others = self.replica.journal.members
-        message = {"type": "response_vote", "term": 0, "lives": encode_lives(told, known or {})}
+        message = {"type": "response_vote", "term": 0, "lives": encode_lives(own_life, known or {})}
         between = {"from": others[self.number - 2], "to": own}
         self.leader.send({**message, **between, "members": [own, *others]})
 
     def ask_vote(self, term: int) -> None:
         index = self.replica.journal.last_index
-        found = {"type": "request_vote", "term": term, "last_log_index": index + 9}
-        self.leader.send({**found, "last_log_term": term})
+        request = {"type": "request_vote", "term": term, "last_log_index": index + 9}
+        self.leader.send({**request, "last_log_term": term})
 
     def tick_until(self, found: Any) -> None:
         def is_found() -> bool:
@@ -278,9 +278,9 @@ def test_an_old_copy_votes_again_after_an_entry_of_its_own(
         assert not replica.hasQuorum
         peer.ask_vote(2)
         leader.append(2, 1, [entry(3, 2)], 2, 2)
-        found = leader.answers(2)
-        assert [one["type"] for one in found] == ["next_node_idx", "apply_command"], "no vote"
-        marker = found[1]["command"]
+        answers = leader.answers(2)
+        assert [one["type"] for one in answers] == ["next_node_idx", "apply_command"], "no vote"
+        marker = answers[1]["command"]
         leader.append(3, 2, [(marker, 4, 2)], 2, 2)
         leader.answers(1)
         assert replica.lives.is_joining, "it is not committed"
@@ -348,10 +348,10 @@ def test_lives_told_to_another_replica_are_refused(tmp_path: Path) -> None:
 def test_without_the_password_nobody_is_made_an_old_copy(tmp_path: Path) -> None:
     """A stranger says in the clear that the other replica had many more lives."""
     with processes(tmp_path, "0123456789abcdef0123456789abcdef") as replicas:
-        asked = replicas[0]
+        replica = replicas[0]
         for _ in range(5):
             lives = encode_lives(ToldLife(99, 1, 0, 1, 9, 9, Standing.FULL, 0, 0), {})
-            assert asked.hangs_up_on(lives)
+            assert replica.hangs_up_on(lives)
         replicas[1].kill()
         replicas[1].start()
         counting(replicas)

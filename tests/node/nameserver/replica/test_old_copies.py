@@ -41,8 +41,8 @@ def try_put(replica: ReplicaProcess, key: str) -> Any:
 
 
 def status(replica: ReplicaProcess) -> dict[str, Any]:
-    found: dict[str, Any] = replica.ask("status")
-    return found
+    content: dict[str, Any] = replica.ask("status")
+    return content
 
 
 def files_of(replica: ReplicaProcess) -> Path:
@@ -67,8 +67,8 @@ def level(replicas: list[ReplicaProcess], keys: set[str]) -> None:
 
 def epoch_of(replica: ReplicaProcess) -> int:
     (group,) = replica.ask("snapshot")["groups"].values()
-    found: int = group["epoch_highest"]
-    return found
+    epoch: int = group["epoch_highest"]
+    return epoch
 
 
 def test_an_old_copy_with_one_that_was_away_is_no_quorum(replicas: list[ReplicaProcess]) -> None:
@@ -195,5 +195,5 @@ def test_crashes_and_restarts_are_no_old_copies(replicas: list[ReplicaProcess]) 
         replica.start()
     counting(replicas)
     assert [status(one)["old_copy_count"] for one in replicas] == [0, 0, 0]
-    found = {name for name in os.listdir(files_of(replicas[0])) if name.startswith("lives")}
-    assert found == {"lives.0", "lives.1"}
+    names = {name for name in os.listdir(files_of(replicas[0])) if name.startswith("lives")}
+    assert names == {"lives.0", "lives.1"}

@@ -149,7 +149,7 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
         for other in others:  # Paused, and then killed: they never read what is sent now.
             other.signal(signal.SIGSTOP)
         count = old.ask("status")["journal_entry_count"]
-        asked = old.begin("change", command=put_pair_command("ns", "lost", "v"), timeout_ms=15_000)
+        call = old.begin("change", command=put_pair_command("ns", "lost", "v"), timeout_ms=15_000)
         wait_for("the command", lambda: old.ask("status")["journal_entry_count"] > count)
         old.signal(signal.SIGSTOP)
         for other in others:
@@ -165,7 +165,7 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
             path = Path(other.settings["directory"]) / "dump"
             wait_for("a dump", path.exists)
         old.signal(signal.SIGCONT)
-        answer = old.end(asked)
+        answer = old.end(call)
         _wait_for_keys(replicas, keys)
         assert (Path(old.settings["directory"]) / "dump").exists()  # It was sent a snapshot.
         truths = [("lost" in pairs_of(replica)) for replica in replicas]
@@ -226,11 +226,11 @@ def test_batches_survive_a_leader_that_is_killed(tmp_path: Path) -> None:
     with processes(tmp_path) as replicas:
         leader = leader_of(replicas)
         keys = {f"k{number}" for number in range(40)}
-        asked = [
+        numbers = [
             leader.begin("change", command=put_pair_command("ns", key, "v"), timeout_ms=20_000)
             for key in sorted(keys)
         ]
-        assert all(leader.end(number)["is_accepted"] for number in asked)
+        assert all(leader.end(number)["is_accepted"] for number in numbers)
         leader.kill()
         rest = [replica for replica in replicas if replica is not leader]
         leader_of(rest)
@@ -272,15 +272,15 @@ def test_sigkill_in_compaction(tmp_path: Path) -> None:
         for turn in range(4):
             replica.start()
             leader_of([replica])
-            asked = {}
+            numbers = {}
             for number in range(30):
                 key = f"k{turn}_{number}"
                 command = put_pair_command("ns", key, "v" * 1_500)
-                asked[key] = replica.begin("change", command=command, timeout_ms=20_000)
+                numbers[key] = replica.begin("change", command=command, timeout_ms=20_000)
                 if number % 5 == 0:
                     replica.begin("compact")
-            for key in list(asked)[:20]:
-                assert replica.end(asked[key])["is_accepted"]
+            for key in list(numbers)[:20]:
+                assert replica.end(numbers[key])["is_accepted"]
                 keys.add(key)
             replica.kill()
         replica.start()

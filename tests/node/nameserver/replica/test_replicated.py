@@ -100,13 +100,13 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: int
 ) -> None:
     truth = DirectoryReplica.submit
-    told: list[bytes] = []
+    reads: list[bytes] = []
 
     def submit(self: DirectoryReplica, encoded: bytes, callback: Callback) -> None:
-        if b"read_back" in encoded or len(told) >= lies:
+        if b"read_back" in encoded or len(reads) >= lies:
             truth(self, encoded, callback)
             return
-        told.append(encoded)
+        reads.append(encoded)
         callback(Result(True), FAIL_REASON.SUCCESS)
 
     async with servers(tmp_path, 1) as (server,):
@@ -120,7 +120,7 @@ async def test_a_success_that_is_not_true_is_not_passed_on(
                 await server.change(pair, timeout_ms=400)
         kept = server.look(lambda directory: dict(directory.pairs))
         assert kept == ({"ns": {"k": "v"}} if lies == 1 else {})
-        assert told
+        assert reads
 
 
 @pytest.mark.long

@@ -79,8 +79,8 @@ class Replica:
         """What a reader sees."""
         store = self.log.store
         lo, _ = store.reads.queue_range("orders", 0)
-        found = store.reads.pull("orders", 0, lo, max_count=10_000, max_size_bytes=1 << 24)
-        return numbers(found.data)
+        response = store.reads.pull("orders", 0, lo, max_count=10_000, max_size_bytes=1 << 24)
+        return numbers(response.data)
 
     def begin_epoch(self, number: int) -> None:
         """Become the master of an epoch that begins here."""
@@ -134,12 +134,12 @@ class Replica:
 
     def checkpoint(self) -> int:
         """Save one if there is news; return its position."""
-        found = self.state.checkpoint()
-        if found is None:
+        checkpoint = self.state.checkpoint()
+        if checkpoint is None:
             return 0
-        assert self.log.store.durable_position >= found.position
-        found.save()
-        return found.position
+        assert self.log.store.durable_position >= checkpoint.position
+        checkpoint.save()
+        return checkpoint.position
 
     def delete_below(self, position: int) -> None:
         """Delete whole files as retention does, once a checkpoint and the marks allow it."""

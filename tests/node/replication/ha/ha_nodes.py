@@ -182,19 +182,19 @@ class WholeHaNode(Node):
 
     async def seen(self) -> list[int]:
         """What a reader of this replica alone sees of queue 0."""
-        found: list[int] = []
+        message_numbers: list[int] = []
         offset = 0
         while True:
-            asked = PullRequest(topic="orders", offset=offset, max_count=1000)
-            asked.consistency = common_pb2.CONSISTENCY_LOCAL
-            answer = await self.broker.pull(asked)
+            request = PullRequest(topic="orders", offset=offset, max_count=1000)
+            request.consistency = common_pb2.CONSISTENCY_LOCAL
+            answer = await self.broker.pull(request)
             if answer.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
                 assert answer.min_offset > offset, f"{answer}"
                 offset = answer.min_offset
                 continue
             if not answer.record_count:
-                return found
-            found += numbers(answer.records)
+                return message_numbers
+            message_numbers += numbers(answer.records)
             offset = answer.next_offset
 
     @property
@@ -277,8 +277,8 @@ class HaNodes:
 
         def is_settled() -> bool:
             self.check_alive()
-            found = {(n.log.end, n.applied.applied, n.log.store.durable_position) for n in chosen}
-            return len(found) == 1 and len(set(found.pop())) == 1
+            ends = {(n.log.end, n.applied.applied, n.log.store.durable_position) for n in chosen}
+            return len(ends) == 1 and len(set(ends.pop())) == 1
 
         await eventually(is_settled, f"equal replicas {[n.driver.report() for n in chosen]}")
 

@@ -45,23 +45,23 @@ async def test_fence_before_serving(tmp_path: Path) -> None:
     """A promoted node serves nobody before its fence stands, and then has the longest log."""
 
     async with group(tmp_path) as world:
-        one, two, three = (world.nodes[n] for n in (1, 2, 3))
+        node1, node2, node3 = (world.nodes[n] for n in (1, 2, 3))
         world.isolate(2)
-        acked = [await one.append(n, n + 1) for n in range(5)]
+        acked = [await node1.append(n, n + 1) for n in range(5)]
         assert [tuple(receipt.synced_by) for receipt in acked] == [(1, 3)] * 5
-        await one.crash()
-        await three.crash()
+        await node1.crash()
+        await node3.crash()
         with pytest.raises(PromotionTimeoutError, match="1 of the 2 replicas"):
-            await two.driver.promote(50)
-        assert two.driver.machine.role is HaRole.CANDIDATE
-        assert isinstance(await refused(two), NotMasterError)
-        assert await two.seen() == []
+            await node2.driver.promote(50)
+        assert node2.driver.machine.role is HaRole.CANDIDATE
+        assert isinstance(await refused(node2), NotMasterError)
+        assert await node2.seen() == []
         world.heal()
         await world.restart(3)
         await world.master(2)
-        assert await two.seen() == list(range(5)), "the longest log of the fence"
-        receipt = await two.append(5, 6)
-        assert (receipt.term, tuple(receipt.synced_by)) == (two.driver.term, (2, 3))
+        assert await node2.seen() == list(range(5)), "the longest log of the fence"
+        receipt = await node2.append(5, 6)
+        assert (receipt.term, tuple(receipt.synced_by)) == (node2.driver.term, (2, 3))
 
 
 async def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
         await world.settled()
         assert len(world.masters()) == 1
         assert len(set(acked.values())) == len(acked), "two masters acked at one place"
-        found = await world.nodes[1].seen()
-        assert not (lost := acked.keys() - set(found)), f"acked and lost: {lost}"
+        numbers_seen = await world.nodes[1].seen()
+        assert not (lost := acked.keys() - set(numbers_seen)), f"acked and lost: {lost}"
         assert len({log_bytes(node.log) for node in world.nodes.values()}) == 1
 
 
@@ -127,17 +127,17 @@ async def append_all(world: HaNodes, acked: dict[int, int], stopped: asyncio.Eve
 
 async def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        await one.append(0, 3)
+        node1, node2 = world.nodes[1], world.nodes[2]
+        await node1.append(0, 3)
         await world.settled()
         world.isolate(1)
-        under_way = asyncio.create_task(one.append(3, 5))
-        await eventually(lambda: one.log.end > one.applied.applied, "it is written")
-        await eventually(lambda: one.log.store.durable_position == one.log.end, "and synced")
-        assert await one.seen() == [0, 1, 2], "one copy is not two"
-        asked = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
-        asked.queues.add(topic="orders", queue_id=0)
-        assert (await one.broker.queries.queue_offsets(asked)).queues[0].max_offset == 3
+        under_way = asyncio.create_task(node1.append(3, 5))
+        await eventually(lambda: node1.log.end > node1.applied.applied, "it is written")
+        await eventually(lambda: node1.log.store.durable_position == node1.log.end, "and synced")
+        assert await node1.seen() == [0, 1, 2], "one copy is not two"
+        request = QueueOffsetsRequest(consistency=common_pb2.CONSISTENCY_LOCAL)
+        request.queues.add(topic="orders", queue_id=0)
+        assert (await node1.broker.queries.queue_offsets(request)).queues[0].max_offset == 3
         assert not under_way.done()
         world.heal()
         receipt = await under_way
@@ -146,112 +146,112 @@ async def test_readers_stop_at_the_confirm_offset(tmp_path: Path) -> None:
         pull = PullRequest(topic="orders", offset=3, at_least_index=receipt.index)
         pull.consistency = common_pb2.CONSISTENCY_LOCAL
         pull.with_entries = True
-        found = await two.broker.pull(pull)
-        assert found.record_count == 2
-        assert not found.entry_indexes, "this log has no entries to tell of"
+        response = await node2.broker.pull(pull)
+        assert response.record_count == 2
+        assert not response.entry_indexes, "this log has no entries to tell of"
 
 
 async def test_an_old_master_is_fenced_and_its_suffix_set_aside(tmp_path: Path) -> None:
     """It acked alone (async), so this is a loss: counted, exact, a suffix, and kept in a file."""
 
     async with group(tmp_path, replication="async_master") as world:
-        one, two = world.nodes[1], world.nodes[2]
-        assert (await one.append(0, 3)).durability == common_pb2.DURABILITY_LEADER_DISK
+        node1, node2 = world.nodes[1], world.nodes[2]
+        assert (await node1.append(0, 3)).durability == common_pb2.DURABILITY_LEADER_DISK
         await world.settled()
-        parting = one.log.end
+        parting = node1.log.end
         world.isolate(1)
         for n in range(3, 8):
-            assert tuple((await one.append(n, n + 1)).synced_by) == (1,)
-        lost = log_bytes(one.log)[parting:]
-        assert await two.driver.promote(10_000) == 2
-        assert two.driver.machine.state.mode is AckMode.ASYNC, "as the group was served"
-        await two.append(100, 101)
-        assert await one.seen() == [0, 1, 2, 3, 4, 5, 6, 7], "it knows no better yet"
+            assert tuple((await node1.append(n, n + 1)).synced_by) == (1,)
+        lost = log_bytes(node1.log)[parting:]
+        assert await node2.driver.promote(10_000) == 2
+        assert node2.driver.machine.state.mode is AckMode.ASYNC, "as the group was served"
+        await node2.append(100, 101)
+        assert await node1.seen() == [0, 1, 2, 3, 4, 5, 6, 7], "it knows no better yet"
         world.heal()
-        await eventually(lambda: one.losses.losses, "the cut")
+        await eventually(lambda: node1.losses.losses, "the cut")
         await world.settled()
-        assert await one.seen() == await two.seen() == [0, 1, 2, 100]
-        error = await refused(one)
+        assert await node1.seen() == await node2.seen() == [0, 1, 2, 100]
+        error = await refused(node1)
         assert isinstance(error, NotMasterError)
         assert (error.leader_id, error.leader_address) == (2, "127.0.0.1:8002")
-        (loss,) = one.losses.losses
+        (loss,) = node1.losses.losses
         assert (loss.epoch, loss.lo, loss.hi) == (1, parting, parting + len(lost))
         assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (5, 5, True)
         assert loss.acked_hi == loss.hi
         aside = await asyncio.to_thread(Path(loss.file).read_bytes)
         assert lost in aside
-        status = await one.admin.ha_status(HaStatusRequest())
+        status = await node1.admin.ha_status(HaStatusRequest())
         assert (status.role, status.master_id, len(status.losses)) == ("slave", 2, 1)
-        await one.crash()
+        await node1.crash()
         again = await world.restart(1)
         assert again.losses.losses == [loss], "kept over a restart"
 
 
 async def test_appends_in_flight_at_a_step_down_are_unknown(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one, two = world.nodes[1], world.nodes[2]
+        node1, node2 = world.nodes[1], world.nodes[2]
         world.isolate(1)
-        under_way = asyncio.create_task(one.append(0, 1))
-        await eventually(lambda: one.broker.produce.in_flight_count == 1)
-        await two.driver.promote(10_000)
+        under_way = asyncio.create_task(node1.append(0, 1))
+        await eventually(lambda: node1.broker.produce.in_flight_count == 1)
+        await node2.driver.promote(10_000)
         world.heal()
         with pytest.raises(OutcomeUnknownError):
             await under_way
-        await two.append(1, 2)
+        await node2.append(1, 2)
         await world.settled()
-        assert await one.seen() == [1]
-        (loss,) = one.losses.losses
+        assert await node1.seen() == [1]
+        (loss,) = node1.losses.losses
         assert (loss.record_count, loss.acked_record_count, loss.is_exact) == (1, 0, True)
 
 
 async def test_a_retry_after_a_failover_finds_the_first_receipt(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        first = await one.append(0, 3, producer_id=5, sequence=0)
-        await one.append(3, 5, producer_id=5, sequence=1)
-        await one.crash()
-        await two.driver.promote(10_000)
-        again = await two.append(0, 3, producer_id=5, sequence=0)
+        node1, node2 = world.nodes[1], world.nodes[2]
+        first = await node1.append(0, 3, producer_id=5, sequence=0)
+        await node1.append(3, 5, producer_id=5, sequence=1)
+        await node1.crash()
+        await node2.driver.promote(10_000)
+        again = await node2.append(0, 3, producer_id=5, sequence=0)
         assert again.is_duplicate
         for field in ("index", "term", "position", "store_unix_ms", "record_count"):
             assert getattr(again, field) == getattr(first, field), field
         assert list(again.queues) == list(first.queues)
         with pytest.raises(SequenceReusedError):
-            await two.append(7, 10, producer_id=5, sequence=0)
-        more = await two.append(5, 6, producer_id=5, sequence=2)
+            await node2.append(7, 10, producer_id=5, sequence=0)
+        more = await node2.append(5, 6, producer_id=5, sequence=2)
         assert not more.is_duplicate
-        assert await two.seen() == list(range(6))
+        assert await node2.seen() == list(range(6))
 
 
 async def test_a_drained_master_stops_acking_first(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        appends = [asyncio.create_task(one.append(n, n + 1)) for n in range(20)]
+        node1, node2 = world.nodes[1], world.nodes[2]
+        appends = [asyncio.create_task(node1.append(n, n + 1)) for n in range(20)]
         await asyncio.sleep(0)
-        await one.admin.drain(DrainRequest())
+        await node1.admin.drain(DrainRequest())
         assert len({(await append).index for append in appends}) == 20, "all were decided"
-        assert (await refused(one)).code == "node.draining"
-        assert one.driver.machine.role is HaRole.SLAVE
-        one.driver.advise(9, 1, 5)
-        assert one.driver.machine.role is HaRole.SLAVE, "it takes no advice while it drains"
+        assert (await refused(node1)).code == "node.draining"
+        assert node1.driver.machine.role is HaRole.SLAVE
+        node1.driver.advise(9, 1, 5)
+        assert node1.driver.machine.role is HaRole.SLAVE, "it takes no advice while it drains"
         with pytest.raises(PromotionRefusedError, match="draining"):
-            await one.driver.promote(1_000)
-        await eventually(lambda: two.driver.leader_id == 0, "nobody is believed to serve")
-        assert await two.driver.promote(10_000) == 2
-        assert await two.seen() == list(range(20))
-        await one.admin.drain(DrainRequest(undo=True))
-        assert await one.driver.promote(10_000) == 3
-        await one.append(20, 21)
+            await node1.driver.promote(1_000)
+        await eventually(lambda: node2.driver.leader_id == 0, "nobody is believed to serve")
+        assert await node2.driver.promote(10_000) == 2
+        assert await node2.seen() == list(range(20))
+        await node1.admin.drain(DrainRequest(undo=True))
+        assert await node1.driver.promote(10_000) == 3
+        await node1.append(20, 21)
 
 
 async def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one = world.nodes[1]
-        await one.append(0, 1)
-        assert await one.driver.read_barrier() == one.driver.applied_index
+        node1 = world.nodes[1]
+        await node1.append(0, 1)
+        assert await node1.driver.read_barrier() == node1.driver.applied_index
         world.isolate(1)
-        read = asyncio.ensure_future(one.driver.read_barrier())
-        later = asyncio.ensure_future(one.driver.read_barrier())
+        read = asyncio.ensure_future(node1.driver.read_barrier())
+        later = asyncio.ensure_future(node1.driver.read_barrier())
         await world.nodes[2].driver.promote(10_000)
         await world.nodes[2].append(1, 2)
         assert not read.done(), "nobody confirmed that it is still the only master"
@@ -261,68 +261,68 @@ async def test_a_linearizable_read_needs_enough_replicas(tmp_path: Path) -> None
                 await one_read
             assert found.value.code == "node.read_failed"
         with pytest.raises(NotMasterError):
-            one.driver.read_barrier()
+            node1.driver.read_barrier()
 
 
 async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
     """It gets the log and an image of the state, as the first files of the master are gone."""
 
     async with group(tmp_path) as world:
-        one = world.nodes[1]
+        node1 = world.nodes[1]
         for n in range(0, 240, 8):
-            await one.append(n, n + 8, size_bytes=500)
+            await node1.append(n, n + 8, size_bytes=500)
         await world.settled()
         await world.nodes[3].crash()
-        await shorten(one, one.log.store.log.files.files[0].end_position)
+        await shorten(node1, node1.log.store.log.files.files[0].end_position)
         for path in sorted((tmp_path / "n3").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
-        three = await world.restart(3)
-        assert three.log.replica.standing is HaStanding.JOINING
-        assert three.log.min_position == 0
-        state = three.driver.machine.state
+        node3 = await world.restart(3)
+        assert node3.log.replica.standing is HaStanding.JOINING
+        assert node3.log.min_position == 0
+        state = node3.driver.machine.state
         await eventually(lambda: state.replica.standing is HaStanding.FULL, "its admission")
-        assert three.log.min_position == one.log.min_position > 0
+        assert node3.log.min_position == node1.log.min_position > 0
         await world.settled(1, 3)
-        assert not three.applied.is_missing
-        assert set(three.state.state.topics) == set(one.state.state.topics)
-        assert await three.seen() == await one.seen() != []
-        await one.crash()
-        assert await three.driver.promote(10_000) > 1
-        await three.append(900, 901)
+        assert not node3.applied.is_missing
+        assert set(node3.state.state.topics) == set(node1.state.state.topics)
+        assert await node3.seen() == await node1.seen() != []
+        await node1.crash()
+        assert await node3.driver.promote(10_000) > 1
+        await node3.append(900, 901)
 
 
 async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:
     async with group(tmp_path) as world:
-        one, three = world.nodes[1], world.nodes[3]
-        has_room: Any = three.log.store.has_room
-        three.log.store.has_room = lambda size_bytes: False  # type: ignore[method-assign]
-        before = three.log.end
-        receipt = await one.append(0, 5)
+        node1, node3 = world.nodes[1], world.nodes[3]
+        has_room: Any = node3.log.store.has_room
+        node3.log.store.has_room = lambda size_bytes: False  # type: ignore[method-assign]
+        before = node3.log.end
+        receipt = await node1.append(0, 5)
         assert tuple(receipt.synced_by) == (1, 2)
-        await eventually(lambda: three.driver.inbound.no_room_count > 1, "it looks again")
-        assert three.log.end == before
-        three.log.store.has_room = has_room  # type: ignore[method-assign]
+        await eventually(lambda: node3.driver.inbound.no_room_count > 1, "it looks again")
+        assert node3.log.end == before
+        node3.log.store.has_room = has_room  # type: ignore[method-assign]
         await world.settled()
-        assert await three.seen() == list(range(5))
+        assert await node3.seen() == list(range(5))
 
 
 async def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:
     """k = n = 2: nothing is acked alone, and nobody can be promoted alone."""
 
     async with group(tmp_path, 2) as world:
-        one, two = world.nodes[1], world.nodes[2]
-        await one.append(0, 1)
-        await two.crash()
+        node1, node2 = world.nodes[1], world.nodes[2]
+        await node1.append(0, 1)
+        await node2.crash()
         with pytest.raises(AppendTimeoutError):
-            await one.append(1, 2, timeout_ms=50)
-        await one.crash()
-        two = await world.restart(2)
+            await node1.append(1, 2, timeout_ms=50)
+        await node1.crash()
+        node2 = await world.restart(2)
         with pytest.raises(PromotionTimeoutError):
-            await two.driver.promote(50)
-        one = await world.restart(1)
+            await node2.driver.promote(50)
+        node1 = await world.restart(1)
         await world.master(2)
         await world.settled()
-        assert await two.seen() == [0, 1], "it was written before the master died"
+        assert await node2.seen() == [0, 1], "it was written before the master died"
 
 
 @pytest.mark.parametrize(

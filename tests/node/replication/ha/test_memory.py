@@ -29,14 +29,14 @@ def lose_lives(root: Path) -> None:
 
 def test_a_lost_file_makes_no_old_copy_of_a_disk(tmp_path: Path) -> None:
     """A pair that keeps one copy could elect nobody any more."""
-    known = learned(UNKNOWN, told_at_start(tmp_path, is_founded_now=True))
+    memory = learned(UNKNOWN, told_at_start(tmp_path, is_founded_now=True))
     lose_lives(tmp_path)
     for life in (2, 3):
-        told = told_at_start(tmp_path)
-        assert (told.life, memory_lost(known, told)) == (life, "")
-        known = learned(known, told)
+        statement = told_at_start(tmp_path)
+        assert (statement.life, memory_lost(memory, statement)) == (life, "")
+        memory = learned(memory, statement)
     lose_lives(tmp_path)
-    assert memory_lost(known, told_at_start(tmp_path)) == ""
+    assert memory_lost(memory, told_at_start(tmp_path)) == ""
 
 
 def test_a_binding_goes_with_the_life_and_an_earlier_one_has_none(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ class History:
         for message in messages(data):
             assert message.queue_offset == offset, f"{message.queue_offset}, expected {offset}"
             assert message.body in self.attempted, f"nobody sent {message.body!r}"
-            found = message.body, message.position
+            content = message.body, message.position
             if self.is_sync:
-                before = self.seen.setdefault((queue_id, offset), found)
-                assert before == found, f"{queue_id}/{offset} was {before}, is {found}"
+                before = self.seen.setdefault((queue_id, offset), content)
+                assert before == content, f"{queue_id}/{offset} was {before}, is {content}"
             offset += 1
             self.counts["read"] += 1
         return offset
@@ -176,10 +176,10 @@ class Clients:
             node = self.world.nodes[node_id]
             if not node.is_up:
                 continue
-            asked = PullRequest(topic=TOPIC, queue_id=queue_id, offset=offset, max_count=50)
-            asked.consistency = common_pb2.CONSISTENCY_LOCAL
+            request = PullRequest(topic=TOPIC, queue_id=queue_id, offset=offset, max_count=50)
+            request.consistency = common_pb2.CONSISTENCY_LOCAL
             with contextlib.suppress(*Refused):
-                answer = await node.broker.pull(asked)
+                answer = await node.broker.pull(request)
                 if answer.status == PULL_STATUS_FOUND:
                     offset = self.history.see(queue_id, answer.records, offset)
             if self.random.random() < 0.02 or not self.history.is_sync:
@@ -219,12 +219,12 @@ def log_of(node: WholeHaNode) -> bytes:
 
 def messages_of(data: bytes) -> list[Message]:
     """All records of a log, in order, without the blanks."""
-    found: list[Message] = []
+    log_messages: list[Message] = []
     for lo in range(0, len(data), FILE):
         part = data[lo : lo + FILE]
         blank = part.find(fmt.MAGIC_BLANK.to_bytes(4, "big", signed=fmt.MAGIC_BLANK < 0))
-        found += messages(part if blank < 0 else part[: blank - 4])
-    return found
+        log_messages += messages(part if blank < 0 else part[: blank - 4])
+    return log_messages
 
 
 def is_whole(log: list[Message], at: int) -> bool:
@@ -253,24 +253,24 @@ def check(world: RandomGroup, history: History) -> str:
     places: dict[bytes, tuple[int, int]] = {}
     bodies: dict[tuple[int, int], bytes] = {}
     for node in nodes:
-        found: dict[bytes, tuple[int, int]] = {}
+        by_body: dict[bytes, tuple[int, int]] = {}
         for queue_id in range(QUEUES):
             offset, hi = node.log.store.reads.queue_range(TOPIC, queue_id)
             while offset < hi:
                 pulled = node.log.store.reads.pull(TOPIC, queue_id, offset, max_count=500)
                 for message in messages(pulled.data):
                     where = queue_id, message.queue_offset
-                    before = found.setdefault(message.body, where)
+                    before = by_body.setdefault(message.body, where)
                     bodies[where] = message.body
                     if before != where:
                         # Only where a power loss left the first part of a batch, which stays in
                         # front of the whole one (docs/guarantees.md).
                         first = places_in_log[message.body][0]
                         assert not is_whole(log, first), f"{message.body!r} at {before}, {where}"
-                        found[message.body] = where
+                        by_body[message.body] = where
                         history.counts["half"] += 1
                 offset = history.see(queue_id, pulled.data, offset)
-        places = found
+        places = by_body
     epochs = nodes[0].driver.machine.state.epochs
     missing: dict[int, list[int]] = defaultdict(list)
     kept: dict[int, int] = defaultdict(int)
@@ -313,11 +313,11 @@ async def attempt(root: Path, seed: int, replication: str, seconds: float = FAUL
             await eventually(lambda: len(history.acked) > acked_count, "appends after healing")
             clients.is_over = True
         await world.settled()
-        found = check(world, history)
+        summary = check(world, history)
         world.check_alive()
     finally:
         await world.stop()
-    return f"{faults.counts} acked={len(history.acked)} {dict(history.counts)} {found}"
+    return f"{faults.counts} acked={len(history.acked)} {dict(history.counts)} {summary}"
 
 
 @pytest.mark.long

@@ -186,9 +186,9 @@ def _decode(kind: FrameKind, header: bytes) -> Message:
 
 @given(_MESSAGES)
 def test_decoding_inverts_encoding(message: Message) -> None:
-    found = _decode(*encode(message))
-    assert found == message
-    assert type(found) is type(message)
+    decoded = _decode(*encode(message))
+    assert decoded == message
+    assert type(decoded) is type(message)
 
 
 @given(st.lists(_appends() | _steady_appends() | _append_replies() | _ACKS, max_size=12))
@@ -272,8 +272,8 @@ def test_the_short_decoder_takes_what_a_leader_in_office_sends(
 ) -> None:
     monkeypatch.delattr(codec, "_decode_any_append")
     run = pb.TermRun(index=1, term=term)
-    found = pb.AppendEntries(term=term, prev_term=term, hi=2, runs=[run], commit=-1)
-    codec._decode_append(found.SerializeToString(), "g", 2, 1)
+    header = pb.AppendEntries(term=term, prev_term=term, hi=2, runs=[run], commit=-1)
+    codec._decode_append(header.SerializeToString(), "g", 2, 1)
 
 
 @given(
@@ -303,7 +303,7 @@ def test_the_short_decoder_of_replies_agrees_with_the_general_one(found: pb.Appe
 @st.composite
 def _headers_like_acks(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     """Headers of two senders in a row: acks, the same with other matches, and damaged ones."""
-    found: list[tuple[int, bytes]] = []
+    headers: list[tuple[int, bytes]] = []
     ack = draw(_ACKS)
     for _ in range(draw(st.integers(2, 8))):
         if draw(st.integers(0, 5)) == 0:
@@ -313,8 +313,8 @@ def _headers_like_acks(draw: st.DrawFn) -> list[tuple[int, bytes]]:
         for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
             header[draw(st.integers(0, min(len(header) - 1, 12)))] = draw(st.integers(0, 255))
         header += draw(st.sampled_from([b"", b"", b"", b"\x10\x07", b"\xf8\x07\x01"]))
-        found.append((draw(st.sampled_from([2, 2, 3])), bytes(header)))
-    return found
+        headers.append((draw(st.sampled_from([2, 2, 3])), bytes(header)))
+    return headers
 
 
 @given(_headers_like_acks())
@@ -388,10 +388,10 @@ def test_an_ack_of_another_shape_is_parsed_each_time(header: bytes) -> None:
 
 def test_a_reply_that_only_says_diverged_is_no_ack() -> None:
     """All else in it is what an ack says."""
-    found = pb.AppendReply(
+    header = pb.AppendReply(
         term=5, match=9, refused_prev=NO_INDEX, hint_last=NO_INDEX, diverged=True
     )
-    message = _decode(FrameKind.APPEND_REPLY, found.SerializeToString())
+    message = _decode(FrameKind.APPEND_REPLY, header.SerializeToString())
     assert isinstance(message, AppendReply)
     assert message.standing is Standing.DIVERGED
 
@@ -435,8 +435,8 @@ def test_a_snapshot_announces_its_state() -> None:
     at = ConfigurationAt(3, Configuration((1, 2, 3)))
     message = InstallSnapshot(*_END, 5, SnapshotMeta(9, 4, at), 77)
     header = encode_install(message, size_bytes=1 << 40, crc=0xFFFFFFFF)
-    found = decode_install(header, group="g", sender=2, to=1)
-    assert found == SnapshotHeader(message, 1 << 40, 0xFFFFFFFF)
+    snapshot_header = decode_install(header, group="g", sender=2, to=1)
+    assert snapshot_header == SnapshotHeader(message, 1 << 40, 0xFFFFFFFF)
 
 
 @pytest.mark.parametrize("crc", [None, 0, 0xFFFFFFFF])

@@ -381,9 +381,9 @@ async def test_a_slow_disk_gets_few_syncs_for_many_appends(
     async with drivers(tmp_path, flush=flush) as cluster:
         leader = await cluster.leader()
         await append(leader, 0, 1)
-        asked: list[Callable[[StoreError | None], None]] = []
+        requests: list[Callable[[StoreError | None], None]] = []
         real = leader.log.store.request_sync
-        monkeypatch.setattr(leader.log.store, "request_sync", asked.append)
+        monkeypatch.setattr(leader.log.store, "request_sync", requests.append)
         monkeypatch.setattr(leader.log.store, "sync_here", lambda: False)
         pending = []
         for n in range(1, 40):
@@ -391,14 +391,14 @@ async def test_a_slow_disk_gets_few_syncs_for_many_appends(
             await asyncio.sleep(0)
         if flush == "async":
             await asyncio.gather(*pending)
-            assert asked == []
+            assert requests == []
             return
-        await eventually(lambda: len(asked) == SYNC_REQUEST_COUNT_MAX, "syncs")
+        await eventually(lambda: len(requests) == SYNC_REQUEST_COUNT_MAX, "syncs")
         await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
         assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
-        assert len(asked) == SYNC_REQUEST_COUNT_MAX
+        assert len(requests) == SYNC_REQUEST_COUNT_MAX
         monkeypatch.setattr(leader.log.store, "request_sync", real)
-        for done in asked:
+        for done in requests:
             real(done)
         committed = await asyncio.gather(*pending)
         assert all(leader.node_id in one.synced_by for one in committed)
@@ -544,10 +544,10 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
 ) -> None:
     async with drivers(tmp_path) as cluster:
         leader = await cluster.leader()
-        asked: list[int] = []
+        requests: list[int] = []
 
         def refuse(_: RaftCore, node: int) -> None:
-            asked.append(node)
+            requests.append(node)
             raise TransferRefusedError(node, "it is too far behind")
 
         monkeypatch.setattr(RaftCore, "transfer_leadership", refuse)
@@ -555,4 +555,4 @@ async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
         for _ in range(3):
             with pytest.raises(StoreFullError):
                 leader.append(batch(1, 2), accept)
-        assert len(asked) == 1
+        assert len(requests) == 1

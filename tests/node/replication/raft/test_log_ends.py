@@ -77,23 +77,23 @@ def test_the_end_of_a_log(way: Callable[[Path], None], tmp_path: Path) -> None:
         if index == COPIED:
             sync(log)
             crash(log)
-            known = learned(UNKNOWN, told_at_start(root))
+            memory = learned(UNKNOWN, told_at_start(root))
             shutil.copytree(root, copy)
             log = open_log(root, config=SMALL)
     sync(log)
     crash(log)
-    known = known._replace(acked_term=TERM, acked=COUNT - 1, committed=COMMITTED)
+    memory = memory._replace(acked_term=TERM, acked=COUNT - 1, committed=COMMITTED)
 
     way(root)
     way(copy)
-    told, copied = told_at_start(root), told_at_start(copy)
+    original, copied = told_at_start(root), told_at_start(copy)
 
-    assert "its log ended" in memory_lost(known, copied)
-    assert "its term was" in memory_lost(known._replace(term=TERM + 2), copied)
-    only_acked = known._replace(committed=NO_INDEX)
+    assert "its log ended" in memory_lost(memory, copied)
+    assert "its term was" in memory_lost(memory._replace(term=TERM + 2), copied)
+    only_acked = memory._replace(committed=NO_INDEX)
     assert bool(memory_lost(only_acked, copied)) == (copied.term == TERM)
     with open_log(root, config=SMALL) as log:
         assert (log.last_index < COUNT - 1) == (way is not nothing)
-    for statement in (told, told, told_at_start(root)):
-        assert memory_lost(known, statement) == ""
-        known = learned(known, statement)
+    for statement in (original, original, told_at_start(root)):
+        assert memory_lost(memory, statement) == ""
+        memory = learned(memory, statement)

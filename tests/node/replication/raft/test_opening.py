@@ -41,8 +41,8 @@ def consumer_calls(client: NodeClient) -> Any:
 
 def offset_of(client: NodeClient, group: str) -> int:
     request = consumer_pb2.FetchOffsetsRequest(group=group)
-    found = consumer_calls(client).FetchOffsets(request, timeout=PATIENCE_S)
-    offset: int = found.offsets[0].offset
+    response = consumer_calls(client).FetchOffsets(request, timeout=PATIENCE_S)
+    offset: int = response.offsets[0].offset
     return offset
 
 
@@ -112,11 +112,11 @@ def test_a_crash_while_it_is_set_aside_can_be_repeated(tmp_path: Path) -> None:
             files = len(damage(root / "config"))
             with armed(f"{name}=EIO@{nth}"), suppress(FileSystemError, SyncFailedError):
                 load_checkpoint(FileSystem(), str(root), is_needed=False)
-            found, image = load_checkpoint(FileSystem(), str(root), is_needed=False)
+            checkpoint, image = load_checkpoint(FileSystem(), str(root), is_needed=False)
             assert image is None
             kept = [path for path in (root / "damaged").rglob("*") if path.is_file()]
             assert len(kept) == files
-            found.save(NEW, 2)
+            checkpoint.save(NEW, 2)
             assert CheckpointFiles(FileSystem(), str(root)).load() == NEW
 
 

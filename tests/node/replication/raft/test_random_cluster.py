@@ -67,9 +67,9 @@ class History:
         for message in messages(data):
             assert message.queue_offset == offset, f"{message.queue_offset}, expected {offset}"
             assert message.body in self.attempted, f"nobody sent {message.body!r}"
-            found = message.body, message.position
-            before = self.seen.setdefault((queue_id, offset), found)
-            assert before == found, f"{queue_id}/{offset} was {before}, is {found}"
+            content = message.body, message.position
+            before = self.seen.setdefault((queue_id, offset), content)
+            assert before == content, f"{queue_id}/{offset} was {before}, is {content}"
             offset += 1
             self.read_count += 1
         return offset
@@ -92,9 +92,9 @@ class History:
         for queue_id in range(QUEUES):
             offset, hi = store.reads.queue_range(TOPIC, queue_id)
             while offset < hi:
-                found = store.reads.pull(TOPIC, queue_id, offset, max_count=500)
-                assert found.record_count, f"nothing at {queue_id}/{offset}: {found.status}"
-                offset = self.see(queue_id, found.data, offset)
+                response = store.reads.pull(TOPIC, queue_id, offset, max_count=500)
+                assert response.record_count, f"nothing at {queue_id}/{offset}: {response.status}"
+                offset = self.see(queue_id, response.data, offset)
 
 
 class Clients:
@@ -259,13 +259,13 @@ class Clients:
                 await broker.groups.commit_offsets(CommitOffsetsRequest(group="g", offsets=[row]))
                 acked = offset
                 self.history.commit_count += 1
-            broker, known = self.broker(), acked
+            broker, floor = self.broker(), acked
             if broker is None:
                 continue
             with contextlib.suppress(*Refused):
-                found = await broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
-                stored = found.offsets[0].offset if found.offsets else -1
-                assert known <= stored <= offset, f"offset {stored}, acked {known}, sent {offset}"
+                response = await broker.groups.fetch_offsets(FetchOffsetsRequest(group="g"))
+                stored = response.offsets[0].offset if response.offsets else -1
+                assert floor <= stored <= offset, f"offset {stored}, acked {floor}, sent {offset}"
 
 
 class Faults:
@@ -308,9 +308,9 @@ class Faults:
 
     async def _cut(self) -> None:
         pairs = list(itertools.permutations(self.world.nodes, 2))
-        one = self.random.choice(list(self.world.nodes))
+        node = self.random.choice(list(self.world.nodes))
         if self.random.random() < 0.5:
-            self.world.cuts.update(pair for pair in pairs if one in pair)
+            self.world.cuts.update(pair for pair in pairs if node in pair)
         else:
             self.world.cuts.update(self.random.sample(pairs, 2))
 

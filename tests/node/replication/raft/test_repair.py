@@ -184,13 +184,13 @@ async def test_a_peer_with_other_or_damaged_entries_is_passed_over(
         peer(wreck.intact, wreck.config) as good,
         peer(other.intact, other.config) as foreign,
     ):
-        asker, one, three = Asker(2), Server(1), Server(3)
+        asker, server1, server3 = Asker(2), Server(1), Server(3)
         asker.ask(1, 3)
-        one.serve(foreign)
-        three.serve(good)
-        async with nodes(asker, one, three):
+        server1.serve(foreign)
+        server3.serve(good)
+        async with nodes(asker, server1, server3):
             await closed(wreck, asker.fetcher, seen.append).run()
-        assert one.server.answered_count > 0
+        assert server1.server.answered_count > 0
     assert wreck.find() == []
 
 
@@ -431,8 +431,8 @@ async def test_a_branch_that_was_never_committed_is_cut(
         server.serve(source, commit_index)
         async with nodes(asker, server):
             seen: list[RepairProgress] = []
-            known = closed(branch, asker.fetcher, seen.append, committed_index=damaged.lo_index)
-            refused = asyncio.ensure_future(known.run())
+            attempt = closed(branch, asker.fetcher, seen.append, committed_index=damaged.lo_index)
+            refused = asyncio.ensure_future(attempt.run())
             await eventually(lambda: seen and "committed another entry" in seen[-1].waiting_for)
             refused.cancel()
             await asyncio.gather(refused, return_exceptions=True)

@@ -237,11 +237,11 @@ async def test_damage_whose_edges_changed_is_searched_again_before_any_more_is_r
     """What was found behind it may be a part of it by now."""
     behind = _BLANK._replace(position=300, end_position=400)
     wider = _BLANK._replace(end_position=400)
-    found = [[wider], []]
+    findings = [[wider], []]
     monkeypatch.setattr(_Session, "troubles", [_MET], raising=False)
     monkeypatch.setattr("node.replication.raft.repair.RepairSession", _Session)
     monkeypatch.setattr(
-        "node.replication.raft.repair.find_damage", lambda root, config, *, fs: found.pop(0)
+        "node.replication.raft.repair.find_damage", lambda root, config, *, fs: findings.pop(0)
     )
     seen: list[RepairProgress] = []
 

@@ -80,16 +80,16 @@ async def test_state_and_log_are_replaced_in_one_step(
 
     async with with_one_outrun(tmp_path) as (world, behind):
         await world.restart(behind)
-        found: list[tuple[int, int]] = []
+        indexes: list[tuple[int, int]] = []
         install = behind.driver.install_snapshot
 
         def look(message: InstallSnapshot, state: object) -> None:
             install(message, state)
-            found.append((behind.log.base_index, behind.machine.applied_index))
+            indexes.append((behind.log.base_index, behind.machine.applied_index))
 
         monkeypatch.setattr(behind.driver, "install_snapshot", look)
         await world.settled()
-        ((base_index, applied_index), *_) = found
+        ((base_index, applied_index), *_) = indexes
         assert applied_index >= base_index > 0
         await behind.maintenance.steps.checkpoint()
         assert behind.log.received.installed is None

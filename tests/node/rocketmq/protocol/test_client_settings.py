@@ -13,36 +13,36 @@ def told(asked: pb.Settings) -> pb.Settings:
 
 
 def test_a_producer_gets_what_it_needs() -> None:
-    asked = pb.Settings(
+    client_settings = pb.Settings(
         client_type=ClientType.PRODUCER,
         publishing=pb.Publishing(topics=[pb.Resource(name="orders")], max_body_size=1 << 27),
     )
-    found = told(asked)
-    assert found.WhichOneof("pub_sub") == "publishing"
-    assert found.publishing.max_body_size == 4_000
-    assert found.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
-    assert found.backoff_policy.max_attempts == 3
-    assert found.backoff_policy.exponential_backoff.multiplier == 2
-    assert not found.metric.on
-    assert found.client_type == ClientType.PRODUCER
-    assert [topic.name for topic in found.publishing.topics] == ["orders"]
+    broker_settings = told(client_settings)
+    assert broker_settings.WhichOneof("pub_sub") == "publishing"
+    assert broker_settings.publishing.max_body_size == 4_000
+    assert broker_settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert broker_settings.backoff_policy.max_attempts == 3
+    assert broker_settings.backoff_policy.exponential_backoff.multiplier == 2
+    assert not broker_settings.metric.on
+    assert broker_settings.client_type == ClientType.PRODUCER
+    assert [topic.name for topic in broker_settings.publishing.topics] == ["orders"]
 
 
 def test_a_consumer_gets_what_it_needs() -> None:
-    asked = pb.Settings(
+    client_settings = pb.Settings(
         client_type=ClientType.PUSH_CONSUMER,
         subscription=pb.Subscription(
             group=pb.Resource(name="readers"),
             subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="orders"))],
         ),
     )
-    found = told(asked)
-    assert found.WhichOneof("pub_sub") == "subscription"
-    assert found.subscription.HasField("fifo")
-    assert found.subscription.receive_batch_size == 32
-    assert found.subscription.long_polling_timeout.seconds == 20
-    assert found.backoff_policy.max_attempts == 17
-    assert len(found.backoff_policy.customized_backoff.next) == 18
+    broker_settings = told(client_settings)
+    assert broker_settings.WhichOneof("pub_sub") == "subscription"
+    assert broker_settings.subscription.HasField("fifo")
+    assert broker_settings.subscription.receive_batch_size == 32
+    assert broker_settings.subscription.long_polling_timeout.seconds == 20
+    assert broker_settings.backoff_policy.max_attempts == 17
+    assert len(broker_settings.backoff_policy.customized_backoff.next) == 18
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,11 @@ def test_a_stored_message_comes_back(
         born_host=host,
     )
     check_message(sent, BODY_MAX)
-    found, system = stored(sent), sent.system_properties
-    assert found.body == body
-    assert dict(found.user_properties) == user
-    assert found.topic.name == "orders"
-    back = found.system_properties
+    stored_message, system = stored(sent), sent.system_properties
+    assert stored_message.body == body
+    assert dict(stored_message.user_properties) == user
+    assert stored_message.topic.name == "orders"
+    back = stored_message.system_properties
     assert (back.HasField("tag"), back.tag) == (tag is not None, system.tag)
     assert (back.HasField("message_group"), back.message_group) == (
         group is not None,
@@ -236,10 +236,10 @@ def test_system_properties_are_not_among_user_properties() -> None:
         body_encoding=Encoding.GZIP,
         orphaned_transaction_recovery_duration=Duration(seconds=9),
     )
-    found = stored(sent)
-    assert dict(found.user_properties) == {}
-    assert found.system_properties.trace_context == "00-1-2-01"
-    assert found.system_properties.body_encoding == Encoding.GZIP
+    stored_message = stored(sent)
+    assert dict(stored_message.user_properties) == {}
+    assert stored_message.system_properties.trace_context == "00-1-2-01"
+    assert stored_message.system_properties.body_encoding == Encoding.GZIP
 
 
 @pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
@@ -249,9 +249,9 @@ def test_a_body_that_its_producer_compressed_is_delivered_plain(name: str) -> No
     body, flags = compressor(name, 1)(plain)
     assert len(body) < len(plain)
     record = encode_message("orders", 3, body, {}, sys_flag=flags)
-    found = from_record(decode_message(record), "orders")
-    system = found.system_properties
-    assert found.body == plain
+    message = from_record(decode_message(record), "orders")
+    system = message.system_properties
+    assert message.body == plain
     assert system.body_encoding == Encoding.IDENTITY
     digest = hashlib.md5(plain, usedforsecurity=False).hexdigest().upper()
     assert system.body_digest.checksum == digest
@@ -274,9 +274,9 @@ def large(name: str) -> tuple[bytes, int]:
 )
 def test_a_body_that_cannot_be_decompressed_is_called_damaged(body: bytes, flags: int) -> None:
     """By a digest that does not fit: all clients take that for one message, not for the answer."""
-    found = from_record(decode_message(encode_message("orders", 3, body, {}, sys_flag=flags)), "o")
-    system = found.system_properties
-    assert found.body == body
+    output = from_record(decode_message(encode_message("orders", 3, body, {}, sys_flag=flags)), "o")
+    system = output.system_properties
+    assert output.body == body
     assert system.body_encoding == Encoding.IDENTITY
     assert system.body_digest.type == DigestType.MD5
     assert len(system.body_digest.checksum) == 32
@@ -287,16 +287,16 @@ def test_a_large_body_of_zlib_is_delivered_in_the_encoding_that_names_it() -> No
     body, flags = large("zlib")
     for flag in (flags, IS_COMPRESSED):  # Old clients compress without saying how.
         record = encode_message("orders", 3, body, {}, sys_flag=flag)
-        found = from_record(decode_message(record), "orders")
-        assert found.body == body
-        assert found.system_properties.body_encoding == Encoding.GZIP
-        digest = found.system_properties.body_digest.checksum
+        message = from_record(decode_message(record), "orders")
+        assert message.body == body
+        assert message.system_properties.body_encoding == Encoding.GZIP
+        digest = message.system_properties.body_digest.checksum
         assert digest == hashlib.md5(body).hexdigest().upper()
 
 
 @pytest.mark.parametrize("flags", [0, ZSTD, fmt.SYS_FLAG_NEED_UNWRAP, fmt.TRANSACTION_COMMIT, 2])
 def test_other_flags_leave_the_body_alone(flags: int) -> None:
     record = encode_message("orders", 3, b"plain", {}, sys_flag=flags)
-    found = from_record(decode_message(record), "orders")
-    assert found.body == b"plain"
-    assert found.system_properties.body_encoding == Encoding.IDENTITY
+    message = from_record(decode_message(record), "orders")
+    assert message.body == b"plain"
+    assert message.system_properties.body_encoding == Encoding.IDENTITY

@@ -39,12 +39,12 @@ def test_one_blank_and_nothing_else_separates_keys(space: str) -> None:
     ],
 )
 def test_both_protocols_read_the_same_tags(expression: str, tags: list[str] | None) -> None:
-    asked = FilterExpression(type=FilterType.TAG, expression=expression)
+    filter_expression = FilterExpression(type=FilterType.TAG, expression=expression)
     if tags is None:
         with pytest.raises(CallRefusedError, match="names no tag"):
-            filter_of(asked)
+            filter_of(filter_expression)
         with pytest.raises(RefusedError, match="names no tag"):
             Subscription("orders", expression, is_sql=False)
         return
-    assert list(filter_of(asked).tags) == tags
+    assert list(filter_of(filter_expression).tags) == tags
     assert Subscription("orders", expression, is_sql=False).tags == tags

@@ -346,11 +346,11 @@ async def _no_questions(_address: str, _request: object) -> AsyncIterator[Transa
 
 async def _status(_request: NodeStatusRequest) -> NodeStatusResponse:
     """The node leads; node 2 has all entries, and node 3 lacks five."""
-    found = NodeStatusResponse(node_id=1, leader_id=1, last_index=9, commit_index=9)
+    status = NodeStatusResponse(node_id=1, leader_id=1, last_index=9, commit_index=9)
     for node, match in ((1, 9), (2, 9), (3, 4)):
         address = f"host{node}:808{node}"
-        found.members.add(node_id=node, address=address, is_connected=True, match_index=match)
-    return found
+        status.members.add(node_id=node, address=address, is_connected=True, match_index=match)
+    return status
 
 
 async def _no_route(_address: str) -> RouteResponse | None:

@@ -29,22 +29,22 @@ def test_a_command_that_the_java_client_signed_is_taken() -> None:
 async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, keys=KEYS) as gateway:
         client = await gateway.client()
-        asked = {"topic": "orders", "queueId": "0"}
-        route = await client.ask(ROUTE, asked)
+        fields = {"topic": "orders", "queueId": "0"}
+        route = await client.ask(ROUTE, fields)
         assert route.code == 0, "a client that has no route says that the topic is missing"
-        assert (await client.ask(MAX_OFFSET, asked)).code == DENIED
-        assert (await client.ask(MAX_OFFSET, asked | {"AccessKey": "other"})).code == DENIED
-        wrong = asked | {"AccessKey": "rocketmq2", "Signature": "AAAA"}
+        assert (await client.ask(MAX_OFFSET, fields)).code == DENIED
+        assert (await client.ask(MAX_OFFSET, fields | {"AccessKey": "other"})).code == DENIED
+        wrong = fields | {"AccessKey": "rocketmq2", "Signature": "AAAA"}
         assert (await client.ask(MAX_OFFSET, wrong)).code == DENIED
         assert (await client.ask(HEARTBEAT, body=b"{}")).code == DENIED
         assert gateway.remoting.groups.clients.count == 0
 
-        signed = asked | {"AccessKey": "rocketmq2"}
+        signed = fields | {"AccessKey": "rocketmq2"}
         made = signature(Command(MAX_OFFSET, ext=signed, version=479), b"12345678")
-        told = signed | {"Signature": base64(made)}
-        assert (await client.ask(MAX_OFFSET, told)).code == 0
-        assert (await client.ask(MAX_OFFSET, told | {"topic": "other"})).code == DENIED
-        assert (await client.ask(MAX_OFFSET, told, b"more")).code == DENIED
+        signed_fields = signed | {"Signature": base64(made)}
+        assert (await client.ask(MAX_OFFSET, signed_fields)).code == 0
+        assert (await client.ask(MAX_OFFSET, signed_fields | {"topic": "other"})).code == DENIED
+        assert (await client.ask(MAX_OFFSET, signed_fields, b"more")).code == DENIED
 
 
 async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
     trusting = ssl.create_default_context(cafile=str(authority.path))
     async with gateway_at(tmp_path / "n", keys=KEYS, tls=tls, is_permissive=True) as gateway:
         plain, private = await gateway.client(), await gateway.client(tls=trusting)
-        asked = {"topic": "orders", "AccessKey": "rocketmq2"}
-        made = signature(Command(ROUTE, ext=asked, version=479), b"12345678")
-        overheard = asked | {"Signature": base64(made)}
+        fields = {"topic": "orders", "AccessKey": "rocketmq2"}
+        made = signature(Command(ROUTE, ext=fields, version=479), b"12345678")
+        overheard = fields | {"Signature": base64(made)}
         assert (await plain.ask(ROUTE, overheard)).code == 0
         forwarded = overheard | {FORWARDED: "127.0.0.1:1", NAME: "0"}
         for code in ADMINISTRATION:

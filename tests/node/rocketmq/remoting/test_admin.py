@@ -59,11 +59,11 @@ def document(body: bytes | str) -> Any:
 
 def by_queue(table: dict[str, Any]) -> dict[tuple[str, int], Any]:
     """Return a table whose keys are queues as texts of objects, by broker name and queue id."""
-    found = {}
+    rows = {}
     for key, row in table.items():
         queue = json.loads(key)
-        found[queue["brokerName"], queue["queueId"]] = row
-    return found
+        rows[queue["brokerName"], queue["queueId"]] = row
+    return rows
 
 
 async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
         client = await gateway.client()
         await client.send(name="g0-n1", queue=1)
         await client.send(name="g0-n3")
-        found: dict[tuple[str, int], int] = {}
+        offsets: dict[tuple[str, int], int] = {}
         for name in NAMES:
             answer = await client.ask(TOPIC_STATS, {"topic": "orders", "bname": name})
             for queue, row in by_queue(document(answer.body)["offsetTable"]).items():
-                found[queue] = row["maxOffset"]
+                offsets[queue] = row["maxOffset"]
                 assert (row["lastUpdateTimestamp"] > 0) == bool(row["maxOffset"])
-        assert found == {("g0-n1", 0): 0, ("g0-n1", 1): 1, ("g0-n2", 0): 0, ("g0-n3", 0): 1}
+        assert offsets == {("g0-n1", 0): 0, ("g0-n1", 1): 1, ("g0-n2", 0): 0, ("g0-n3", 0): 1}
 
 
 async def test_the_progress_of_a_group(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         row = {"groupName": "readers", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
         assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
         assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
-        found = document((await client.ask(GROUP, {"group": "readers"})).body)
-        assert {name: found[name] for name in row} == row
+        group_settings = document((await client.ask(GROUP, {"group": "readers"})).body)
+        assert {name: group_settings[name] for name in row} == row
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ async def test_a_tool_sets_the_delays_of_a_group(
         client = await gateway.client()
         row = {"groupName": "readers", "groupRetryPolicy": policy}
         assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
-        found = document((await client.ask(GROUP, {"group": "readers"})).body)
-        table = found.get("groupRetryPolicy", {}).get("customizedRetryPolicy")
+        group_settings = document((await client.ask(GROUP, {"group": "readers"})).body)
+        table = group_settings.get("groupRetryPolicy", {}).get("customizedRetryPolicy")
         assert (table and table["next"][2:]) == delays
 
 
@@ -228,10 +228,10 @@ async def test_members_are_shown_with_what_they_read(tmp_path: Path) -> None:
         client = await gateway.client()
         assert (await client.ask(CONSUMERS, {"consumerGroup": "readers"})).code == 206
         await client.heartbeat("a@1")
-        found = document((await client.ask(CONSUMERS, {"consumerGroup": "readers"})).body)
-        assert [one["clientId"] for one in found["connectionSet"]] == ["a@1"]
-        assert found["subscriptionTable"]["orders"]["subString"] == "*"
-        assert found["consumeType"] == "CONSUME_PASSIVELY"
+        connections = document((await client.ask(CONSUMERS, {"consumerGroup": "readers"})).body)
+        assert [one["clientId"] for one in connections["connectionSet"]] == ["a@1"]
+        assert connections["subscriptionTable"]["orders"]["subString"] == "*"
+        assert connections["consumeType"] == "CONSUME_PASSIVELY"
 
 
 async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None
 
         await client.ask(COMMIT, QUEUE | {"commitOffset": "4"})  # It has not noticed yet.
         assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
-        told = await client.pull(1, 3)
-        assert (told.code, told.ext["nextBeginOffset"]) == (21, "0")
+        response = await client.pull(1, 3)
+        assert (response.code, response.ext["nextBeginOffset"]) == (21, "0")
         assert (await client.pull(1, 0)).code == 0
         await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
@@ -285,19 +285,19 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         assert 0 < size_bytes < int(table["commitLogMaxOffset"]), "messages alone"
         assert float(table["putMessageAverageSize"]) == size_bytes
         await gateway.remoting._node.sample()
-        found = document((await client.ask(TOPIC_STATS, {"topic": "orders"})).body)
-        assert found["topicPutTps"] > 0
-        found = document((await client.ask(343, {"group": "readers"})).body)
-        assert found == {"brokerAddr": f"127.0.0.1:{gateway.port}", "topicList": []}
+        stats = document((await client.ask(TOPIC_STATS, {"topic": "orders"})).body)
+        assert stats["topicPutTps"] > 0
+        stats = document((await client.ask(343, {"group": "readers"})).body)
+        assert stats == {"brokerAddr": f"127.0.0.1:{gateway.port}", "topicList": []}
         assert float(table["commitLogDiskRatio"]) < 1
         ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
         assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")
         assert (len(ranges), sum(int(count) for _, _, count in ranges) >= 1) == (13, True)
         assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0-n1\n")
-        asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
-        assert document((await client.ask(STATS, asked)).body)["statsDay"]["sum"] >= 0
-        assert (await client.ask(STATS, asked | {"statsName": "none"})).code == 1
-        assert (await client.ask(STATS, asked | {"statsKey": "none"})).code == 1
+        fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
+        assert document((await client.ask(STATS, fields)).body)["statsDay"]["sum"] >= 0
+        assert (await client.ask(STATS, fields | {"statsName": "none"})).code == 1
+        assert (await client.ask(STATS, fields | {"statsKey": "none"})).code == 1
 
 
 async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> None:
@@ -342,8 +342,8 @@ async def test_a_permission_is_what_a_person_sets_and_not_what_a_closed_name_sho
             for row in route:
                 assert await put(row["brokerName"], row["perm"]) == before
             for name in NAMES:
-                found = await put(name, after)
-            assert found == after
+                stored_permission = await put(name, after)
+            assert stored_permission == after
 
 
 async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
@@ -351,15 +351,15 @@ async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
         consumer, tool = await gateway.client(), await gateway.client()
         await consumer.heartbeat("a@1")
         await consumer.hear()
-        asked = {"consumerGroup": "readers", "clientId": "a@1", "jstackEnable": "false"}
-        answer = tool.begin(RUNNING, asked | {"other": "x" * 60_000})
+        fields = {"consumerGroup": "readers", "clientId": "a@1", "jstackEnable": "false"}
+        answer = tool.begin(RUNNING, fields | {"other": "x" * 60_000})
         heard = await consumer.hear()
-        assert (heard.code, heard.ext) == (RUNNING, asked)
+        assert (heard.code, heard.ext) == (RUNNING, fields)
         consumer.answer(heard)
         assert (await answer).code == 0
-        assert (await tool.ask(RUNNING, asked | {"clientId": "b"})).code == 1
+        assert (await tool.ask(RUNNING, fields | {"clientId": "b"})).code == 1
 
-        lost = tool.begin(RUNNING, asked)
+        lost = tool.begin(RUNNING, fields)
         await consumer.hear()
         await consumer.close()
         assert (await lost).code == 1
@@ -393,9 +393,9 @@ async def test_the_progress_of_all_groups_is_that_of_each(tmp_path: Path) -> Non
         for group, topic in (("a", "bills"), ("a", "orders"), ("b", "orders")):
             more = {"consumerGroup": group, "topic": topic, "commitOffset": "0"}
             await client.ask(COMMIT, QUEUE | more)
-        found = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
-        assert found["totalDiff"] == 6
-        rows = {name: stats for row in found["consumeStatsList"] for name, stats in row.items()}
+        progress = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
+        assert progress["totalDiff"] == 6
+        rows = {name: stats for row in progress["consumeStatsList"] for name, stats in row.items()}
         assert list(rows) == ["a", "b"]
         assert [len(stats) for stats in rows.values()] == [2, 1]  # One for each topic.
         for group, stats in rows.items():
@@ -433,12 +433,12 @@ async def test_units_of_a_queue_name_its_messages(tmp_path: Path) -> None:
         sent = [await client.send(queue=1, TAGS=tag) for tag in ("a", "b", "c")]
         queue = {"topic": "orders", "queueId": "1", "bname": "g0-n1"}
         query = queue | {"index": "1", "count": "9"}
-        found = document((await client.ask(ask, query)).body)
-        assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
-        positions = [f"{unit['physicOffset']:016X}" for unit in found["queueData"]]
+        listing = document((await client.ask(ask, query)).body)
+        assert (listing["minQueueIndex"], listing["maxQueueIndex"]) == (0, 3)
+        positions = [f"{unit['physicOffset']:016X}" for unit in listing["queueData"]]
         assert positions == [one.ext["msgId"][-16:] for one in sent[1:]]
-        assert [unit["tagsCode"] for unit in found["queueData"]] == [ord("b"), ord("c")]
-        assert "subscriptionData" not in found
+        assert [unit["tagsCode"] for unit in listing["queueData"]] == [ord("b"), ord("c")]
+        assert "subscriptionData" not in listing
         group = query | {"consumerGroup": "readers"}
         absent = document((await client.ask(ask, group)).body)
         assert absent["filterData"] == "readers@orders is not online!"
@@ -455,14 +455,14 @@ async def test_units_of_a_queue_name_its_messages(tmp_path: Path) -> None:
 async def test_the_copies_that_a_leader_knows(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client, ask = await gateway.client(), RequestCode.GET_BROKER_HA_STATUS
-        found = document((await client.ask(ask)).body)
-        assert (found["master"], found["masterCommitLogMaxOffset"]) == (True, 9)
-        assert found["inSyncSlaveNums"] == 1
-        copies = [(one["addr"], one["diff"], one["inSync"]) for one in found["haConnectionInfo"]]
+        status = document((await client.ask(ask)).body)
+        assert (status["master"], status["masterCommitLogMaxOffset"]) == (True, 9)
+        assert status["inSyncSlaveNums"] == 1
+        copies = [(one["addr"], one["diff"], one["inSync"]) for one in status["haConnectionInfo"]]
         assert copies == [("host2:8082", 0, True), ("host3:8083", 5, False)]
         gateway.node.driver.lose()
-        found = document((await client.ask(ask)).body)
-        assert (found["master"], found["haConnectionInfo"]) == (False, [])
+        status = document((await client.ask(ask)).body)
+        assert (status["master"], status["haConnectionInfo"]) == (False, [])
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\0"])
@@ -505,8 +505,8 @@ async def test_the_key_value_configuration(tmp_path: Path) -> None:
             assert gone.code == 0
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        found = await client.ask(RequestCode.GET_KV_CONFIG, order)
-        assert found.ext["value"] == order["value"]
+        response = await client.ask(RequestCode.GET_KV_CONFIG, order)
+        assert response.ext["value"] == order["value"]
         table = await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, order)
         assert document(table.body) == {"table": {"orders": order["value"]}}
 

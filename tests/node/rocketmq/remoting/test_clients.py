@@ -44,65 +44,65 @@ def end(known: Clients, *gone: Member) -> None:
 
 
 def reads(*topics: str, expression: str = "*", version: int = 1) -> Consumption:
-    told = {topic: Subscription(topic, expression, False) for topic in topics}
-    versions = dict.fromkeys(told, version)
-    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", versions, told)
+    subscriptions = {topic: Subscription(topic, expression, False) for topic in topics}
+    versions = dict.fromkeys(subscriptions, version)
+    return Consumption("CONSUME_PASSIVELY", "CLUSTERING", "", versions, subscriptions)
 
 
 @pytest.mark.parametrize("limit", [Limit("members", 24), Limit("members", size_bytes_max=16_000)])
 def test_a_heartbeat_is_taken_as_a_whole_or_not_at_all(limit: Limit) -> None:
-    accounts, known = Accounts({Kind.MEMBERS: limit}), table()
+    accounts, clients = Accounts({Kind.MEMBERS: limit}), table()
     client = member(accounts.open(HERE))
     with pytest.raises(BusyError):
-        known.put(client, ["p1", "p2"], {"c1": reads("t"), "c2": reads("t")})
-    assert (known.count, known.producers, known.consumers) == (0, {}, {})
-    known.put(client, ["p1"], {"c1": reads("t")})
+        clients.put(client, ["p1", "p2"], {"c1": reads("t"), "c2": reads("t")})
+    assert (clients.count, clients.producers, clients.consumers) == (0, {}, {})
+    clients.put(client, ["p1"], {"c1": reads("t")})
     for _ in range(8):
-        known.put(client, ["p1"], {"c1": reads("t")})
+        clients.put(client, ["p1"], {"c1": reads("t")})
     assert accounts.held(Kind.MEMBERS)[0] == 2
-    end(known, client)
-    assert (accounts.held(Kind.MEMBERS), known._members_of) == ((0, 0), {})
+    end(clients, client)
+    assert (accounts.held(Kind.MEMBERS), clients._members_of) == ((0, 0), {})
 
 
 def test_a_client_id_is_replaced_from_its_own_address_only() -> None:
-    accounts, known = Accounts(), table()
+    accounts, clients = Accounts(), table()
     first, stranger, again = (member(accounts.open(host)) for host in (HERE, THERE, HERE))
-    known.put(first, ["p"], {"c": reads("t")})
+    clients.put(first, ["p"], {"c": reads("t")})
     for producers, consumers in ((["p"], {}), ([], {"c": reads("t")})):
         with pytest.raises(RefusedError, match=HERE):
-            known.put(stranger, producers, consumers)
+            clients.put(stranger, producers, consumers)
     for is_consumer, group in ((False, "p"), (True, "c")):
         with pytest.raises(RefusedError):
-            known.leave(is_consumer, group, "a", stranger.account)
-    known.put(again, ["p"], {"c": reads("t")})
-    assert (known.count, first.account.is_empty) == (2, True)
-    end(known, first)
-    assert known.count == 2, "it goes on over the other connection"
-    known.leave(False, "p", "a", again.account)
-    known.leave(True, "c", "a", again.account)
-    known.put(stranger, ["p"], {"c": reads("t")})
-    end(known, stranger)
-    assert (known.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
+            clients.leave(is_consumer, group, "a", stranger.account)
+    clients.put(again, ["p"], {"c": reads("t")})
+    assert (clients.count, first.account.is_empty) == (2, True)
+    end(clients, first)
+    assert clients.count == 2, "it goes on over the other connection"
+    clients.leave(False, "p", "a", again.account)
+    clients.leave(True, "c", "a", again.account)
+    clients.put(stranger, ["p"], {"c": reads("t")})
+    end(clients, stranger)
+    assert (clients.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
 
 
 async def test_an_id_stays_with_the_address_whose_connection_broke() -> None:
     now_s, accounts = 0.0, Accounts()
-    known = Clients(Mock(), Mock(), monotonic_s=lambda: now_s)
+    clients = Clients(Mock(), Mock(), monotonic_s=lambda: now_s)
     first, stranger, again = (member(accounts.open(host)) for host in (HERE, THERE, HERE))
-    known.put(first, ["p"], {"c": reads("t")})
+    clients.put(first, ["p"], {"c": reads("t")})
     first.connection.connection.is_ended = True
-    steps = known.on_closed(first.connection)
+    steps = clients.on_closed(first.connection)
     for _ in chain((None,), steps, (None,)):  # While its rows go, and when they have gone.
         with pytest.raises(RefusedError, match=HERE):
-            known.put(stranger, ["p"], {"c": reads("t")})
-    assert (known.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
-    known.put(again, ["p"], {"c": reads("t")})
-    assert len(known._reserved) == 0
-    end(known, again)
+            clients.put(stranger, ["p"], {"c": reads("t")})
+    assert (clients.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
+    clients.put(again, ["p"], {"c": reads("t")})
+    assert len(clients._reserved) == 0
+    end(clients, again)
     now_s = SILENT_S_MAX
-    known.put(stranger, ["p"], {})
-    await known.expire(Turn())
-    assert len(known._reserved) == 0, "its time is over for all others, too"
+    clients.put(stranger, ["p"], {})
+    await clients.expire(Turn())
+    assert len(clients._reserved) == 0, "its time is over for all others, too"
 
 
 def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
@@ -118,41 +118,41 @@ def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
 @pytest.mark.parametrize("host", [HERE, THERE])
 def test_no_member_changes_what_another_one_reads(host: str) -> None:
     """Nor of its own address: not when it joins, changes or leaves, in any order."""
-    accounts, known = Accounts(), table()
+    accounts, clients = Accounts(), table()
     own, other = member(accounts.open(HERE)), member(accounts.open(host), "b")
     for order in ((own, other), (other, own)):
         for one in order:
-            told = reads("t", "u", expression="x" * 500, version=1 << 62)
-            known.put(one, [], {"c": reads("t", expression="A") if one is own else told})
-        group, size_bytes = known.consumers["c"], own.account.sizes[Kind.MEMBERS]
+            consumption = reads("t", "u", expression="x" * 500, version=1 << 62)
+            clients.put(one, [], {"c": reads("t", expression="A") if one is own else consumption})
+        group, size_bytes = clients.consumers["c"], own.account.sizes[Kind.MEMBERS]
         for host_of, expected in ((HERE, "A" if host is THERE else None), ("10.0.0.3", None)):
-            found = group.subscription("no member", host_of, "t")
-            assert (found[0].expression if found else None) == expected
+            subscription = group.subscription("no member", host_of, "t")
+            assert (subscription[0].expression if subscription else None) == expected
         for change in (reads("t", "v", expression="C", version=1 << 63), reads(), None):
             if change is None:
-                end(known, other)
+                end(clients, other)
             else:
-                known.put(other, [], {"c": change})
-            reported, found = known.reported("c"), group.subscription("a", HERE, "t")
-            assert (found and found[0].expression) == "A"
+                clients.put(other, [], {"c": change})
+            reported, subscription = clients.reported("c"), group.subscription("a", HERE, "t")
+            assert (subscription and subscription[0].expression) == "A"
             assert group.subscription("a", HERE, "u") is None
             assert reported is not None
             assert reported.filters["a"] == {"t": "A"}
             assert own.account.sizes[Kind.MEMBERS] == size_bytes
-        end(known, own)
+        end(clients, own)
     assert accounts.held(Kind.MEMBERS) == (0, 0)
 
 
 def test_expressions_that_mean_the_same_are_the_same_to_the_leader() -> None:
     for texts in (("a||b", " b || a ", "a || b||"), ("*", "", " * ")):
-        found = {Subscription("t", text, False).comparable for text in texts}
-        assert found == {comparable(texts[0], is_sql=False)}
+        forms = {Subscription("t", text, False).comparable for text in texts}
+        assert forms == {comparable(texts[0], is_sql=False)}
 
 
 def test_members_that_read_the_same_share_what_they_told() -> None:
-    accounts, known = Accounts(), table()
+    accounts, users = Accounts(), table()
     for version in range(99):
-        known.put(member(accounts.open(HERE), str(version)), [], {"c": reads("t", version=version)})
-    rows = known.consumers["c"].members.values()
+        users.put(member(accounts.open(HERE), str(version)), [], {"c": reads("t", version=version)})
+    rows = users.consumers["c"].members.values()
     assert len({id(one.consumption.subscriptions) for one in rows}) == 1
     assert [one.consumption.versions["t"] for one in rows] == [*range(99)]

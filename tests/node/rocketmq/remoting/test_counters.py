@@ -21,8 +21,8 @@ async def sums(
     client: ClassicClient, key: str, kind: str = "TOPIC_PUT_NUMS", name: str = "g0-n1"
 ) -> Any:
     """Return the sum of each window, or the remark of a refusal."""
-    asked = {"statsName": kind, "statsKey": key, "bname": name}
-    heard = await client.ask(STATS, asked)
+    fields = {"statsName": kind, "statsKey": key, "bname": name}
+    heard = await client.ask(STATS, fields)
     if heard.code:
         return heard.remark
     assert "counted since 20" in str(heard.remark)

@@ -107,10 +107,10 @@ async def test_a_producer_is_asked_about_a_transaction_that_stays_open(tmp_path:
         checks = gateway.node.broker.transactions.checks
         await eventually(lambda: checks.producers.is_there("payers"), "the producer")
         await checks.round()
-        asked = await client.hear()
-        assert (asked.code, asked.flag) == (CHECK, 2)
-        assert asked.ext["commitLogOffset"] == end["commitLogOffset"]
-        record = decode_message(asked.body)
+        question = await client.hear()
+        assert (question.code, question.flag) == (CHECK, 2)
+        assert question.ext["commitLogOffset"] == end["commitLogOffset"]
+        record = decode_message(question.body)
         assert (record.body, record.properties["PGROUP"]) == (b"paid", "payers")
 
 
@@ -138,16 +138,16 @@ async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) ->
         route = json.loads((await replier.ask(ROUTE, {"topic": topic})).body)
         assert [q["writeQueueNums"] for q in route["queueDatas"]] == [1, 1, 1]
 
-        told = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker@1", "MSG_TYPE": "reply"}
-        reply = replier.begin(REPLY, send_fields(topic, 0, "g0-n1", **told), b"answer")
+        properties = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker@1", "MSG_TYPE": "reply"}
+        reply = replier.begin(REPLY, send_fields(topic, 0, "g0-n1", **properties), b"answer")
         pushed = await asker.hear()
         assert (pushed.code, pushed.body) == (PUSH_REPLY, b"answer")
         assert "CORRELATION_ID\x01c1\x02" in pushed.ext["properties"]
         asker.answer(pushed)
         assert (await reply).code == 0
 
-        told["REPLY_TO_CLIENT"] = "nobody@1"
-        lost = await replier.ask(REPLY, send_fields(topic, 0, "g0-n1", **told), b"answer")
+        properties["REPLY_TO_CLIENT"] = "nobody@1"
+        lost = await replier.ask(REPLY, send_fields(topic, 0, "g0-n1", **properties), b"answer")
         assert (lost.code, "nobody@1" in str(lost.remark)) == (1, True)
 
 
@@ -178,11 +178,11 @@ async def test_a_message_is_found_by_its_id_and_by_its_keys(tmp_path: Path) -> N
         assert (await client.ask(VIEW, {"offset": str(int(position) + 1)})).code == 1
 
         hi = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
-        asked = hi | {"topic": "orders", "key": "blue"}
+        query = hi | {"topic": "orders", "key": "blue"}
         for name, body in (("g0-n1", b"one"), ("g0-n2", b"two")):
-            answer = await client.ask(KEY, asked | {"bname": name})
+            answer = await client.ask(KEY, query | {"bname": name})
             assert decode_message(answer.body).body == body
-        nothing = await client.ask(KEY, asked | {"key": "red", "bname": "g0-n2"})
+        nothing = await client.ask(KEY, query | {"key": "red", "bname": "g0-n2"})
         assert (nothing.code, nothing.body) == (22, b"")
 
 
@@ -211,9 +211,9 @@ async def test_traces_are_messages_of_a_topic_that_is_made_like_any_other(tmp_pa
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == NO_TOPIC
         await gateway.node.broker.topics.create_topic(CreateTopicRequest(topic=trace))
         assert (await client.send(b"Pub", trace, KEYS="U1")).code == 0
-        asked = {"topic": trace, "key": "U1", "beginTimestamp": "0", "bname": "g0-n1"}
+        query = {"topic": trace, "key": "U1", "beginTimestamp": "0", "bname": "g0-n1"}
         hi = {"endTimestamp": str((1 << 63) - 1), "maxNum": "64"}
-        assert decode_message((await client.ask(KEY, asked | hi)).body).body == b"Pub"
+        assert decode_message((await client.ask(KEY, query | hi)).body).body == b"Pub"
 
 
 def copy_fields(times: int, limit: int, **properties: str) -> dict[str, str]:

@@ -78,8 +78,8 @@ async def test_an_offset_beyond_the_end_is_asked_of_the_leader(tmp_path: Path) -
     async with pair_at(tmp_path) as (_, follower):
         client = await follower.client()
         await client.send()
-        found = await client.pull(0, 1)  # This node has no message, the leader has one.
-        assert (found.code, found.ext["nextBeginOffset"]) == (19, "1")
+        response = await client.pull(0, 1)  # This node has no message, the leader has one.
+        assert (response.code, response.ext["nextBeginOffset"]) == (19, "1")
         moved = await client.pull(0, 2)
         assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
 
@@ -97,9 +97,9 @@ async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> N
         client = await follower.client()
         at = 0
         while at < hi:  # The messages that only the leader has, and those that both have.
-            found = await client.pull(0, at)
-            assert (found.code, decode_message(found.body).queue_offset) == (0, at)
-            at = int(found.ext["nextBeginOffset"])
+            response = await client.pull(0, at)
+            assert (response.code, decode_message(response.body).queue_offset) == (0, at)
+            at = int(response.ext["nextBeginOffset"])
         assert 0 < lo < hi
         for fresh in ("fresh", "other"):
             await leader.node.broker.topics.create_topic(CreateTopicRequest(topic=fresh))
@@ -114,8 +114,8 @@ async def test_members_are_those_that_the_leader_knows(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as (leader, follower):
         client, other = await follower.client(), await leader.client()
         await other.heartbeat("a@1")
-        found = await client.ask(MEMBERS, {"consumerGroup": "readers"})
-        assert found.body == b'{"consumerIdList":["a@1"]}'
+        response = await client.ask(MEMBERS, {"consumerGroup": "readers"})
+        assert response.body == b'{"consumerIdList":["a@1"]}'
 
 
 async def test_a_send_is_held_until_a_node_leads(tmp_path: Path) -> None:
@@ -238,18 +238,18 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         other = await follower.client()
         for name, code, ext, body in hostile():
             sends = [other.begin(SEND, send_fields("orders", 1, "g0-n1"), b"v") for _ in range(8)]
-            found, expected = await client.ask(code, ext, body), await near.ask(code, ext, body)
-            assert found._replace(opaque=expected.opaque) == expected, name
+            response, expected = await client.ask(code, ext, body), await near.ask(code, ext, body)
+            assert response._replace(opaque=expected.opaque) == expected, name
             assert [(await sent).code for sent in sends] == [0] * 8, name
-        assert 8_192 < len(found.body) < 3 * 8_192
+        assert 8_192 < len(response.body) < 3 * 8_192
         long = {"x" * 70_000: "", **QUEUE}
         assert (await client.ask(MAX_OFFSET, long)).code == 29, "no form has room for this name"
         size_bytes = FramedLimits().header_size_bytes_max
         empty = len(binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": ""})) - 8
         raw = binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": "\x01" * (size_bytes - empty)})
-        client._answers[7] = asked = asyncio.get_running_loop().create_future()
+        client._answers[7] = answer = asyncio.get_running_loop().create_future()
         client.write(raw)
-        assert (await asked).code == 0
+        assert (await answer).code == 0
         assert [*follower.remoting.forwarder._channels.values()] == [channel]
         assert follower.calls.accounts.held(Kind.FORWARDED) == (0, 0)
         leader.calls.accounts.settle()

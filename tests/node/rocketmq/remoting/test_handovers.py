@@ -50,11 +50,11 @@ async def test_the_last_offset_of_the_reader_is_waited_for(tmp_path: Path) -> No
             await old.send()
         await commit(old, 1)
         await new.heartbeat("new")
-        asked = new.begin(GET_OFFSET, QUEUE)
+        answer = new.begin(GET_OFFSET, QUEUE)
         await new.ask(MAX, QUEUE)
-        assert not asked.done()
+        assert not answer.done()
         await commit(old, 3, flag=ONEWAY)
-        assert (await asked).ext["offset"] == "3"
+        assert (await answer).ext["offset"] == "3"
 
 
 async def test_an_offset_under_way_is_waited_for_though_its_member_has_left(
@@ -74,11 +74,11 @@ async def test_an_offset_under_way_is_waited_for_though_its_member_has_left(
         await commit(old, 1, flag=ONEWAY)
         await old.ask(UNREGISTER, {"clientID": "old", "consumerGroup": GROUP})
         await new.heartbeat("new")
-        asked = new.begin(GET_OFFSET, QUEUE)
+        answer = new.begin(GET_OFFSET, QUEUE)
         await new.ask(MAX, QUEUE)
-        assert not asked.done()
+        assert not answer.done()
         may_store.set()
-        assert (await asked).ext["offset"] == "1"
+        assert (await answer).ext["offset"] == "1"
 
 
 @pytest.mark.parametrize("way", ["none", "left", "closed", "tool", "again", "silent"])

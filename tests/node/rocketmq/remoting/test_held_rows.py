@@ -140,8 +140,8 @@ async def test_a_flood_of_one_connection_leaves_another_one_served(
         assert gateway.calls.accounts.held(kind)[0] <= 8
         other = await gateway.client("127.0.0.2")
         await other.heartbeat("victim", "victims")
-        found = await other.ask(MEMBERS, {"consumerGroup": "victims"})
-        assert json.loads(found.body) == {"consumerIdList": ["victim"]}
+        response = await other.ask(MEMBERS, {"consumerGroup": "victims"})
+        assert json.loads(response.body) == {"consumerIdList": ["victim"]}
         await other.produce_for("victim", "paying")
         assert "paying" in gateway.remoting.transactions._checks
         assert len(await lock(other, 1_000)) == 1

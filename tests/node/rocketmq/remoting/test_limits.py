@@ -165,8 +165,8 @@ async def test_answers_over_tables_are_made_in_turns_and_paid_for(
     limit, turns, most = 1 << 20, 0, 0
     held = {Kind.DOCUMENTS: Limit("documents", ANY, limit, 1, 1)}
     rows = [{"topic": f"t{n}", "subString": "||".join("abcd" * 25)} for n in range(50)]
-    told = {"groupName": "readers", "subscriptionDataSet": rows}
-    heartbeat = {"consumerDataSet": [told], "producerDataSet": [{"groupName": "p"}]}
+    consumer = {"groupName": "readers", "subscriptionDataSet": rows}
+    heartbeat = {"consumerDataSet": [consumer], "producerDataSet": [{"groupName": "p"}]}
     async with gateway_at(tmp_path, held=held) as gateway:
         client, accounts = await gateway.client(), gateway.calls.accounts
         turn = gateway.node.broker.context.turn
@@ -296,15 +296,15 @@ def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
     counts = []
     for other_count in (2, 200):
         clients = Clients(lambda _: None, lambda _group, _client_id: None)
-        one, other = Mock(), Mock()
-        one.connection = other.connection = SimpleNamespace(is_ended=False, port_number=0)
+        own, other = Mock(), Mock()
+        own.connection = other.connection = SimpleNamespace(is_ended=False, port_number=0)
         members = [(f"o{number}", other) for number in range(other_count)]
-        for client_id, connection in [*members, ("mine", one)]:
+        for client_id, connection in [*members, ("mine", own)]:
             member = Member(client_id, connection, ACCOUNT, "JAVA", 1, 0.0, 0)
             clients.put(member, ["makers"], {"readers": Consumption("", "", "", {}, {})})
         assert lines_of(partial(clients.producer, "mine")) < 10
-        one.connection = SimpleNamespace(is_ended=True)
-        counts.append(lines_of(partial(list, clients.on_closed(one))))
+        own.connection = SimpleNamespace(is_ended=True)
+        counts.append(lines_of(partial(list, clients.on_closed(own))))
         assert (clients.count, clients.producer("mine")) == (2 * other_count, None)
     assert counts[0] == counts[1]
 

@@ -51,15 +51,15 @@ SETTLED_MS = 60_000
 
 async def beat(gateway: Gateway, client_id: str, *, is_new: bool = False) -> HeartbeatResponse:
     """Register a client of QuorumLog's own protocol."""
-    asked = HeartbeatRequest(
+    request = HeartbeatRequest(
         group=GROUP, client_id=client_id, topics=["orders"], cluster_id="cluster", is_new=is_new
     )
-    return await gateway.node.broker.groups.heartbeat(asked)
+    return await gateway.node.broker.groups.heartbeat(request)
 
 
 async def listed(client: ClassicClient) -> list[str]:
-    found = await client.ask(MEMBERS, {"consumerGroup": GROUP})
-    return json.loads(found.body)["consumerIdList"] if found.code == 0 else []
+    response = await client.ask(MEMBERS, {"consumerGroup": GROUP})
+    return json.loads(response.body)["consumerIdList"] if response.code == 0 else []
 
 
 async def part_of(client: ClassicClient, client_id: str) -> list[int]:
@@ -95,10 +95,10 @@ async def test_each_queue_has_one_reader_in_a_group_of_two_protocols(
         read = await part_of(client, "m@1") + await part_of(client, "n@1")
         given_back = list[int]()  # Which no classic one subscribes to.
         for client_id in others:
-            found = await beat(gateway, client_id)
-            assert found.is_divided
-            read += [queue.queue_id for queue in found.queues if queue.topic == "orders"]
-            given_back += [queue.queue_id for queue in found.queues if queue.topic == RETRY_TOPIC]
+            answer = await beat(gateway, client_id)
+            assert answer.is_divided
+            read += [queue.queue_id for queue in answer.queues if queue.topic == "orders"]
+            given_back += [queue.queue_id for queue in answer.queues if queue.topic == RETRY_TOPIC]
         assert (sorted(read), given_back) == ([0, 1, 2, 3], [0])
         assert await listed(client) == sorted([*others, "m@1", "n@1", "o@1"])
 
@@ -118,8 +118,8 @@ async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
             lambda: list(leader.node.broker.group_members.clients_of(GROUP, 0)) == ["m@1"],
             "the client that left",
         )
-        found = await beat(leader, "a")
-        assert (list(found.client_ids), found.is_divided) == (["a", "m@1"], True)
+        response = await beat(leader, "a")
+        assert (list(response.client_ids), response.is_divided) == (["a", "m@1"], True)
         heard = await client.hear()
         assert heard.ext == {"consumerGroup": GROUP}, "those at other nodes are notified"
         offsets = [GroupOffset(topic="orders", queue_id=0, offset=0)]
@@ -135,15 +135,15 @@ async def test_the_leader_knows_members_of_other_nodes(tmp_path: Path) -> None:
 async def test_a_reset_by_a_tool_is_refused_where_it_would_be_undone(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         tool = await gateway.client()
-        asked = {"topic": "orders", "group": GROUP, "timestamp": "0", "bname": "g0-n1"}
+        fields = {"topic": "orders", "group": GROUP, "timestamp": "0", "bname": "g0-n1"}
         await beat(gateway, "a")
-        refused = await tool.ask(RESET, asked)
+        refused = await tool.ask(RESET, fields)
         assert refused.code == 1
         assert "qlog group reset" in (refused.remark or "").replace("\n", " ")
         gateway.node.clock.now_ms += SETTLED_MS
-        assert (await tool.ask(RESET, asked)).code == 26, "it had no offset"
+        assert (await tool.ask(RESET, fields)).code == 26, "it had no offset"
         await configure(gateway.node, GROUP)
-        assert (await tool.ask(RESET, asked)).code == 0
+        assert (await tool.ask(RESET, fields)).code == 0
 
 
 async def test_a_node_that_reports_no_more_takes_its_members_along(tmp_path: Path) -> None:
@@ -163,15 +163,15 @@ async def test_a_node_that_reports_no_more_takes_its_members_along(tmp_path: Pat
 async def test_members_that_differ_are_told(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         members = gateway.node.broker.group_members
-        one = members.heartbeat(
+        first = members.heartbeat(
             GROUP, "a", frozenset({"orders"}), MemberKind.SHARING, 0, "averagely"
         )
-        assert one.warnings == []
-        two = members.heartbeat(
+        assert first.warnings == []
+        second = members.heartbeat(
             GROUP, "b", frozenset({"orders", "bills"}), MemberKind.SHARING, 0, "circle"
         )
-        assert two.readers == {"bills": [1]}
-        assert [text.partition(": ")[2].split(" ")[0:3] for text in two.warnings] == [
+        assert second.readers == {"bills": [1]}
+        assert [text.partition(": ")[2].split(" ")[0:3] for text in second.warnings] == [
             ["not", "all", "members"],
             ["members", "divide", "queues"],
         ]
@@ -194,8 +194,8 @@ async def test_classic_members_read_what_each_of_them_told(tmp_path: Path) -> No
                 # The follower has no messages: the leader filters for it.
                 ext = {"consumerGroup": group, "sysFlag": "0"}
                 pulled = await reader.pull(0, 1, ext=ext)
-                found = pulled.code, b"of y" in pulled.body, b"of x" in pulled.body
-                assert found == (0, True, False)
+                outcome = pulled.code, b"of y" in pulled.body, b"of x" in pulled.body
+                assert outcome == (0, True, False)
                 refused = (await other.pull(0, 1, ext=ext | {"topic": "more"})).code
                 assert refused == ResponseCode.SUBSCRIPTION_NOT_EXIST
             assert (await late.pull(0, 1, ext=ext)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -236,16 +236,16 @@ async def test_no_commit_undoes_what_others_stored(tmp_path: Path) -> None:
             await again.heartbeat("m@1", group)
             assert await commit(again, 3) == (1, "4"), "a connection that was lost knows nothing"
             read = [QueueId(topic="orders", queue_id=0)]
-            asked = HeartbeatRequest(group=group, client_id="s", topics=["orders"], queues=read)
-            asked.cluster_id = "cluster"
-            await leader.node.broker.groups.heartbeat(asked)
+            request = HeartbeatRequest(group=group, client_id="s", topics=["orders"], queues=read)
+            request.cluster_id = "cluster"
+            await leader.node.broker.groups.heartbeat(request)
             assert await commit(member, 1) == (1, "4"), "the queue is that of another member"
 
 
 async def test_producers_at_other_nodes_are_asked_about_their_transactions(tmp_path: Path) -> None:
     async with gateway_at(tmp_path / "leader") as leader:
-        asked = leader.node.broker.transactions.check_transactions
-        async with gateway_at(tmp_path / "node", questions=lambda _, request: asked(request)) as at:
+        check = leader.node.broker.transactions.check_transactions
+        async with gateway_at(tmp_path / "node", questions=lambda _, request: check(request)) as at:
             follow(at, 2)
             producer = await at.client()
             await producer.produce_for("p@1", "paying")
@@ -263,14 +263,14 @@ async def test_members_that_pop_and_members_that_share_keep_out_of_each_others_g
 ) -> None:
     async with gateway_at(tmp_path) as gateway:
         members, pop = gateway.node.broker.group_members, gateway.node.broker.pop
-        asked = ReceiveRequest(group=GROUP, topic="orders", queue_id=-1)
+        request = ReceiveRequest(group=GROUP, topic="orders", queue_id=-1)
         client = await gateway.client()
         await client.heartbeat("m@1", group=GROUP)
         with pytest.raises(GroupKindError, match="by queue"):
-            await pop.receive(asked)
+            await pop.receive(request)
         query = {"topic": "orders", "consumerGroup": GROUP, "clientId": "m@1"}
         assert (await client.ask(ASSIGNMENT, body=json.dumps(query).encode())).code == 0
-        await pop.receive(asked)
+        await pop.receive(request)
         with pytest.raises(GroupKindError, match="by pop"):
             await beat(gateway, "a")
         await client.heartbeat("n@1", group=GROUP)
@@ -282,7 +282,7 @@ async def test_members_that_pop_and_members_that_share_keep_out_of_each_others_g
         await eventually(lambda: not members.clients_of(GROUP, 0), "they left")
         await beat(gateway, "a")
         with pytest.raises(GroupKindError, match="by queue"):
-            await pop.receive(asked)
+            await pop.receive(request)
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -318,12 +318,12 @@ async def test_who_receives_is_a_member_until_its_session_ends(tmp_path: Path) -
     async with gateway_at(tmp_path) as gateway:
         node, groups = gateway.node, gateway.node.broker.groups
         members, pop = node.broker.group_members, node.broker.pop
-        asked = ReceiveRequest(
+        request = ReceiveRequest(
             group=GROUP, topic="orders", queue_id=-1, client_id="p@1", invisible_ms=30_000
         )
         delete, leave = DeleteGroupRequest(group=GROUP), LeaveGroupRequest(group=GROUP)
         for session_end_ms in (0, 30_000):
-            await pop.receive(asked)
+            await pop.receive(request)
             described = await groups.describe_group(DescribeGroupRequest(group=GROUP))
             assert (list(described.client_ids), list(described.info.topics)) == (
                 ["p@1"],
@@ -353,7 +353,7 @@ async def test_who_receives_is_a_member_until_its_session_ends(tmp_path: Path) -
         await groups.leave_group(leave)
         await beat(gateway, "a")
         with pytest.raises(GroupKindError, match="by queue"):
-            await pop.receive(asked)
+            await pop.receive(request)
         now_ms, posing = node.clock.now_ms, Reported({"a": MemberKind.POPPING}, {})
         members.report(9, {GROUP: posing}, now_ms, is_whole=True)
         assert members.sharing(GROUP, now_ms) == ["a"], "no client takes the place of another one"
@@ -406,12 +406,12 @@ async def test_a_group_with_too_many_members_keeps_no_other_from_being_reported(
 
 async def test_a_report_has_once_what_members_read_and_fits_its_frame(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        reports, told = gateway.remoting.groups.reports, dict[str, dict[str, str]]()
+        reports, tags = gateway.remoting.groups.reports, dict[str, dict[str, str]]()
         kinds = dict.fromkeys((f"c{n}" for n in range(99)), MemberKind.SHARING)
-        reports._gateways = (Mock(reported=lambda _: Reported(kinds, told)),)
+        reports._gateways = (Mock(reported=lambda _: Reported(kinds, tags)),)
         for of_all, count in ((True, 1), (False, 9)):
             for n, name in enumerate(kinds):
-                told[name] = {f"{0 if of_all else n}.{i}".ljust(127, "t"): "" for i in range(1_000)}
+                tags[name] = {f"{0 if of_all else n}.{i}".ljust(127, "t"): "" for i in range(1_000)}
             row = reports._row(GROUP)
             assert [one.client_id for one in row.members] == [*kinds]
             assert (len(row.readings), row.ByteSize() < 2 << 20) == (count, True)
@@ -477,8 +477,8 @@ async def test_a_refused_client_reads_and_moves_nothing_until_it_is_let_in(
             node.clock.now_ms += Limits().group_settle_ms
         members.leave(GROUP, "p", node.clock.now_ms)
         await reports.round()
-        found = await listed(client), (await client.pull(0, 0)).code
-        assert found == (["m@1"], ResponseCode.PULL_NOT_FOUND)
+        outcome = await listed(client), (await client.pull(0, 0)).code
+        assert outcome == (["m@1"], ResponseCode.PULL_NOT_FOUND)
         assert members.warnings_of(GROUP, node.clock.now_ms) == []
         await beat(leader, "a")
 
@@ -505,18 +505,18 @@ async def test_unlike_filters_are_told_whoever_has_them(tmp_path: Path, kind: st
         long = [f"tag-{number:02}" for number in range(20)]
         cases = [(["y", "x"], "x||y"), (long, "||".join(long[::-1])), (["x"], "y"), ([], "y")]
         for number, (tags, expression) in enumerate(cases):
-            told: dict[str, Any] = {"group": f"g{number}", "client_id": "a", "tags": tags}
-            told["cluster_id"] = "cluster"
+            fields: dict[str, Any] = {"group": f"g{number}", "client_id": "a", "tags": tags}
+            fields["cluster_id"] = "cluster"
             if kind == "popping":
-                asked = ReceiveRequest(topic="orders", queue_id=-1, **told)
-                await broker.pop.receive(asked)
+                request = ReceiveRequest(topic="orders", queue_id=-1, **fields)
+                await broker.pop.receive(request)
                 kinds = {"m@1": MemberKind.POPPING}
                 filters = {"m@1": {"orders": comparable(expression.split("||"), "")}}
-                groups = {asked.group: Reported(kinds, filters)}
+                groups = {request.group: Reported(kinds, filters)}
                 broker.group_members.report(7, groups, gateway.node.clock.now_ms, is_whole=True)
-                warnings = (await broker.pop.receive(asked)).warnings
+                warnings = (await broker.pop.receive(request)).warnings
             else:
-                beat = HeartbeatRequest(topics=["orders"], **told)
+                beat = HeartbeatRequest(topics=["orders"], **fields)
                 await broker.groups.heartbeat(beat)
                 if kind == "classic":
                     await client.heartbeat("m@1", beat.group, "orders", tags=expression)
@@ -531,12 +531,12 @@ async def test_two_classic_clients_with_one_id_are_told(tmp_path: Path, is_away:
     """And one that comes back over another connection, or was alone again, is not."""
     async with pair_at(tmp_path) as (leader, follower):
         members = leader.node.broker.group_members
-        one, two = [await (follower if is_away else leader).client() for _ in range(2)]
-        for client, is_told in ((one, 0), (one, 0), (two, 0), (one, 1), (one, 1), (two, 1)):
+        main, twin = [await (follower if is_away else leader).client() for _ in range(2)]
+        for client, is_told in ((main, 0), (main, 0), (twin, 0), (main, 1), (main, 1), (twin, 1)):
             await client.heartbeat("m@1", GROUP)
-            found = ["two clients" in text for text in members.warnings_of(GROUP, 0)]
-            assert found == [True] * is_told
-        await one.close()
+            matches = ["two clients" in text for text in members.warnings_of(GROUP, 0)]
+            assert matches == [True] * is_told
+        await main.close()
         async with asyncio.timeout(PATIENCE_S):
             while members.warnings_of(GROUP, 0):  # Until the node has seen the end.
-                await two.heartbeat("m@1", GROUP)
+                await twin.heartbeat("m@1", GROUP)

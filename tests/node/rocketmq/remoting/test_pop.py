@@ -96,8 +96,8 @@ async def test_every_name_is_read_by_pop_and_the_retry_topic_by_one(tmp_path: Pa
         await client.heartbeat("b@1")
 
         async def assigned(topic: str, client_id: str) -> list[tuple[str, int, str]]:
-            asked = {"topic": topic, "consumerGroup": "readers", "clientId": client_id}
-            body = (await client.ask(ASSIGNMENT, body=json.dumps(asked).encode())).body
+            request = {"topic": topic, "consumerGroup": "readers", "clientId": client_id}
+            body = (await client.ask(ASSIGNMENT, body=json.dumps(request).encode())).body
             return [
                 (row["messageQueue"]["brokerName"], row["messageQueue"]["queueId"], row["mode"])
                 for row in json.loads(body)["messageQueueAssignments"]

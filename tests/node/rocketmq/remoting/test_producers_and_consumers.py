@@ -52,8 +52,8 @@ async def test_old_clients_get_numbers_as_keys(tmp_path: Path) -> None:
         client = await gateway.client()
         old = await client.ask(ROUTE, {"topic": "orders"}, version=317)
         assert b'"brokerAddrs":{0:"127.0.0.1:' in old.body
-        told = {"topic": "orders", "acceptStandardJsonOnly": "true"}
-        json.loads((await client.ask(ROUTE, told, version=317)).body)
+        fields = {"topic": "orders", "acceptStandardJsonOnly": "true"}
+        json.loads((await client.ask(ROUTE, fields, version=317)).body)
 
 
 async def test_what_was_sent_to_a_name_is_pulled_from_its_queue(tmp_path: Path) -> None:
@@ -108,17 +108,17 @@ async def test_members_of_a_group_are_told_of_each_other(tmp_path: Path) -> None
         await first.heartbeat("a@1")
         assert (await first.hear()).ext == {"consumerGroup": "readers"}
         await second.heartbeat("b@2")
-        told = await first.hear()
-        assert (told.code, told.flag) == (CHANGED, 2)
+        notice = await first.hear()
+        assert (notice.code, notice.flag) == (CHANGED, 2)
         assert (await second.hear()).code == CHANGED
-        asked = {"consumerGroup": "readers"}
-        found = json.loads((await first.ask(MEMBERS, asked)).body)
-        assert found == {"consumerIdList": ["a@1", "b@2"]}
+        fields = {"consumerGroup": "readers"}
+        members = json.loads((await first.ask(MEMBERS, fields)).body)
+        assert members == {"consumerIdList": ["a@1", "b@2"]}
 
         await second.ask(UNREGISTER, {"clientID": "b@2", "consumerGroup": "readers"})
         await first.hear()
-        found = json.loads((await first.ask(MEMBERS, asked)).body)
-        assert found == {"consumerIdList": ["a@1"]}
+        members = json.loads((await first.ask(MEMBERS, fields)).body)
+        assert members == {"consumerIdList": ["a@1"]}
 
 
 async def test_a_closed_connection_ends_a_membership_at_once(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ async def test_a_closed_connection_ends_a_membership_at_once(tmp_path: Path) -> 
         await first.hear()
         await second.close()
         assert (await first.hear()).code == CHANGED
-        found = await first.ask(MEMBERS, {"consumerGroup": "readers"})
-        assert json.loads(found.body) == {"consumerIdList": ["a@1"]}
+        response = await first.ask(MEMBERS, {"consumerGroup": "readers"})
+        assert json.loads(response.body) == {"consumerIdList": ["a@1"]}
 
 
 async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_path: Path) -> None:
@@ -244,11 +244,11 @@ async def test_a_client_is_asked_for_a_newer_subscription(tmp_path: Path) -> Non
             await client.send(tag.encode(), TAGS=tag)
         fields = {"sysFlag": "0", "subVersion": "7"}
         pulls = [asyncio.create_task(client.pull(0, 0, ext=fields)) for _ in range(3)]
-        asked = await question(client)
-        assert (asked.ext["consumerGroup"], asked.ext["clientId"]) == ("readers", "a@1")
+        request = await question(client)
+        assert (request.ext["consumerGroup"], request.ext["clientId"]) == ("readers", "a@1")
         read = b'{"topic":"orders","subString":"two","subVersion":7,"expressionType":"TAG"}'
         queues = b'"mqTable":{{"brokerName":"g0-n1","queueId":0}:{"x":[]}},'
-        client.answer(asked, body=b"{" + queues + b'"subscriptionSet":[' + read + b"],1:{}}")
+        client.answer(request, body=b"{" + queues + b'"subscriptionSet":[' + read + b"],1:{}}")
         for pull in pulls:
             assert decode_message((await pull).body).body == b"two"
         assert client.told.empty(), "once for all pulls"
@@ -257,6 +257,6 @@ async def test_a_client_is_asked_for_a_newer_subscription(tmp_path: Path) -> Non
         await client.pull(0, 0, ext=fields)  # Of this topic nothing is newer.
         other = asyncio.create_task(client.pull(0, 0, ext=bills))
         new = read.replace(b"orders", b"bills").replace(b"7", b"8")
-        asked = await question(client)
-        client.answer(asked, body=b'{"subscriptionSet":[' + read + b"," + new + b"]}")
+        request = await question(client)
+        client.answer(request, body=b'{"subscriptionSet":[' + read + b"," + new + b"]}")
         assert (await other).code == 17, "the topic is not there"

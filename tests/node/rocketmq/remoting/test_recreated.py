@@ -38,11 +38,11 @@ async def test_a_topic_that_was_made_again_is_read_from_its_first_message(
             lo, hi = [int((await client.ask(c, QUEUE)).ext["offset"]) for c in (MIN, MAX)]
             assert hi - lo == count
             for group in ("readers", f"new{count}"):
-                asked = QUEUE | {"consumerGroup": group}
-                begin = await client.ask(GET_OFFSET, asked)
+                query = QUEUE | {"consumerGroup": group}
+                begin = await client.ask(GET_OFFSET, query)
                 assert (begin.code, begin.ext) == (0, {"offset": str(lo)})
-                found = await client.ask(PROGRESS, asked)
-                row = by_queue(document(found.body)["offsetTable"])["g0-n1", 0]
+                response = await client.ask(PROGRESS, query)
+                row = by_queue(document(response.body)["offsetTable"])["g0-n1", 0]
                 assert row["brokerOffset"] - row["consumerOffset"] == count
             assert (await client.pull(0, lo)).code == 0
             assert (await sums(client, "orders"))[0] == count

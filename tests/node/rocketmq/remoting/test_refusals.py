@@ -33,14 +33,14 @@ async def test_a_name_that_no_topic_has_is_refused_with_the_rule(
     """Not as a topic that is only to be made: that fails as well."""
     async with gateway_at(tmp_path) as gateway:
         client = await gateway.client()
-        asked: dict[int, Any] = {
+        fields_by_code: dict[int, Any] = {
             SEND: send_fields(topic, 0, "g0-n1"),
             BATCH: send_fields(topic, 0, "g0-n1"),
             PULL: OF_PULL | {"topic": topic},
             PUT_TOPIC: {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1"},
             ROUTE: {"topic": topic},
         }
-        for code, ext in asked.items():
+        for code, ext in fields_by_code.items():
             heard = await client.ask(code, ext, b"x")
             assert heard.code == (17 if code == ROUTE else INVALID), heard
             assert "use 1 to 127 of letters" in str(heard.remark)

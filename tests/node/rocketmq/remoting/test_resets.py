@@ -27,8 +27,8 @@ async def store(
 ) -> list[int]:
     """Store as the SDK does; return what stays. `known` is None for a person."""
     row = GroupOffset(topic="orders", queue_id=0, offset=offset, newest_known=known, move=move)
-    asked = CommitOffsetsRequest(group="readers", offsets=[row])
-    return [one.offset for one in (await gateway.node.broker.groups.commit_offsets(asked)).moved]
+    request = CommitOffsetsRequest(group="readers", offsets=[row])
+    return [one.offset for one in (await gateway.node.broker.groups.commit_offsets(request)).moved]
 
 
 async def by_tool(gateway: Gateway, offset: int) -> None:
@@ -62,9 +62,9 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
         await reset(leader, moved_to)
         follower.node.machine.state.apply_command(commit("readers", ("orders", 0, moved_to)), 1)
         if reader == "sdk":
-            asked = HeartbeatRequest(group="readers", client_id="a", topics=["orders"])
-            asked.queues.append(QueueId(topic="orders", queue_id=0))
-            (told,) = (await leader.node.broker.groups.heartbeat(asked)).moved
+            request = HeartbeatRequest(group="readers", client_id="a", topics=["orders"])
+            request.queues.append(QueueId(topic="orders", queue_id=0))
+            (moved_offset,) = (await leader.node.broker.groups.heartbeat(request)).moved
             for offset in (7, 11):
                 assert await store(leader, offset, known=5, move=0) == [moved_to]
                 consumed = ConsumedOffset(topic="orders", expected=5, offset=offset, move=0)
@@ -73,7 +73,7 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
                 call.consumed.offsets.append(consumed)
                 with pytest.raises(OffsetConflictError):
                     await leader.node.broker.consumed.commit_consumed(call)
-            assert await store(leader, moved_to + 1, known=moved_to, move=told.move) == []
+            assert await store(leader, moved_to + 1, known=moved_to, move=moved_offset.move) == []
             assert await store(leader, 10, known=moved_to, move=0) == [moved_to + 1], "for good"
             assert await store(leader, 10, known=moved_to) == [], "one that says nothing"
         else:
@@ -81,8 +81,8 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
                 for _ in range(2):
                     refused = await client.ask(COMMIT, QUEUE | {"commitOffset": late})
                     assert (refused.code, refused.ext) == (1, {})
-                    found = await client.ask(GET_OFFSET, QUEUE)
-                    assert found.ext == {"offset": str(moved_to)}
+                    response = await client.ask(GET_OFFSET, QUEUE)
+                    assert response.ext == {"offset": str(moved_to)}
                 moved = await client.pull(0, 7)
                 assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, str(moved_to))
             assert (await client.pull(0, moved_to)).code == 0
@@ -174,8 +174,8 @@ async def test_one_that_there_is_no_room_to_know_of_is_refused(tmp_path: Path) -
         await store(leader, 5, known=-1)
         await by_tool(leader, 2)
         await stored(leader)  # Takes the room.
-        told = await (await leader.client()).pull(0, 7)
-        assert (told.code, "rows in memory" in str(told.remark)) == (14, True)
+        response = await (await leader.client()).pull(0, 7)
+        assert (response.code, "rows in memory" in str(response.remark)) == (14, True)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -210,8 +210,8 @@ async def test_a_connection_whose_offset_others_moved_is_told(tmp_path: Path) ->
         await store(leader, 2)
         assert await store(leader, 3, known=2) == []
         assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "6"})).code == 1
-        told = await client.pull(0, 6)
-        assert (told.code, told.ext["nextBeginOffset"]) == (MOVED, "3")
+        response = await client.pull(0, 6)
+        assert (response.code, response.ext["nextBeginOffset"]) == (MOVED, "3")
         assert (await client.pull(0, 3)).code == 0
         assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "4"})).code == 0
 

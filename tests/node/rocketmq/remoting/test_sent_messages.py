@@ -43,7 +43,7 @@ def test_properties_are_stored_as_the_readable_path_would(sent: list[bytes]) -> 
         wanted = decode_properties(data)
         assert unique_key(data) == wanted.get("UNIQ_KEY", "")
         try:
-            found = stored.of(data)
+            encoded = stored.of(data)
         except RecordFormatError:
             with pytest.raises(RecordFormatError):
                 encode_properties(wanted)
@@ -52,11 +52,11 @@ def test_properties_are_stored_as_the_readable_path_would(sent: list[bytes]) -> 
             with pytest.raises(UnicodeEncodeError):
                 encode_properties(wanted)
             return
-        key = decode_properties(found)["UNIQ_KEY"]
+        key = decode_properties(encoded)["UNIQ_KEY"]
         assert wanted.setdefault("UNIQ_KEY", key) == key, "a message without a key gets one"
         if "REPLY_TO_CLIENT" in wanted:
             wanted["CLUSTER"] = "cluster"
-        assert found == encode_properties(wanted | ADDED)
+        assert encoded == encode_properties(wanted | ADDED)
         keys.append(key)
         delayed |= "DELAY" in wanted or "TIMER_DELAY_MS" in wanted
         assert (stored.first_key, stored.has_delayed) == (keys[0], delayed)
@@ -107,8 +107,8 @@ def test_uniform_messages_are_those_of_the_loop(
         return
     stored = StoredProperties("cluster")
     wanted = [(flag, body, stored.of(data)) for flag, body, data in entries_of(batch)]
-    found = zip(run.bodies, run.keys, strict=True)
-    assert [(run.flag, body, run.before + key + run.behind) for body, key in found] == wanted
+    pairs = zip(run.bodies, run.keys, strict=True)
+    assert [(run.flag, body, run.before + key + run.behind) for body, key in pairs] == wanted
     assert stored.first_key == run.keys[0].decode()
 
 
@@ -136,6 +136,6 @@ def test_properties_that_a_record_can_hold_are_stored_without_those_of_a_broker(
     properties = b"UNIQ_KEY\x01AB\x02" + more
     properties += b"a\x01" + b"b" * (32_740 - len(properties)) + b"\x02"
     for _ in range(2):  # The second one is like the first.
-        found = decode_properties(stored.of(properties))
-        assert found.keys() & ADDED.keys() == set()
-        assert found["a"] == decode_properties(properties)["a"]
+        stored_properties = decode_properties(stored.of(properties))
+        assert stored_properties.keys() & ADDED.keys() == set()
+        assert stored_properties["a"] == decode_properties(properties)["a"]

@@ -104,18 +104,18 @@ class Checked:
 
     async def consume(self, queue_id: int, count: int) -> None:
         """Read a queue until so many messages came, and store each offset."""
-        client, found = await self.client(), self.read[queue_id]
+        client, bodies = await self.client(), self.read[queue_id]
         assert (await client.heartbeat(f"checker@{queue_id}", GROUP, TOPIC)).code == 0
         fields = {"consumerGroup": GROUP, "topic": TOPIC}
-        while len(found) < count:
-            pulled = await client.pull(queue_id, len(found), 15_000, fields)
+        while len(bodies) < count:
+            pulled = await client.pull(queue_id, len(bodies), 15_000, fields)
             assert pulled.code in (0, NOTHING_NEW), pulled
             records = messages(pulled.body)
             assert [one.queue_offset for one in records] == [
-                len(found) + n for n in range(len(records))
+                len(bodies) + n for n in range(len(records))
             ]
-            found += [one.body for one in records]
-            offset = {"queueId": str(queue_id), "commitOffset": str(len(found))}
+            bodies += [one.body for one in records]
+            offset = {"queueId": str(queue_id), "commitOffset": str(len(bodies))}
             assert (await client.ask(COMMIT_OFFSET, fields | offset | {"bname": "g0-n1"})).code == 0
         await client.close()
 
@@ -126,8 +126,8 @@ class Checked:
         client = await self.client()
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "bname": "g0-n1"}
         for queue_id, bodies in self.read.items():
-            asked = await client.ask(GET_OFFSET, fields | {"queueId": str(queue_id)})
-            assert asked.ext["offset"] == str(len(bodies))
+            response = await client.ask(GET_OFFSET, fields | {"queueId": str(queue_id)})
+            assert response.ext["offset"] == str(len(bodies))
             again = messages((await client.pull(queue_id, 0, 0, fields)).body)
             assert [one.body for one in again] == bodies[: len(again)] != []
             assert (await client.pull(queue_id, len(bodies), 0, fields)).body == b""
@@ -178,8 +178,8 @@ async def test_strangers_cost_the_checked_nothing_and_leave_nothing(
         def grown() -> list[str]:
             """Return the tables that are larger than before."""
             after = tables(gateway, "gateway", set())
-            found = [path for path, size in after if size > before.get(path, 0)]
-            return [path for path in found if path.rpartition(".")[2] not in KEPT]
+            paths = [path for path, size in after if size > before.get(path, 0)]
+            return [path for path in paths if path.rpartition(".")[2] not in KEPT]
 
         # Members are told of a change a while later.
         await eventually(lambda: not gateway.remoting.groups._to_tell, "the last notices")

@@ -142,17 +142,17 @@ async def test_a_key_is_new_again_only_after_what_stored_nothing() -> None:
     kinds: list[Any] = [NodeError, StoreError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    asked = list[str]()
+    searches = list[str]()
 
     def newest_by_key(_topic: str, key: str, **_: int) -> tuple[()]:
-        asked.append(key)
+        searches.append(key)
         return ()
 
     store = SimpleNamespace(newest_by_key=newest_by_key)
     context = SimpleNamespace(store=store, origin=lambda _topic: 0)
     keys = UniqueKeys(cast("Context", context), 60_000, lambda: 90_000)
     for kind in kinds:
-        asked.clear()
+        searches.clear()
         keys.begin()
         keys._began_ms = 0
         future = asyncio.get_running_loop().create_future()
@@ -161,7 +161,7 @@ async def test_a_key_is_new_again_only_after_what_stored_nothing() -> None:
         await asyncio.sleep(0)
         assert keys.send_of("t", "A") is None
         keys.stored("t", "A", "10.0.0.1")
-        assert (asked == []) is (kind.outcome is Outcome.NOT_APPLIED), kind
+        assert (searches == []) is (kind.outcome is Outcome.NOT_APPLIED), kind
 
 
 async def test_without_a_window_every_send_is_stored(tmp_path: Path) -> None:

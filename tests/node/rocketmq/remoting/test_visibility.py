@@ -156,15 +156,15 @@ async def handed(client: ClassicClient, consumer: ClassicClient, own_id: str) ->
     """Return what member a of group readers is told to process."""
     fields = {"consumerGroup": "readers", "clientId": "a", "msgId": own_id, "topic": "orders"}
     answer = client.begin(DIRECT, fields)
-    told = asyncio.ensure_future(consumer.hear())
-    await asyncio.wait({answer, told}, return_when=asyncio.FIRST_COMPLETED)
-    if not told.done():
-        told.cancel()
+    question = asyncio.ensure_future(consumer.hear())
+    await asyncio.wait({answer, question}, return_when=asyncio.FIRST_COMPLETED)
+    if not question.done():
+        question.cancel()
         assert (await answer).code != 0
         return b""
-    consumer.answer(told.result())
+    consumer.answer(question.result())
     assert (await answer).code == 0
-    return told.result().body
+    return question.result().body
 
 
 async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, bool]:
@@ -185,7 +185,7 @@ async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, b
         "own pull": broker.pulls.pull(PullRequest(topic=topic, group="others")),
         "trace": broker.lookup.trace_message(TraceMessageRequest(message_id=own_id)),
     }
-    found = {}
+    readers = {}
     for name, way in ways.items():
         try:
             got = await way
@@ -193,8 +193,8 @@ async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, b
             got = b""
         for part in ("body", "records", "record"):
             got = getattr(got, part, got)
-        found[name] = any(message.position == position for message in messages(got))
-    return found | {"given back": (await client.ask(SEND_BACK, back)).code == 0}
+        readers[name] = any(message.position == position for message in messages(got))
+    return readers | {"given back": (await client.ask(SEND_BACK, back)).code == 0}
 
 
 async def consumer_at(gateway: Gateway) -> tuple[ClassicClient, ClassicClient]:
@@ -209,15 +209,15 @@ async def consumer_at(gateway: Gateway) -> tuple[ClassicClient, ClassicClient]:
 async def test_no_reader_gets_a_hidden_record(tmp_path: Path, kind: Kind) -> None:
     async with gateway_at(tmp_path) as gateway:
         position = await kind(gateway.node)
-        found = await readers_of(gateway, HIDDEN[kind], position)
-        assert [name for name, is_found in found.items() if is_found] == []
+        readers = await readers_of(gateway, HIDDEN[kind], position)
+        assert [name for name, is_found in readers.items() if is_found] == []
         gateway.node.driver.release()
 
 
 async def test_each_reader_gets_a_message_of_a_topic(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
-        found = await readers_of(gateway, "orders", await sent(gateway.node))
-        assert all(found.values()), found
+        readers = await readers_of(gateway, "orders", await sent(gateway.node))
+        assert all(readers.values()), readers
 
 
 async def test_a_consumer_is_handed_what_its_group_reads_or_gave_back(tmp_path: Path) -> None:
@@ -240,14 +240,14 @@ async def test_clients_know_no_topic_that_the_cluster_keeps_for_itself(
         await by_time(gateway.node)
         await rolled_back(gateway.node)
         client = await gateway.client()
-        asked = {"topic": topic, "group": "g", "consumerGroup": "g", "queueId": "0"}
-        asked |= {"bname": "g0-n1", "timestamp": "0", "isForce": "true"}
+        fields = {"topic": topic, "group": "g", "consumerGroup": "g", "queueId": "0"}
+        fields |= {"bname": "g0-n1", "timestamp": "0", "isForce": "true"}
         for code in (ROUTE, TOPIC, TOPIC_STATS, RESET):
-            assert (await client.ask(code, asked)).code == NO_TOPIC
-        assert (await client.ask(MAX, asked)).ext["offset"] == "0"
-        assert b'"offsetTable":{}' in (await client.ask(PROGRESS, asked)).body
+            assert (await client.ask(code, fields)).code == NO_TOPIC
+        assert (await client.ask(MAX, fields)).ext["offset"] == "0"
+        assert b'"offsetTable":{}' in (await client.ask(PROGRESS, fields)).body
         for group in ("", "a b", "readers"):
             pulled = await client.pull(0, 0, ext={"topic": topic, "consumerGroup": group})
-            one = await popped(client, topic=topic, consumerGroup=group)
-            assert 0 not in (pulled.code, one.code), group
-            assert pulled.body == one.body == b"", group
+            pop_response = await popped(client, topic=topic, consumerGroup=group)
+            assert 0 not in (pulled.code, pop_response.code), group
+            assert pulled.body == pop_response.body == b"", group

@@ -41,13 +41,13 @@ def lines_of(program: str, *, code: int = 0) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode == code, done.stderr
-    found = [json.loads(line) for line in done.stderr.decode().splitlines()]
-    assert all(line["node"] == 1 and line["time"] and line["level"] for line in found)
-    return found
+    log_lines = [json.loads(line) for line in done.stderr.decode().splitlines()]
+    assert all(line["node"] == 1 and line["time"] and line["level"] for line in log_lines)
+    return log_lines
 
 
 def test_any_write_to_stderr_becomes_log_lines() -> None:
-    found = lines_of(
+    log_lines = lines_of(
         """
 print("printed", file=sys.stderr)
 sys.stderr.write("in ")
@@ -69,7 +69,7 @@ say(b"\\xff\\xfe \\x1b[31m\\n")
 say(b"without an end")
 """
     )
-    events = [(line["component"], line["event"]) for line in found]
+    events = [(line["component"], line["event"]) for line in log_lines]
     for event in (
         ("stderr", "printed"),
         ("stderr", "in parts"),
@@ -84,13 +84,13 @@ say(b"without an end")
     ):
         assert event in events
     assert any("be warned" in text for _, text in events)
-    tracebacks = [line for line in found if "exception" in line]
+    tracebacks = [line for line in log_lines if "exception" in line]
     assert all("ZeroDivisionError" in line["exception"] for line in tracebacks)
     assert len(tracebacks) == 2
 
 
 def test_the_last_words_of_a_process_are_all_there() -> None:
-    found = lines_of(
+    log_lines = lines_of(
         """
 import pathlib, tempfile
 from node.runtime.fail_stop import FailStop
@@ -102,18 +102,18 @@ except AssertionError as error:
 """,
         code=70,
     )
-    events = [line["event"] for line in found]
+    events = [line["event"] for line in log_lines]
     assert "AssertionError: offset 3 > 2" in events
     assert any("Nothing after it was acknowledged" in event for event in events)
 
 
 def test_an_error_that_ends_the_process_is_lines() -> None:
-    found = lines_of("raise RuntimeError('the end')", code=1)
-    assert found[-1]["event"] == "RuntimeError: the end"
+    log_lines = lines_of("raise RuntimeError('the end')", code=1)
+    assert log_lines[-1]["event"] == "RuntimeError: the end"
 
 
 def test_floods_are_cut_short_and_counted() -> None:
-    found = lines_of(
+    log_lines = lines_of(
         """
 from node.runtime.logs.line_budget import left_out
 for number in range(3_000):
@@ -126,7 +126,7 @@ print(dict(left_out), file=sys.stderr)
 """
     )
     by_component: dict[str, list[str]] = {}
-    for line in found:
+    for line in log_lines:
         by_component.setdefault(line["component"], []).append(line["event"])
     assert len(by_component["uvicorn.error"]) == LINE_COUNT_MAX
     assert len(by_component["native"]) == LINE_COUNT_MAX
@@ -148,9 +148,9 @@ def test_after_a_flood_a_line_says_how_many_are_missing() -> None:
 def test_lines_that_are_left_out_meanwhile_do_not_end_a_look_at_the_metrics() -> None:
     """Threads of gRPC and of native lines count, while the loop answers Prometheus."""
     counts = Counter(grpc=1, native=2)
-    found = LOG_LINES["log_lines_left_out"].read(counts)
+    totals = LOG_LINES["log_lines_left_out"].read(counts)
     counts["asyncio"] += 1
-    assert found == {"grpc": 1, "native": 2}
+    assert totals == {"grpc": 1, "native": 2}
 
 
 def test_a_node_s_log_is_json_whatever_strangers_do(tmp_path: Path) -> None:

@@ -19,21 +19,21 @@ _ELSEWHERE: Final = "127.0.0.2"
 
 @contextmanager
 def half_senders(node: SingleNode, count: int) -> Iterator[list[HalfSender]]:
-    found = [HalfSender(node.node_json()["address"], source=_ELSEWHERE) for _ in range(count)]
+    senders = [HalfSender(node.node_json()["address"], source=_ELSEWHERE) for _ in range(count)]
     try:
-        for sender in found:
+        for sender in senders:
             sender.greet()
             sender.look()
-        yield found
+        yield senders
     finally:
-        for sender in found:
+        for sender in senders:
             sender.close()
 
 
 def metric(node: SingleNode, name: str) -> float:
     lines = node.http("/metrics")[1].splitlines()
-    (found,) = (line for line in lines if line.startswith(f"quorumlog_{name} "))
-    return float(found.split()[-1])
+    (row,) = (line for line in lines if line.startswith(f"quorumlog_{name} "))
+    return float(row.split()[-1])
 
 
 def resident_size_bytes(node: SingleNode) -> int:

@@ -95,7 +95,7 @@ async def parking(
 
 def flood(port: int, connection_count: int) -> list[HalfSender]:
     """Park more calls of another address than it may have."""
-    found = []
+    senders = []
     for _ in range(connection_count):
         sender = HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE)
         sender.greet()
@@ -103,8 +103,8 @@ def flood(port: int, connection_count: int) -> list[HalfSender]:
             sender.call(stream, f"/park/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
             sender.send(stream, b"x")
         sender.look()
-        found.append(sender)
-    return found
+        senders.append(sender)
+    return senders
 
 
 def ended(senders: list[HalfSender]) -> list[HalfSender]:

@@ -88,9 +88,9 @@ async def settled() -> None:
 
 
 async def opened(here: Here, *peers: str) -> list[Client]:
-    found = [Client(here, peer) for peer in peers]
+    clients = [Client(here, peer) for peer in peers]
     await settled()
-    return found
+    return clients
 
 
 async def ended(*clients: Client) -> None:

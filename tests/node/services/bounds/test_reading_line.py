@@ -58,8 +58,8 @@ class _Here:
 
     def count(self, host: str = "") -> int:
         """Reads that wait for bytes, of peers that contain a text."""
-        found = [one for peer, reads in self.reading.items() if host in peer for one in reads]
-        return sum(not one.done() for one in found)
+        all_reads = [one for peer, reads in self.reading.items() if host in peer for one in reads]
+        return sum(not one.done() for one in all_reads)
 
     async def arrive(self, peer: str) -> None:
         next(one for one in self.reading[peer] if not one.done()).set_result(b"x")

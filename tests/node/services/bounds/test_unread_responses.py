@@ -113,8 +113,8 @@ def watch(clock: list[float], cuts: Cuts, peers: Callers) -> Iterator[ResponseWa
         return watch
 
     loop = asyncio.new_event_loop()
-    found = loop.run_until_complete(made())  # Its timer never runs.
-    yield found
+    unread_watch = loop.run_until_complete(made())  # Its timer never runs.
+    yield unread_watch
     loop.close()
 
 
@@ -225,7 +225,7 @@ def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
 ) -> None:
     for n in range(2 * UNREAD_COUNT_MAX):
         watch.begin(peers(f"ipv4:2.2.2.2:{n // 512}"), 100)
-    one = watch.begin(peers("ipv4:3.3.3.3:1"), 100)
+    entry = watch.begin(peers("ipv4:3.3.3.3:1"), 100)
     clock[0] += UNREAD_MS / 1000
     watch.look()
     assert cuts == [], "nobody could take them while the node was held"
@@ -233,7 +233,7 @@ def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
     watch.look()
     assert cuts == ["ipv4:2.2.2.2:0", "ipv4:2.2.2.2:1", "ipv4:2.2.2.2:2"]
     clock[0] += RESPONSE_MS_MAX / 1000
-    watch.end(one)
+    watch.end(entry)
     watch.look()
     assert cuts[3:] == ["ipv4:2.2.2.2:3"]
     assert watch.cut_count == 4

@@ -197,11 +197,11 @@ def test_all_below_a_floor_is_what_was_added_one_by_one() -> None:
     for floor in (1, 5, CHUNK_OFFSETS - 1, CHUNK_OFFSETS, CHUNK_OFFSETS + 3):
         added = OffsetSet()
         added.add(0, floor)
-        found = OffsetSet.below(floor)
-        assert found.content() == added.content()
-        assert found.count == floor
-        assert floor - 1 in found
-        assert floor not in found
-        found.add(floor, floor + 1)
+        full_set = OffsetSet.below(floor)
+        assert full_set.content() == added.content()
+        assert full_set.count == floor
+        assert floor - 1 in full_set
+        assert floor not in full_set
+        full_set.add(floor, floor + 1)
         added.add(floor, floor + 1)
-        assert found.content() == added.content()
+        assert full_set.content() == added.content()

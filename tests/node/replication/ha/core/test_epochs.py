@@ -59,12 +59,12 @@ def test_consistent_point_is_the_smaller_end_of_the_highest_common_epoch() -> No
 
 
 def test_an_empty_epoch_gives_way_to_the_next() -> None:
-    found = epochs((1, 0))
-    found.append(2, 500)
-    found.append(3, 500)
-    assert found.entries == ((1, 0), (3, 500))
+    history = epochs((1, 0))
+    history.append(2, 500)
+    history.append(3, 500)
+    assert history.entries == ((1, 0), (3, 500))
     # The log of epoch 2 that went on in secret shares nothing from 500 on.
-    assert epochs((1, 0), (2, 500)).consistent_point(800, found, 900) == 500
+    assert epochs((1, 0), (2, 500)).consistent_point(800, history, 900) == 500
 
 
 def test_truncation_keeps_an_epoch_that_begins_at_the_point_if_both_have_it() -> None:
@@ -84,20 +84,20 @@ def test_adoption_goes_as_far_as_the_log() -> None:
 
 
 def test_at_trim_and_end() -> None:
-    found = epochs((1, 100), (3, 500))
-    assert [found.at(p).number for p in (99, 100, 499, 500, 900)] == [0, 1, 1, 3, 3]
-    assert (found.end_of(1, 900), found.end_of(3, 900)) == (500, 900)
-    assert not found.trim(500)
-    assert found.trim(499)
-    assert found.entries == ((1, 100),)
+    history = epochs((1, 100), (3, 500))
+    assert [history.at(p).number for p in (99, 100, 499, 500, 900)] == [0, 1, 1, 3, 3]
+    assert (history.end_of(1, 900), history.end_of(3, 900)) == (500, 900)
+    assert not history.trim(500)
+    assert history.trim(499)
+    assert history.entries == ((1, 100),)
 
 
 def test_the_oldest_epochs_are_forgotten_at_the_limit() -> None:
-    found = Epochs()
+    history = Epochs()
     for number in range(1, EPOCHS_KEPT_MAX + 3):
-        found.append(number, number * 10)
-    assert len(found.entries) == EPOCHS_KEPT_MAX
-    assert found.entries[0].number == 3
+        history.append(number, number * 10)
+    assert len(history.entries) == EPOCHS_KEPT_MAX
+    assert history.entries[0].number == 3
 
 
 # The epoch file.
@@ -114,8 +114,8 @@ def test_form_is_that_of_the_table() -> None:
 @given(st.lists(st.tuples(st.integers(1, 2**31 - 1), st.integers(0, 2**63 - 1)), max_size=20))
 def test_text_round_trip(pairs: list[tuple[int, int]]) -> None:
     numbers, starts = sorted({p[0] for p in pairs}), sorted({p[1] for p in pairs})
-    found = Epochs(EpochStart(*pair) for pair in zip(numbers, starts, strict=False))
-    assert decode("f", encode(found)).entries == found.entries
+    history = Epochs(EpochStart(*pair) for pair in zip(numbers, starts, strict=False))
+    assert decode("f", encode(history)).entries == history.entries
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_a_binding_of_another_shape_is_an_error(tmp_path: Path, wrong: dict[str,
     file.load(must_exist=False)
     file.save(FIRST)
     meta = MetaFile(FileSystem(), str(tmp_path), BINDING_FILE)
-    found = meta.load(must_exist=True)
-    assert found is not None
-    meta.save(found | wrong)
+    binding = meta.load(must_exist=True)
+    assert binding is not None
+    meta.save(binding | wrong)
     with pytest.raises(LayoutError, match="standing"):
         BindingFile(FileSystem(), str(tmp_path)).load(must_exist=True)
 

@@ -98,11 +98,11 @@ def own(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("frame", "hexadecimal"), [*UP, *DOWN])
 def test_frames_are_those_of_the_table_with_checks(frame: Frame, hexadecimal: str) -> None:
-    found = bytes.fromhex(hexadecimal)
-    head = {HandshakeReply: 20, Transfer: 36}.get(type(frame), len(found))
-    data = found[:head] + check(found[:head])
+    vector = bytes.fromhex(hexadecimal)
+    head = {HandshakeReply: 20, Transfer: 36}.get(type(frame), len(vector))
+    data = vector[:head] + check(vector[:head])
     if not isinstance(frame, UpFrame):
-        data += found[head:] + check(found[head:])
+        data += vector[head:] + check(vector[head:])
     assert encode(frame) == data
     assert parser_for(frame).feed(data) == [frame]
 
@@ -131,12 +131,12 @@ def test_a_fence_frame_by_hand() -> None:
 )
 def test_frames_are_the_same_however_they_are_cut(frames: list[Frame], draw: st.DataObject) -> None:
     data = b"".join(map(encode, frames))
-    parser, found, at = parser_for(frames[0]), list[Frame](), 0
+    parser, frames_read, at = parser_for(frames[0]), list[Frame](), 0
     while at < len(data):
         step = draw.draw(st.integers(1, 40))
-        found += parser.feed(memoryview(data)[at : at + step])
+        frames_read += parser.feed(memoryview(data)[at : at + step])
         at += step
-    assert found == frames
+    assert frames_read == frames
     assert parser.held_size_bytes == 0
 
 

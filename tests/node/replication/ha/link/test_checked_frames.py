@@ -139,10 +139,10 @@ class Relay:
 @asynccontextmanager
 async def relayed() -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
     """Link 1 dials link 2 through a relay; link 2 dials into the void."""
-    one, two, between = free_ports(3)
+    port1, port2, between = free_ports(3)
     on_contact = Contacts(), Contacts()
-    relay = Relay((HOST, two))
-    peers = ({1: (HOST, one), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, two)})
+    relay = Relay((HOST, port2))
+    peers = ({1: (HOST, port1), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, port2)})
     links = [
         HaLink(
             identity(node),
@@ -156,8 +156,8 @@ async def relayed() -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, R
     ]
     server = await relay.start(between)
     try:
-        await links[1].start(HOST, two)
-        await links[0].start(HOST, one)
+        await links[1].start(HOST, port2)
+        await links[0].start(HOST, port1)
         await eventually(lambda: on_contact[0].open and on_contact[1].open)
         yield links[0], on_contact[0], links[1], on_contact[1], relay
     finally:

@@ -66,21 +66,21 @@ def test_an_image_that_begins_again_takes_the_place_of_its_part() -> None:
 
 
 def test_a_silent_source_of_an_image_is_replaced() -> None:
-    receiver, one, two = ImageReceiver(), connection(), connection()
+    receiver, first, second = ImageReceiver(), connection(), connection()
     receiver.ask_one([], 0)
-    receiver.ask_one([one, two], 0)
-    receiver.ask_one([one, two], RETRY_MS - 1)
-    assert (receiver.source, sent_count(one)) == (one, 1)
-    receiver.ask_one([one, two], RETRY_MS)
-    assert (receiver.source, sent_count(two)) == (two, 1)
-    assert receiver.take(one, ImagePiece(2, 0, b"ab"), RETRY_MS) is None, "too late"
-    receiver.take(two, ImagePiece(4, 0, b"ab"), RETRY_MS)
-    receiver.ask_one([one, two], 3 * RETRY_MS)
-    assert receiver.source is two, "something came from there"
-    receiver.forget(two)
-    receiver.ask_one([one], 3 * RETRY_MS)
-    assert receiver.take(one, ImagePiece(4, 2, b"cd"), 0) is None, "the rest of an older one"
-    assert receiver.take(one, ImagePiece(2, 0, b"ok"), 0) == b"ok"
+    receiver.ask_one([first, second], 0)
+    receiver.ask_one([first, second], RETRY_MS - 1)
+    assert (receiver.source, sent_count(first)) == (first, 1)
+    receiver.ask_one([first, second], RETRY_MS)
+    assert (receiver.source, sent_count(second)) == (second, 1)
+    assert receiver.take(first, ImagePiece(2, 0, b"ab"), RETRY_MS) is None, "too late"
+    receiver.take(second, ImagePiece(4, 0, b"ab"), RETRY_MS)
+    receiver.ask_one([first, second], 3 * RETRY_MS)
+    assert receiver.source is second, "something came from there"
+    receiver.forget(second)
+    receiver.ask_one([first], 3 * RETRY_MS)
+    assert receiver.take(first, ImagePiece(4, 2, b"cd"), 0) is None, "the rest of an older one"
+    assert receiver.take(first, ImagePiece(2, 0, b"ok"), 0) == b"ok"
 
 
 async def test_an_image_that_cannot_be_made_is_counted_and_made_for_the_next_request() -> None:

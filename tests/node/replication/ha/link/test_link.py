@@ -176,8 +176,8 @@ async def test_strangers_cost_little_and_go_soon() -> None:
         for data in garbage:
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(data)
-            found = await reader.read()  # The challenge, and the end.
-            assert len(found) < 200
+            greeting = await reader.read()  # The challenge, and the end.
+            assert len(greeting) < 200
             writer.close()
         silent = [await asyncio.open_connection(HOST, port) for _ in range(80)]
         assert one.stats().handshake_count <= LIMITS.handshake_count_max

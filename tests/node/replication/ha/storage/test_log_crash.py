@@ -215,15 +215,15 @@ def check_image(image: Path, promised: Promised, how: str) -> None:
     try:
         log, content = replica.log, promised.content
         assert promised.durable <= log.end <= len(content), how
-        found = log_bytes(log)
-        assert found == content[: log.end], how
+        log_content = log_bytes(log)
+        assert log_content == content[: log.end], how
         assert log.store.durable_position == log.end, how
-        known = [tuple(e for e in epochs if e.start <= log.end) for epochs in promised.epochs]
-        assert log.epochs.entries in known, how
+        histories = [tuple(e for e in epochs if e.start <= log.end) for epochs in promised.epochs]
+        assert log.epochs.entries in histories, how
         assert log.replica in promised.states, how
         check_cuts(image, promised, how)
-        check_state(replica, found, how)
-        use_further(replica, found)
+        check_state(replica, log_content, how)
+        use_further(replica, log_content)
     finally:
         replica.close()
 
@@ -231,11 +231,11 @@ def check_image(image: Path, promised: Promised, how: str) -> None:
 def check_cuts(image: Path, promised: Promised, how: str) -> None:
     """What was cut is aside and whole; half of a file never counts as one."""
     fs = FileSystem()
-    found = {}
+    cuts = {}
     for cut in list_cut_files(fs, str(image)):
-        found[cut.epoch, cut.lo, cut.hi] = b"".join(data for _, data in read_cut_file(fs, cut.path))
-    assert found.items() >= promised.cuts.items(), how
-    assert found.items() <= (promised.cuts | promised.cutting).items(), how
+        cuts[cut.epoch, cut.lo, cut.hi] = b"".join(data for _, data in read_cut_file(fs, cut.path))
+    assert cuts.items() >= promised.cuts.items(), how
+    assert cuts.items() <= (promised.cuts | promised.cutting).items(), how
 
 
 def check_state(replica: Replica, found: bytes, how: str) -> None:
@@ -256,12 +256,12 @@ def check_state(replica: Replica, found: bytes, how: str) -> None:
 
 def records_of(data: bytes) -> list[Message]:
     """All records of a log that begins at 0, without the blanks."""
-    found: list[Message] = []
+    log_messages: list[Message] = []
     for lo in range(0, len(data), FILE):
         part = data[lo : lo + FILE]
         blank = part.find(b"\xcb\xd4\x31\x94")
-        found += messages(part if blank < 0 else part[: blank - 4])
-    return found
+        log_messages += messages(part if blank < 0 else part[: blank - 4])
+    return log_messages
 
 
 def topics_in(records: list[Message], data: bytes) -> set[str]:
@@ -367,10 +367,10 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
 def beside(root: Path) -> list[tuple[int, bytes]]:
     """What was set aside, by position."""
     fs = FileSystem()
-    found = [(int(path.name), path.read_bytes()) for path in root.glob("aside/*")]
+    pieces = [(int(path.name), path.read_bytes()) for path in root.glob("aside/*")]
     for cut in list_cut_files(fs, str(root)):
-        found.append((cut.lo, b"".join(data for _, data in read_cut_file(fs, cut.path))))
-    return found
+        pieces.append((cut.lo, b"".join(data for _, data in read_cut_file(fs, cut.path))))
+    return pieces
 
 
 def put_together(pieces: list[tuple[int, bytes]]) -> bytes:

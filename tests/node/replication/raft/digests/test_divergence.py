@@ -379,10 +379,10 @@ async def test_point_that_comes_while_an_earlier_one_is_digested_has_its_turn(
         image, on_thread = node.machine.image(), node.checks._thread.on_thread
 
         async def passed_meanwhile(work: Callable[[], Any]) -> Any:
-            found = await on_thread(work)
+            piece = await on_thread(work)
             if 20_000_000 not in node.checks._own:
                 node.checks._next = 30_000_000, image
-            return found
+            return piece
 
         thread: Any = SimpleNamespace(on_thread=passed_meanwhile)
         node.checks._thread, node.checks._next = thread, (20_000_000, image)
@@ -403,9 +403,9 @@ async def test_digest_made_of_a_state_that_was_replaced_counts_no_more(tmp_path:
         on_thread = node.checks._thread.on_thread
 
         async def replaced_meanwhile(work: Callable[[], Any]) -> Any:
-            found = await on_thread(work)
+            piece = await on_thread(work)
             node.checks.on_replaced()
-            return found
+            return piece
 
         thread: Any = SimpleNamespace(on_thread=replaced_meanwhile)
         node.checks._thread = thread

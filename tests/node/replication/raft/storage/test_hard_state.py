@@ -81,7 +81,7 @@ def test_a_field_that_cannot_be_is_refused_by_name(
 ) -> None:
     """The checksum is right, so no disk did it: nothing is guessed, least of all a vote."""
     meta, payload = saved(tmp_path)
-    found = {**payload, field: wrong}
-    meta.save({name: value for name, value in found.items() if value is not MISSING})
+    fields = {**payload, field: wrong}
+    meta.save({name: value for name, value in fields.items() if value is not MISSING})
     with pytest.raises(CorruptionError, match=f"{NAME}: {field}"):
         load(tmp_path)

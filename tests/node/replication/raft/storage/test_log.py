@@ -46,13 +46,13 @@ def test_an_empty_disk_founds_or_joins_once(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="neither founder"):
             log.load()
         log.found(VOTERS, (4,))
-        found = log.load()
-        assert found.configurations == (ConfigurationAt(-1, Configuration(VOTERS, (4,))),)
-        assert found.hard_state == HardState()
-        assert (found.last_index, found.commit, found.applied) == (-1, -1, -1)
+        loaded = log.load()
+        assert loaded.configurations == (ConfigurationAt(-1, Configuration(VOTERS, (4,))),)
+        assert loaded.hard_state == HardState()
+        assert (loaded.last_index, loaded.commit, loaded.applied) == (-1, -1, -1)
     with open_log(tmp_path / "a") as log:
         assert log.is_founded
-        assert log.load() == found
+        assert log.load() == loaded
     with open_log(tmp_path / "b") as log:
         log.join(incarnation=7)
         assert log.load().configurations == ()
@@ -242,14 +242,14 @@ def test_a_restart_keeps_the_tail_and_shows_only_what_was_dispatched(
     with reopen(tmp_path) as log:
         visible = 6 if is_clean else 4
         assert queue_numbers(log) == list(range(3 * visible))
-        found = log.load()
-        assert (found.last_index, found.commit, found.applied) == (9, visible - 1, -1)
+        loaded = log.load()
+        assert (loaded.last_index, loaded.commit, loaded.applied) == (9, visible - 1, -1)
         assert put(log, 30, 32, term=2) == 10
     with reopen(tmp_path, applied_index=7) as log:
         assert queue_numbers(log) == list(range(24)), "the state machine has applied these"
-        found = log.load()
-        assert (found.last_index, found.commit, found.applied) == (10, 7, 7)
-        assert found.runs == ((0, 1), (10, 2))
+        loaded = log.load()
+        assert (loaded.last_index, loaded.commit, loaded.applied) == (10, 7, 7)
+        assert loaded.runs == ((0, 1), (10, 2))
         log.dispatch(11)
         assert queue_numbers(log) == list(range(32))
 

@@ -33,12 +33,12 @@ def data_bytes(node: Node) -> dict[int, bytes]:
     """The data files by position, with the bytes of entries and blanks only."""
     ledger = node.log.store.ledger
     lo, hi = ledger.min_position, ledger.max_position
-    found = {}
+    contents = {}
     for file in ledger.files.files:
         first, end = max(file.position, lo), min(file.end_position, hi)
         if first < end:
-            found[first] = file.read_any(first, end - first)
-    return found
+            contents[first] = file.read_any(first, end - first)
+    return contents
 
 
 def common_bytes(node: Node, lo: int) -> bytes:
@@ -47,7 +47,7 @@ def common_bytes(node: Node, lo: int) -> bytes:
 
 def queues_of(node: Node) -> dict[tuple[str, int], tuple[int, list[bytes]]]:
     """Next offset of each queue and all of its records."""
-    store, found = node.log.store, {}
+    store, queues = node.log.store, {}
     for topic, queue_id, lo, hi in store.reads.queues():
         records, offset = [], lo
         while offset < hi:
@@ -55,8 +55,8 @@ def queues_of(node: Node) -> dict[tuple[str, int], tuple[int, list[bytes]]]:
             assert result.record_count, f"{topic}/{queue_id} at {offset}: {result.status}"
             records.append(result.data)
             offset = result.next_offset
-        found[topic, queue_id] = (hi, [b"".join(records)])
-    return found
+        queues[topic, queue_id] = (hi, [b"".join(records)])
+    return queues
 
 
 def check_acked(cluster: Cluster, node: Node) -> None:
@@ -93,12 +93,12 @@ def check_equal(cluster: Cluster) -> None:
 
 
 def all_messages(node: Node) -> list:  # type: ignore[type-arg]
-    ledger, found = node.log.store.ledger, []
+    ledger, log_messages = node.log.store.ledger, []
     for index in range(ledger.first_index, ledger.last_index + 1):
         entry = ledger.entry(index)
         if entry.kind == KIND_DATA:
-            found += messages(entry.body)
-    return found
+            log_messages += messages(entry.body)
+    return log_messages
 
 
 def check_rebuild(cluster: Cluster) -> None:
@@ -173,7 +173,7 @@ def test_random_crashes_and_truncations_leave_equal_logs(tmp_path: Path, seed: i
 def test_the_short_way_of_the_steady_state_sends_and_writes_the_same_bytes(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    outcomes = []
     for is_lean in (True, False):
         monkeypatch.setattr(Replica, "is_lean", is_lean)
         cluster = NotedCluster(tmp_path / str(is_lean), seed, loss=0.05)
@@ -181,9 +181,9 @@ def test_the_short_way_of_the_steady_state_sends_and_writes_the_same_bytes(
         finish(cluster)
         nodes = list(cluster.nodes.values())
         images = [data_bytes(node) for node in nodes], [queues_of(node) for node in nodes]
-        found.append((cluster.sent, images, cluster.acked, cluster.not_applied))
+        outcomes.append((cluster.sent, images, cluster.acked, cluster.not_applied))
         cluster.close()
-    lean, general = found
+    lean, general = outcomes
     assert len(lean[0]) > 300
     for number, (ours, theirs) in enumerate(zip(lean[0], general[0], strict=True)):
         assert ours == theirs, f"message {number} differs"

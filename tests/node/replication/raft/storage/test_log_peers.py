@@ -302,10 +302,10 @@ def test_a_crash_within_a_truncation_leaves_a_prefix_that_can_be_cut_again(
         log.truncate_from(5)
     crash(log)
     with reopen(tmp_path) as log:
-        found = log.load()
-        assert 4 <= found.last_index <= 19
+        loaded = log.load()
+        assert 4 <= loaded.last_index <= 19
         assert queue_numbers(log) == list(range(9))
-        if found.last_index > 4:
+        if loaded.last_index > 4:
             log.truncate_from(5)
         assert put(log, 15, 18, term=2) == 5
         log.dispatch(6)

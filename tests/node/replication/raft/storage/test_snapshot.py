@@ -188,11 +188,11 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     follower.save_hard_state(HardState(9, 1))
     install(leader, follower, base)
     assert follower.installed_state() == STATE
-    found = follower.load()
-    assert (found.base_index, found.last_index, found.commit, found.applied) == (base,) * 4
-    assert found.snapshot == expected
-    assert found.configurations == (MEMBERS,)
-    assert found.hard_state == HardState(9, 1)
+    loaded = follower.load()
+    assert (loaded.base_index, loaded.last_index, loaded.commit, loaded.applied) == (base,) * 4
+    assert loaded.snapshot == expected
+    assert loaded.configurations == (MEMBERS,)
+    assert loaded.hard_state == HardState(9, 1)
     lo, hi = base + 1, leader.last_index + 1
     ship(leader, follower, lo, lo + 3)
     ship(leader, follower, lo + 3, hi)
@@ -208,7 +208,7 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     with reopen(tmp_path / "follower", node_id=2) as follower:
         assert follower.received.installed is None
         assert follower.store.reads.queues() == leader.store.reads.queues()
-        assert follower.load()._replace(commit=0, applied=0) == found._replace(
+        assert follower.load()._replace(commit=0, applied=0) == loaded._replace(
             commit=0, applied=0, last_index=hi - 1, runs=tuple(leader.load().runs)
         )
 
@@ -259,9 +259,9 @@ def test_no_snapshot_is_built_of_entries_deleted_meanwhile(
     store, count = leader.store, leader.store.next_offsets_at
 
     def count_beside_a_deletion(position: int) -> dict[QueueKey, int]:
-        found = count(position)
+        number = count(position)
         delete_files(leader, 2)
-        return found
+        return number
 
     monkeypatch.setattr(store, "next_offsets_at", count_beside_a_deletion)
     with pytest.raises(PositionRangeError, match="snapshot index"):
@@ -305,7 +305,7 @@ def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path)
 @pytest.mark.parametrize("done", ["planned", "written", "forgotten"])
 def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: str) -> None:
     leader = leader_log(tmp_path / "leader")
-    found = queue_numbers(leader)
+    numbers = queue_numbers(leader)
     leader.store.expired_position = leader.store.ledger.files.files[2].position
     deletion = leader.plan_deletion(leader.store.deletable_index(leader.store.dispatched_index))
     assert deletion is not None
@@ -320,7 +320,7 @@ def test_a_crash_within_a_deletion_leaves_it_done_or_not(tmp_path: Path, done: s
         assert again.base_index == (-1 if done == "planned" else base)
         assert again.last_index == last
         lo = {q.queue_id: q.min_offset for q in again.store.reads.queues()}[0]
-        assert found[lo:] == queue_numbers_from(again, lo)
+        assert numbers[lo:] == queue_numbers_from(again, lo)
         names = sorted(data_image(again))
         assert len(names) == len(again.store.ledger.files.files)
 
@@ -356,13 +356,13 @@ def test_the_beginning_is_known_wherever_a_crash_stops_a_deletion(
     crash(log)
 
     log = reopen(tmp_path, applied_index=before.commit)
-    found = log.load()
+    loaded = log.load()
     if is_written:
-        assert found.snapshot == SnapshotMeta(link.entry_index, link.term, changed)
-        assert found.configurations == (changed,)
+        assert loaded.snapshot == SnapshotMeta(link.entry_index, link.term, changed)
+        assert loaded.configurations == (changed,)
     else:
-        assert found.snapshot == before.snapshot
-        assert found.configurations == (MEMBERS, changed)
+        assert loaded.snapshot == before.snapshot
+        assert loaded.configurations == (MEMBERS, changed)
         sync(log)
         log.store.maintain()
         delete_files(log, 1)
