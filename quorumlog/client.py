@@ -31,7 +31,6 @@ from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
     PREFETCH_DEFAULT,
-    WAIT_MS,
     FetchOptions,
 )
 from quorumlog.consume.raw import Raw
@@ -323,10 +322,9 @@ class Client:
             freshness=ReadFreshness.of(consistency, at_least_index, node_id),
             tags=tuple(tags),
             sql=sql,
-            batch_size_bytes_max=batch_size_bytes_max,
-            batch_count_max=batch_count_max,
+            max_size_bytes=batch_size_bytes_max,
+            max_count=batch_count_max,
             prefetch=prefetch,
-            wait_ms=WAIT_MS,
             timeout_ms=timeout_ms or self._timeout_ms,
         )
         consumer = PullConsumer(
@@ -372,12 +370,11 @@ class Client:
             tags=tuple(tags),
             sql=sql,
             group=group,
-            batch_size_bytes_max=batch_size_bytes_max,
-            batch_count_max=batch_count_max,
+            max_size_bytes=batch_size_bytes_max,
+            max_count=batch_count_max,
             prefetch=prefetch,
             held_size_bytes_max=held_size_bytes_max,
             held_count_max=held_count_max,
-            wait_ms=WAIT_MS,
             timeout_ms=timeout_ms or self._timeout_ms,
             is_patient=True,
             skips_expired=True,

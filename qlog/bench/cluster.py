@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
@@ -31,66 +32,52 @@ _PEERS = (
 )  # fmt: skip
 
 
-def place_options(command: _Command) -> _Command:
-    """Add the options that name the cluster; by default a run starts one for itself."""
-    for option in (
-        click.option(
-            "--flush",
-            type=click.Choice(["sync", "async"]),
-            default="sync",
-            show_default=True,
-            help="What a receipt of the started cluster means.",
-        ),
-        click.option(
-            "--dir",
-            "directory",
-            help="Start the cluster in this directory.  [default: a new one on /dev/shm if there "
-            "is one, else in the temporary directory; gone afterwards]",
-        ),
-    ):
-        command = option(command)
-    return command
+def _all_of(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options in their order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-def _load_options(command: _Command) -> _Command:
-    for option in (
-        click.option(
-            "--in-flight",
-            "in_flight_count",
-            type=click.IntRange(min=1),
-            default=16,
-            show_default=True,
-            help="Batches that wait for receipts at the same time.",
-        ),
-        click.option(
-            "--batch-count",
-            type=click.IntRange(min=1),
-            default=100,
-            show_default=True,
-            help="Messages in an atomic batch.",
-        ),
-        click.option(
-            "--body-size",
-            "body_size_bytes",
-            type=click.IntRange(min=1),
-            default=1024,
-            show_default=True,
-            metavar="BYTES",
-            help="Size of each body.",
-        ),
-        click.option(
-            "--seconds",
-            type=click.FloatRange(min=0.1),
-            default=10.0,
-            show_default=True,
-            help="How long to measure.",
-        ),
-    ):
-        command = option(command)
-    return command
+def _count(
+    flag: str, name: str, default: int, what: str, **more: Any
+) -> Callable[[_Command], _Command]:
+    number = click.IntRange(min=1)
+    return click.option(
+        flag, name, type=number, default=default, show_default=True, help=what, **more
+    )
 
 
-running_option = click.option(
+_place_options = _all_of(
+    click.option(
+        "--dir",
+        "directory",
+        help="Start the cluster in this directory.  [default: a new one on /dev/shm if there "
+        "is one, else in the temporary directory; gone afterwards]",
+    ),
+    click.option(
+        "--flush",
+        type=click.Choice(["sync", "async"]),
+        default="sync",
+        show_default=True,
+        help="What a receipt of the started cluster means.",
+    ),
+)
+"""Name the cluster; by default a run starts one for itself."""
+_load_options = _all_of(
+    click.option(
+        "--seconds",
+        type=click.FloatRange(min=0.1),
+        default=10.0,
+        show_default=True,
+        help="How long to measure.",
+    ),
+    _count("--body-size", "body_size_bytes", 1024, "Size of each body.", metavar="BYTES"),
+    _count("--batch-count", "batch_count", 100, "Messages in an atomic batch."),
+    _count(
+        "--in-flight", "in_flight_count", 16, "Batches that wait for receipts at the same time."
+    ),
+)
+"""The fields of a ClusterLoad."""
+_running_option = click.option(
     "-s",
     "--server",
     metavar="HOST:PORT,...",
@@ -167,18 +154,11 @@ def printout_of(record: dict[str, Any], exit_code: ExitCode = ExitCode.OK) -> Pr
     metavar="PEER",
     help="Measure this one too, on the same disk and right afterwards: " + ", ".join(_PEERS) + ".",
 )
-@place_options
-@running_option
+@_place_options
+@_running_option
 @printed
 def produce(
-    seconds: float,
-    body_size_bytes: int,
-    batch_count: int,
-    in_flight_count: int,
-    peer: str | None,
-    directory: str | None,
-    flush: Flush,
-    server: str | None,
+    peer: str | None, directory: str | None, flush: Flush, server: str | None, **load: Any
 ) -> Printout:
     """Measure appends: atomic batches with several in flight, then one message at a time.
 
@@ -204,14 +184,8 @@ def produce(
 
     if peer is not None and server is not None:
         raise click.UsageError("--peer runs on the disk of the started cluster: no --server")
-    load = ClusterLoad(
-        seconds=seconds,
-        serial_seconds=min(3.0, seconds),
-        body_size_bytes=body_size_bytes,
-        batch_count=batch_count,
-        in_flight_count=in_flight_count,
-    )
-    return printout_of(run(_produce(load, peer, directory, flush, server)))
+    offered = ClusterLoad(**load, serial_seconds=min(3.0, load["seconds"]))
+    return printout_of(run(_produce(offered, peer, directory, flush, server)))
 
 
 async def _produce(
@@ -261,26 +235,17 @@ async def _produce(
 
 @click.command()
 @_load_options
-@click.option(
+@_count(
     "--messages",
     "message_count",
-    type=click.IntRange(min=1),
-    default=200_000,
-    show_default=True,
-    help="Number of messages to append first and to read repeatedly.",
+    200_000,
+    "Number of messages to append first and to read repeatedly.",
 )
-@place_options
-@running_option
+@_place_options
+@_running_option
 @printed
 def consume(
-    seconds: float,
-    body_size_bytes: int,
-    batch_count: int,
-    in_flight_count: int,
-    message_count: int,
-    directory: str | None,
-    flush: Flush,
-    server: str | None,
+    message_count: int, directory: str | None, flush: Flush, server: str | None, **load: Any
 ) -> Printout:
     """Measure reading: a topic from first to end, decoded, in batches through the SDK.
 
@@ -296,21 +261,16 @@ def consume(
     """
     from bench.cluster import ClusterLoad
 
-    load = ClusterLoad(
-        seconds=seconds,
-        body_size_bytes=body_size_bytes,
-        batch_count=batch_count,
-        in_flight_count=in_flight_count,
-    )
+    offered = ClusterLoad(**load)
 
     async def act() -> dict[str, Any]:
         from bench import cluster
 
         with progress_bars() as show:
             async with cluster_of(server, directory, flush) as (client, own):
-                await cluster.make_topic(client, load)
-                await cluster.fill(client, load, message_count, show)
-                result = await cluster.consume(client, load, show, pids=pids_of(own))
+                await cluster.make_topic(client, offered)
+                await cluster.fill(client, offered, message_count, show)
+                result = await cluster.consume(client, offered, show, pids=pids_of(own))
                 place = place_of(own, flush)
         wanted = cluster.TARGET_CONSUME_MSGS_PER_S
         targets = [cluster.target("consumed msg/s", result["consumed_msgs_per_s"], wanted)]
@@ -318,7 +278,7 @@ def consume(
             "bench": "consume",
             **result,
             "targets": targets,
-            "load": {**load.row(), "message_count": message_count},
+            "load": {**offered.row(), "message_count": message_count},
             **place,
         }
 
@@ -326,13 +286,11 @@ def consume(
 
 
 @click.command()
-@click.option(
-    "--kills", type=click.IntRange(min=1), default=10, show_default=True, help="How often."
-)
+@_count("--kills", "kills", 10, "How often.")
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between kills."
 )
-@place_options
+@_place_options
 @printed
 def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Printout:
     """Measure failover: SIGKILL the leader under load, and wait for the next acked append.

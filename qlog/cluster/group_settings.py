@@ -5,7 +5,7 @@ Owns the options and the printing; the work is the admin client's.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,31 +55,40 @@ async def settings(client: "Client", name: str) -> Printout:
 
 @click.command("set")
 @click.argument("name", metavar="GROUP")
-@click.option("--retries", type=click.IntRange(min=0), help="Deliveries after the first one.")
+@click.option(
+    "--retries",
+    "retry_count_max",
+    type=click.IntRange(min=0),
+    help="Deliveries after the first one.",
+)
 @click.option(
     "--retry-delays",
-    "delays_ms",
+    "retry_delays_ms",
     callback=_durations,
     metavar="10s,1m,...|default",
     help="Pause before each of them, the last one for all later ones.",
 )
-@click.option("--consume/--no-consume", default=None, help="Whether it may consume at all.")
-@click.option("--broadcast/--no-broadcast", default=None, help="Whether members may broadcast.")
-@click.option("--orderly/--no-orderly", default=None, help="Messages are tried again in place.")
+@click.option(
+    "--consume/--no-consume",
+    "is_consume_enabled",
+    default=None,
+    help="Whether it may consume at all.",
+)
+@click.option(
+    "--broadcast/--no-broadcast",
+    "is_broadcast_enabled",
+    default=None,
+    help="Whether members may broadcast.",
+)
+@click.option(
+    "--orderly/--no-orderly", "is_orderly", default=None, help="Messages are tried again in place."
+)
 @click.option("--forbid", multiple=True, metavar="TOPIC", help="A topic that it may not read.")
 @click.option("--allow", multiple=True, metavar="TOPIC", help="One that it may read again.")
 @server_option
 @printed
 def set_settings(
-    name: str,
-    retries: int | None,
-    delays_ms: list[int] | None,
-    consume: bool | None,
-    broadcast: bool | None,
-    orderly: bool | None,
-    forbid: tuple[str, ...],
-    allow: tuple[str, ...],
-    server: str | None,
+    name: str, forbid: tuple[str, ...], allow: tuple[str, ...], server: str | None, **changes: Any
 ) -> Printout:
     """Change settings of a group; what is not named stays. The group is made if there is none.
 
@@ -95,21 +104,12 @@ def set_settings(
       qlog group set billing --no-consume
       qlog group set billing --forbid salaries
     """
-    changes = (retries, delays_ms, consume, broadcast, orderly)
-    if all(change is None for change in changes) and not forbid and not allow:
+    if all(change is None for change in changes.values()) and not forbid and not allow:
         raise click.UsageError("nothing to change; name a setting")
 
     async def change(client: "Client") -> "GroupSettings":
         topics = await _forbidden(client, name, forbid, allow) if forbid or allow else None
-        return await client.admin.set_group_settings(
-            name,
-            retry_count_max=retries,
-            retry_delays_ms=delays_ms,
-            is_consume_enabled=consume,
-            is_broadcast_enabled=broadcast,
-            is_orderly=orderly,
-            forbidden_topics=topics,
-        )
+        return await client.admin.set_group_settings(name, forbidden_topics=topics, **changes)
 
     return _settings_printout(ask(server, change))
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -59,7 +59,7 @@ class Job:
 
     topic: str
     position: int | str
-    ends: bool
+    until: Literal["end"] | None
     queues: tuple[QueueName, ...]
     max_count: int | None
     tags: tuple[str, ...]
@@ -123,7 +123,6 @@ class Job:
 )
 @click.option(
     "--until",
-    "end",
     type=click.Choice(["end"]),
     help="Stop at what is the end when the command begins.",
 )
@@ -157,18 +156,7 @@ class Job:
     "raw: bodies alone, as they are.",
 )
 def consume(
-    topic: str,
-    group: str | None,
-    by_pop: bool,
-    position: int | str,
-    end: str | None,
-    queues: tuple[QueueName, ...],
-    max_count: int | None,
-    tags: tuple[str, ...],
-    sql: str,
-    node_id: int | None,
-    server: str | None,
-    output: OutputFormat,
+    group: str | None, by_pop: bool, server: str | None, output: OutputFormat, **options: Any
 ) -> int:
     """Write the messages of a topic to stdout, and wait for more.
 
@@ -202,15 +190,15 @@ def consume(
       qlog consume orders --queue 0 --from 1000 --max-count 1 -o json
       qlog consume orders --node 2 --until end | sha256sum
     """
-    if group is not None and (queues or node_id is not None):
+    job = Job(**options)
+    if group is not None and (job.queues or job.node_id is not None):
         raise click.UsageError("--group shares all queues of the leader: no --queue, no --node")
-    if by_pop and (group is None or position not in ("first", "end")):
+    if by_pop and (group is None or job.position not in ("first", "end")):
         raise click.UsageError("--pop needs --group, and begins at first or end")
-    if position == "end" and end is not None:
+    if job.position == "end" and job.until is not None:
         raise click.UsageError("--from end --until end is nothing")
-    if sql and tags and by_pop:
+    if job.sql and job.tags and by_pop:
         raise click.UsageError("--pop filters by --tag or by --sql")
-    job = Job(topic, position, end is not None, queues, max_count, tags, sql, node_id)
     return run(_consume(job, group, by_pop, server, output))
 
 
@@ -229,7 +217,7 @@ async def _consume(
                     work = _share(client, job, group, writer, show)
                 await until(stop.requested, work)
         is_cut_short = stop.requested.is_set() and (
-            job.ends or job.max_count is not None or writer.is_stuck
+            job.until is not None or job.max_count is not None or writer.is_stuck
         )
     return ExitCode.INTERRUPTED if is_cut_short else ExitCode.OK
 
@@ -244,9 +232,9 @@ async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, sh
         while job.max_count is None or job.done_count < job.max_count:
             left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count
             found = await consumer.receive(
-                min(left, RECEIVE_COUNT_MAX), wait=0 if job.ends else _POP_WAIT_S
+                min(left, RECEIVE_COUNT_MAX), wait=0 if job.until else _POP_WAIT_S
             )
-            if not found and job.ends:
+            if not found and job.until:
                 return
             await writer.write(found)
             job.done_count += len(found)
@@ -262,7 +250,7 @@ async def _pull(client: "Client", job: Job, writer: MessageWriter, show: Show) -
         job.topic,
         queues=[Queue(job.topic, q.queue_id, q.group) for q in sorted(set(job.queues))] or None,
         position=job.position,
-        until="end" if job.ends else None,
+        until=job.until,
         consistency="leader" if job.node_id is None else "local",
         node_id=job.node_id,
         tags=job.tags,
@@ -280,7 +268,7 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
     from quorumlog.records.queues import Queue
 
     ends = None
-    if job.ends:
+    if job.until:
         found = await client.queue_offsets(job.topic, consistency="linearizable")
         ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in found}
     consumer = client.group_consumer(

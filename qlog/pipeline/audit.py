@@ -7,7 +7,8 @@ import time
 
 import click
 
-from qlog.output import Format, output_option, print_record, print_rows
+from qlog.command_decorators import Printout, TableRows, printed
+from qlog.output import Row
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -23,8 +24,8 @@ _REPLICA_COLUMNS = (
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@output_option
-def audit(directories: tuple[str, ...], master: str | None, output: Format) -> int:
+@printed
+def audit(directories: tuple[str, ...], master: str | None) -> Printout:
     """Check every record of every replica, and the replicas against each other.
 
     Name the store directories of the stopped nodes of one group, or backups of them. CRC and chain,
@@ -70,14 +71,11 @@ def audit(directories: tuple[str, ...], master: str | None, output: Format) -> i
         "mb_per_s": round(found.size_bytes / seconds / 1e6, 1),
     }
     findings = [one.row() for one in found.findings]
-    if output is Format.TABLE:
-        shown = [{name: one[name] for name in _REPLICA_COLUMNS} for one in replicas]
-        print_rows(shown, output, columns=_REPLICA_COLUMNS)
-        if findings:
-            click.echo()
-            print_rows(findings, output, columns=_FINDING_COLUMNS)
-        click.echo()
-        print_record(summary, output)
-    else:
-        print_record({**summary, "replicas": replicas, "findings": findings}, output)
-    return ExitCode.OK if found.is_clean else ExitCode.FINDINGS
+    shown = [{name: row[name] for name in _REPLICA_COLUMNS} for row in replicas]
+    table: list[Row | TableRows] = [TableRows(_REPLICA_COLUMNS, shown)]
+    table += [TableRows(_FINDING_COLUMNS, findings)] if findings else []
+    return Printout(
+        {**summary, "replicas": replicas, "findings": findings},
+        table=[*table, summary],
+        exit_code=ExitCode.OK if found.is_clean else ExitCode.FINDINGS,
+    )

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from qlog.command_decorators import printed
 from qlog.connection import server_option
-from qlog.output import Format, output_option, print_record
 from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 
@@ -38,7 +38,7 @@ from qlog.progress import progress_bars
 @click.option("--lossy", is_flag=True, help="Go on behind records that expired; else an error.")
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
 @server_option
-@output_option
+@printed
 def ingest(
     topics: tuple[str, ...],
     path: str,
@@ -48,8 +48,7 @@ def ingest(
     lossy: bool,
     master: str | None,
     server: str | None,
-    output: Format,
-) -> None:
+) -> dict[str, object]:
     """Copy topics to Parquet files, each record once, and go on where the last run ended.
 
     PATH becomes a table that is partitioned by topic and by the date (UTC) on which a record was
@@ -86,8 +85,7 @@ def ingest(
             for number, handler in before.items():
                 signal.signal(number, handler)
     names = ("path", "batch_count", "row_count", "merged_file_count")
-    record: dict[str, object] = {name: getattr(done, name) for name in names}
-    print_record(record | {"duration_s": round(done.duration_s, 1)}, output)
+    return {name: getattr(done, name) for name in names} | {"duration_s": round(done.duration_s, 1)}
 
 
 def _on_signals(stop: threading.Event) -> dict[signal.Signals, Any]:

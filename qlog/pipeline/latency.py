@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import server_option
-from qlog.output import Format, output_option, print_record, print_rows
 from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--plot", metavar="FILE", help="Draw it, too: .png, .svg or .pdf.")
 @server_option
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
-@output_option
+@printed
 def latency(
     segments: str | None,
     parquet: str | None,
@@ -34,8 +34,7 @@ def latency(
     plot: str | None,
     server: str | None,
     master: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Say how much came each minute, how large and how late, and how far consumers were behind.
 
     By topic, tag and minute: counts, rates, sizes, percentiles of store time less born time. And
@@ -76,8 +75,11 @@ def latency(
         from pipeline.plot import draw
 
         draw(rates, lags, Path(plot))
-    _print_latency(rates, lags, output)
-    return ExitCode.OK if rates else ExitCode.FINDINGS
+    from pipeline.jobs.latency import LAG_COLUMNS, RATE_COLUMNS
+
+    table = [TableRows(RATE_COLUMNS, rates)] + [TableRows(LAG_COLUMNS, lags)] * bool(lags)
+    exit_code = ExitCode.OK if rates else ExitCode.FINDINGS
+    return Printout({"rates": rates, "lags": lags}, table=table, exit_code=exit_code)
 
 
 def _measure(
@@ -100,17 +102,3 @@ def _measure(
         rows = job.from_cluster(spark, cluster, topic)
         commands = job.from_cluster(spark, cluster, job.COMMAND_TOPIC)
     return job.rows_of(job.rates(rows)), job.rows_of(job.lags(rows, commands))
-
-
-def _print_latency(
-    rates: list[dict[str, object]], lags: list[dict[str, object]], output: Format
-) -> None:
-    from pipeline.jobs.latency import LAG_COLUMNS, RATE_COLUMNS
-
-    if output is not Format.TABLE:
-        print_record({"rates": rates, "lags": lags}, output)
-        return
-    print_rows(rates, output, columns=RATE_COLUMNS)
-    if lags:
-        click.echo()
-        print_rows(lags, output, columns=LAG_COLUMNS)

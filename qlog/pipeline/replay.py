@@ -6,8 +6,8 @@ Must not know how rows become records.
 import click
 
 from pipeline.errors import OptionError
+from qlog.command_decorators import printed
 from qlog.connection import server_option
-from qlog.output import Format, output_option, print_record
 from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 
@@ -18,30 +18,27 @@ from qlog.progress import progress_bars
 @click.option("--topic", metavar="TOPIC,...", help="Take the records of these topics.")
 @click.option(
     "--from",
-    "starting",
+    "startingOffsets",
     metavar="PLACE",
     help="Where to begin in a topic: earliest, latest, an offset, @TIME, or JSON by queue.",
 )
-@click.option("--until", "ending", metavar="PLACE", help="Where to end, in the same way.")
+@click.option("--until", "endingOffsets", metavar="PLACE", help="Where to end, in the same way.")
 @click.option("--where", default="", metavar="SQL", help="A condition on the columns.")
 @click.option("--any-queue", is_flag=True, help="Let the key choose the queue, not the record.")
 @click.option("--id", "replay_id", default="", metavar="ID", help="Go on with that replay.")
 @click.option("--master", metavar="URL", help="Of a Spark cluster.  [default: local[*]]")
 @server_option
-@output_option
+@printed
 def replay(
     to: str,
     path: str | None,
-    topic: str | None,
-    starting: str | None,
-    ending: str | None,
     where: str,
     any_queue: bool,
     replay_id: str,
     master: str | None,
     server: str | None,
-    output: Format,
-) -> None:
+    **places: str | None,
+) -> dict[str, object]:
     """Put records of a table or of topics back into TOPIC, in the order of their queues.
 
     What comes out is new records: with body, keys, tag and properties as they were, and with an
@@ -63,13 +60,11 @@ def replay(
     from pipeline.options import sink_options
     from pipeline.session import spark_session
 
-    if (path is None) == (topic is None):
+    if (path is None) == (places["topic"] is None):
         raise OptionError("a replay has one source", "give --path or --topic")
     cluster, source = cluster_options(server), None
-    if topic is not None:
-        source = {**cluster, "topic": topic}
-        source |= {"startingOffsets": starting} if starting else {}
-        source |= {"endingOffsets": ending} if ending else {}
+    if path is None:
+        source = cluster | {name: place for name, place in places.items() if place}
     # Before Spark, which takes seconds to start.
     if source is not None:
         check_source(source)
@@ -87,5 +82,8 @@ def replay(
             show=show,
             announce=lambda name: click.echo(f"replay {name}; to go on: --id {name}", err=True),
         )
-    record = {"replay_id": done.replay_id, "row_count": done.row_count}
-    print_record(record | {"duration_s": round(done.duration_s, 1)}, output)
+    return {
+        "replay_id": done.replay_id,
+        "row_count": done.row_count,
+        "duration_s": round(done.duration_s, 1),
+    }

@@ -7,11 +7,11 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.cluster.retry import Backoff, Deadline
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import PullOptions, ReadCalls
 from quorumlog.errors import OffsetOutOfRangeError, QuorumlogError
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
@@ -37,22 +37,15 @@ _log = logging.getLogger("quorumlog.consumer")
 
 
 @dataclass(frozen=True, slots=True)
-class FetchOptions:
+class FetchOptions(PullOptions):
     """Options of reading queues. `is_patient`: wait for a cluster, or a group of it, that is down.
     `skips_expired`: continue behind messages that expired. Otherwise these are errors."""
 
-    freshness: ReadFreshness = field(default_factory=ReadFreshness)
-    tags: tuple[str, ...] = ()
-    batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
-    batch_count_max: int = 0
-    prefetch: int = PREFETCH_DEFAULT
+    max_size_bytes: int = BATCH_SIZE_BYTES_MAX
     wait_ms: int = WAIT_MS
-    timeout_ms: int = 30_000
+    prefetch: int = PREFETCH_DEFAULT
     is_patient: bool = False
     skips_expired: bool = False
-    group: str = ""
-    """The consumer group that reads; empty: none."""
-    sql: str = ""
     held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
     held_count_max: int = HELD_COUNT_MAX
 
@@ -206,6 +199,9 @@ class Fetcher:
         self.is_done = False
         self._reads = reads
         self._options = options
+        self._at_once: Final = replace(options, wait_ms=0)
+        self._search: Final = replace(self._at_once, max_count=1, tags=(), sql="")
+        """Of the search for a message that was read, which ignores the filters."""
         self._inbox = inbox
         self._end_offset = end_offset
         self._trail = Trail()
@@ -259,7 +255,8 @@ class Fetcher:
         """Pull until an answer is in range."""
         backoff: Backoff | None = None
         while True:
-            batch = await self._pull_once(self.offset, wait=self._is_waiting)
+            options = self._options if self._is_waiting else self._at_once
+            batch = await self._pull_once(self.offset, options)
             if batch.node_id != self._trail.node_id and await self._went_back(batch):
                 continue
             if not batch.is_out_of_range:
@@ -294,7 +291,7 @@ class Fetcher:
         trail, lost_from = self._trail, None
         is_local = self._options.freshness.consistency is Consistency.LOCAL
         while not is_local and not trail.is_empty and trail.newest >= batch.min_offset:
-            seen = await self._pull_once(trail.newest, max_count=1, wait=False)
+            seen = await self._pull_once(trail.newest, self._search)
             if trail.is_end_of(seen):
                 break
             lost_from = trail.newest
@@ -315,29 +312,13 @@ class Fetcher:
         self._skipped = (end, end)
         return True
 
-    async def _pull_once(
-        self, offset: int, *, wait: bool, max_count: int | None = None
-    ) -> MessageBatch:
-        options, pulls = self._options, self._inbox.pulls[self.queue.group]
+    async def _pull_once(self, offset: int, options: FetchOptions) -> MessageBatch:
+        pulls, short_ms = self._inbox.pulls[self.queue.group], min(options.wait_ms, WAIT_SHARED_MS)
         while True:
             try:
                 async with pulls:
-                    wait_ms = options.wait_ms if wait else 0
-                    if pulls.locked():
-                        wait_ms = min(wait_ms, WAIT_SHARED_MS)
-                    return await self._reads.pull(
-                        self.queue,
-                        offset,
-                        options.freshness,
-                        max_count=options.batch_count_max if max_count is None else max_count,
-                        max_size_bytes=options.batch_size_bytes_max,
-                        wait_ms=wait_ms,
-                        # The search for a message that was read ignores the filters.
-                        tags=options.tags if max_count is None else (),
-                        sql=options.sql if max_count is None else "",
-                        consumer_group=options.group,
-                        timeout_ms=options.timeout_ms,
-                    )
+                    pull = replace(options, wait_ms=short_ms) if pulls.locked() else options
+                    return await self._reads.pull(self.queue, offset, pull)
             except QuorumlogError as error:
                 if not (options.is_patient and error.retryable):
                     raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
+from quorumlog.consume.reads import PullOptions, ReadCalls, ReadFreshness
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
@@ -75,15 +75,14 @@ class Raw:
 
         Checksums are not checked. `is_out_of_range`: expired, or beyond the end.
         """
-        response = await self._reads.pull_response(
-            queue_of(queue),
-            offset,
+        options = PullOptions(
             ReadFreshness.of(consistency, at_least_index, node_id),
-            max_count=max_count,
-            max_size_bytes=max_size_bytes,
-            with_entries=with_entries,
+            max_count,
+            max_size_bytes,
             timeout_ms=timeout_ms or self._timeout_ms,
+            with_entries=with_entries,
         )
+        response = await self._reads.pull_response(queue_of(queue), offset, options)
         return RawRecords(
             records=response.records,
             record_count=response.record_count,

@@ -7,7 +7,7 @@ groups are merged; must not know of iteration or consumer groups.
 import asyncio
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
@@ -78,42 +78,35 @@ class ReadFreshness:
         return cls(chosen, at_least_index, node_id)
 
 
+@dataclass(frozen=True, slots=True)
+class PullOptions:
+    """Options of a pull. 0 as a limit means the node's own."""
+
+    freshness: ReadFreshness = field(default_factory=ReadFreshness)
+    max_count: int = 0
+    max_size_bytes: int = 0
+    wait_ms: int = 0
+    """Longest time that the pull is parked at a node, in addition to `timeout_ms`."""
+    timeout_ms: int = 30_000
+    tags: tuple[str, ...] = ()
+    sql: str = ""
+    group: str = ""
+    """The consumer group that reads; empty: none."""
+    with_entries: bool = False
+
+
 class ReadCalls:
     """Makes reads. All of them may be repeated, so they are, until their deadline."""
 
     def __init__(self, groups: BrokerGroups) -> None:
         self._groups = groups
 
-    async def pull(
-        self,
-        queue: Queue,
-        offset: int,
-        freshness: ReadFreshness,
-        *,
-        max_count: int,
-        max_size_bytes: int,
-        wait_ms: int,
-        tags: Sequence[str],
-        timeout_ms: int,
-        sql: str = "",
-        consumer_group: str = "",
-    ) -> MessageBatch:
+    async def pull(self, queue: Queue, offset: int, options: PullOptions) -> MessageBatch:
         """Read messages from `offset` on. Raises CorruptRecordError, UnknownTopicError."""
         topic, queue_id = queue
         if not queue.group:
-            queue = Queue(topic, queue_id, self.group_of(queue, freshness).name)
-        response = await self.pull_response(
-            queue,
-            offset,
-            freshness,
-            max_count=max_count,
-            max_size_bytes=max_size_bytes,
-            wait_ms=wait_ms,
-            tags=tags,
-            timeout_ms=timeout_ms,
-            sql=sql,
-            consumer_group=consumer_group,
-        )
+            queue = Queue(topic, queue_id, self.group_of(queue, options.freshness).name)
+        response = await self.pull_response(queue, offset, options)
         records = response.records
         newest_move = _newest_move(response)
         messages = []
@@ -121,9 +114,9 @@ class ReadCalls:
             messages = decode_records(
                 records, topic=topic, group=queue.group, newest_move=newest_move
             )
-        if tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
-            messages = [message for message in messages if message.tag in tags]
-        elif not sql:
+        if options.tags:  # Nodes filter by a hash of the tag, as RocketMQ does.
+            messages = [message for message in messages if message.tag in options.tags]
+        elif not options.sql:
             _check_offsets(messages, topic, queue_id, offset, response.next_offset)
         return MessageBatch(
             topic=topic,
@@ -143,38 +136,26 @@ class ReadCalls:
         )
 
     async def pull_response(
-        self,
-        queue: Queue,
-        offset: int,
-        freshness: ReadFreshness,
-        *,
-        max_count: int,
-        max_size_bytes: int,
-        timeout_ms: int,
-        wait_ms: int = 0,
-        tags: Sequence[str] = (),
-        with_entries: bool = False,
-        sql: str = "",
-        consumer_group: str = "",
+        self, queue: Queue, offset: int, options: PullOptions
     ) -> log_pb2.PullResponse:
         """Read as `pull`, and return the answer without decoding it."""
+        freshness, wait_ms = options.freshness, options.wait_ms
         request = log_pb2.PullRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
             offset=offset,
-            max_count=max_count,
-            max_size_bytes=max_size_bytes,
+            max_count=options.max_count,
+            max_size_bytes=options.max_size_bytes,
             wait_ms=wait_ms,
             consistency=_CONSISTENCY[freshness.consistency],
-            tags=tags,
+            at_least_index=freshness.at_least_index,
+            tags=options.tags,
             cluster_id=self._groups.cluster_id,
-            with_entries=with_entries,
-            sql=sql,
-            group=consumer_group,
+            with_entries=options.with_entries,
+            sql=options.sql,
+            group=options.group,
         )
-        if freshness.at_least_index is not None:
-            request.at_least_index = freshness.at_least_index
-        deadline = Deadline(timeout_ms + wait_ms)
+        deadline = Deadline(options.timeout_ms + wait_ms)
         group = self.group_of(queue, freshness)
         response: log_pb2.PullResponse = await self._ask(
             group, "Pull", request, freshness, deadline, wait_ms

@@ -9,7 +9,7 @@ from quorumlog.arguments import checked, shown
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route
-from quorumlog.consume.reads import QueueOffsets, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import PullOptions, QueueOffsets, ReadCalls, ReadFreshness
 from quorumlog.errors import InvalidRequestError
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
@@ -45,17 +45,16 @@ class SingleReads:
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
         `group` is the queue's broker group; the default is the first one by name.
         """
-        return await self._reads.pull(
-            Queue(topic, queue_id, group),
-            offset,
+        options = PullOptions(
             ReadFreshness.of(consistency, at_least_index, node_id),
-            max_count=max_count,
-            max_size_bytes=max_size_bytes,
-            wait_ms=wait_ms,
-            tags=tags,
-            sql=sql,
-            timeout_ms=timeout_ms or self._timeout_ms,
+            max_count,
+            max_size_bytes,
+            wait_ms,
+            timeout_ms or self._timeout_ms,
+            tuple(tags),
+            sql,
         )
+        return await self._reads.pull(Queue(topic, queue_id, group), offset, options)
 
     async def get_message(
         self,

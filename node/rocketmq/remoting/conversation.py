@@ -7,7 +7,7 @@ for all their connections, so an answer goes out on the connection of its reques
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -75,6 +75,15 @@ Begin = Callable[[Request], "asyncio.Future[Answer] | None"]
 """Begins a call on the hot path; None: the handler of its code has to do it."""
 
 
+class Served(NamedTuple):
+    """How the requests of one code are served."""
+
+    handler: Handler
+    begin: Begin | None = None
+    has_document: bool = True
+    """Whether the body is a document, which takes memory of its own."""
+
+
 class RemotingCalls:
     """What the conversations of one port share."""
 
@@ -87,26 +96,20 @@ class RemotingCalls:
         self.limits: Final = limits or FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
-        self.handlers: Mapping[int, Handler] = {}
-        self.begins: Mapping[int, Begin] = {}
+        self.handlers: Mapping[int, Served] = {}
         self.check: Callable[[Request], None] = lambda _request: None
         """Raises RefusedError for a request of a client without access."""
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
-        self.bulk_codes: Set[int] = frozenset()
-        """Requests whose bodies are no documents."""
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
-        handlers: Mapping[int, Handler],
-        begins: Mapping[int, Begin],
+        handlers: Mapping[int, Served],
         check: Callable[[Request], None],
         on_closed: "Callable[[RemotingConnection], None]",
-        bulk_codes: Set[int],
     ) -> None:
         """Serve requests from now on."""
-        self.handlers, self.begins, self.check = handlers, begins, check
-        self.on_closed, self.bulk_codes = on_closed, bulk_codes
+        self.handlers, self.check, self.on_closed = handlers, check, on_closed
         self.refusal = None
 
     def stop(self) -> None:
@@ -231,13 +234,12 @@ class RemotingConnection:
             elif lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
                 lease.grow()
             calls.check(request)
-            handler = calls.handlers.get(command.code)
-            if handler is None:
+            served = calls.handlers.get(command.code)
+            if served is None:
                 text = f" request type {command.code} not supported"
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
-            begin = calls.begins.get(command.code)
-            begun = None if begin is None else begin(request)
-            if begun is None and body and command.code not in calls.bulk_codes:
+            begun = None if served.begin is None else served.begin(request)
+            if begun is None and body and served.has_document:
                 document_size_bytes = DOCUMENT_FACTOR * len(body)
                 charges.append(request.account.charge(Kind.DOCUMENTS, document_size_bytes))
         except Exception as error:  # noqa: BLE001 - the client gets every error.
@@ -248,7 +250,7 @@ class RemotingConnection:
             self._is_window_full = True
             self.connection.hold(WINDOW)
         if begun is None:
-            work = self._serve(request, handler)
+            work = self._serve(request, served.handler)
             begun = task = self._loop.create_task(work, context=request.account.context)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -35,7 +35,13 @@ from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
 from node.rocketmq.remoting.changes import Changes
-from node.rocketmq.remoting.conversation import Handler, RemotingCalls, RemotingConnection, Request
+from node.rocketmq.remoting.conversation import (
+    Handler,
+    RemotingCalls,
+    RemotingConnection,
+    Request,
+    Served,
+)
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.member_reports import Gateway
@@ -47,9 +53,6 @@ from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
-_SENDS: Final[frozenset[int]] = frozenset(
-    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
-)
 _log: Final = structlog.get_logger(component="remoting")
 
 
@@ -127,15 +130,24 @@ class Remoting:
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handler of each request that is served."""
-        return self._light() | self._heavy()
+    def handlers(self) -> dict[int, Served]:
+        """Return how each request is served."""
+        send = Served(self._sends.send, self._sends.begin, has_document=False)
+        return {
+            RequestCode.SEND_MESSAGE: send,
+            RequestCode.SEND_MESSAGE_V2: send,
+            RequestCode.SEND_BATCH_MESSAGE: send,
+            **{code: Served(run, has_document=False) for code, run in self._light().items()},
+            **{code: Served(self._in_turn(run)) for code, run in self._heavy().items()},
+            GREETING: Served(self._proof.greet),
+            REPORT: Served(self.groups.reports.take),
+            APPLIED: Served(self._changes.take),
+        }
 
     def _light(self) -> dict[int, Handler]:
-        """Return those of requests about one message or queue, or one batch."""
+        """Return those of requests about one message or queue."""
         at_leader, offsets = self._shared.at_leader, self._offsets
         return {
-            **dict.fromkeys(_SENDS, self._sends.send),
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.fetch,
@@ -236,12 +248,7 @@ class Remoting:
         self._lookers = [asyncio.create_task(work) for work in works]
         for task in self._lookers:
             task.add_done_callback(_on_ended)
-        light = self._light()
-        handlers = {code: self._in_turn(handler) for code, handler in self._heavy().items()}
-        handlers |= {**light, GREETING: self._proof.greet, REPORT: self.groups.reports.take}
-        handlers[APPLIED] = self._changes.take
-        begins = dict.fromkeys(_SENDS, self._sends.begin)
-        self._calls.open(handlers, begins, self._check, self._on_closed, light.keys())
+        self._calls.open(self.handlers(), self._check, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""

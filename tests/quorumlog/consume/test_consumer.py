@@ -11,7 +11,7 @@ import quorumlog
 from quorumlog import Message, Queue, errors
 from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.prefetch import Fetcher, FetchOptions, Inbox, Trail
-from quorumlog.consume.reads import ReadFreshness
+from quorumlog.consume.reads import PullOptions, ReadFreshness
 from quorumlog.pb import log_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import MessageBatch
@@ -302,10 +302,10 @@ async def test_a_replica_that_lags_behind_the_end_is_asked_to_wait() -> None:
         def __init__(self) -> None:
             self.waits: list[int] = []
 
-        async def pull(self, queue: Queue, offset: int, *_: Any, **how: Any) -> MessageBatch:
-            self.waits.append(how["wait_ms"])
+        async def pull(self, queue: Queue, offset: int, options: PullOptions) -> MessageBatch:
+            self.waits.append(options.wait_ms)
             assert len(self.waits) < 5, "asked again and again"
-            end = 3 if how["wait_ms"] else offset
+            end = 3 if options.wait_ms else offset
             return MessageBatch("t", 0, offset, end, 0, 3, 0, 1, 0, False, [], queue)
 
     reads: Any = Lagging()
@@ -323,7 +323,7 @@ async def test_a_local_reader_ahead_of_its_replica_asks_again_after_a_pause(
     class Lagging:
         pull_count = 0
 
-        async def pull(self, queue: Queue, offset: int, *_: Any, **how: Any) -> MessageBatch:
+        async def pull(self, queue: Queue, offset: int, _: PullOptions) -> MessageBatch:
             self.pull_count += 1
             return MessageBatch("t", 0, offset, offset, 0, 3, 0, 1, 0, True, [], queue)
 

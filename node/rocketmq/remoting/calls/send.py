@@ -7,7 +7,7 @@ belongs to the broker name that the client means, not to the node that it reache
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -16,31 +16,22 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
-from node.rocketmq.remoting.calls.sent_messages import (
-    DELAYS,
-    StoredProperties,
-    entries_of,
-    immunity_ms,
-    properties_data,
-    properties_of,
-    uniform_entries,
-    unique_key,
-)
+from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, SHORT_NAMES, bool_of, int_of, text_of
+from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.send_header import SendHeader
 from node.runtime.accounts import Account, network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
-from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
+from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.record.encoder import CommonFields, RecordEncoder
-from store.record.message import decode_properties, encode_message
+from store.record.message import decode_properties, encode_properties
 from store.record.topic_names import is_reserved
 
 RETRY_PREFIX: Final = fmt.RETRY_TOPIC_PREFIX
@@ -48,24 +39,10 @@ RETRY_QUEUE: Final = 0
 """The only queue of a retry topic."""
 AUTO_QUEUE_COUNT_MAX: Final = 8
 """Queues of a broker name that a send may ask for when it makes its topic."""
-_LONG_NAMES: Final = {name: name for name in SHORT_NAMES}
 _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
-_HALF: Final = 0x4
-"""Bit of sysFlag of a half message."""
 _NO_ORIGIN: Final = "0" * 32
 """The id of no message: where a copy came from is only the consumer's word."""
-
-
-def _names(request: Request) -> Mapping[str, str]:
-    """Return the names of the fields of a send."""
-    return _LONG_NAMES if request.command.code == RequestCode.SEND_MESSAGE else SHORT_NAMES
-
-
-def _is_special(properties: str) -> bool:
-    """Whether a message is held before it is stored in its queue: delayed, or a half message."""
-    is_half = fmt.PROPERTY_HALF in properties
-    return is_half or any(f"{name}\x01" in properties for name in DELAYS)
 
 
 class Sends(Calls):
@@ -92,20 +69,17 @@ class Sends(Calls):
     def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
         """Begin a send at once: this node leads, or has a connection to the leader. None: `send`
         has to wait, to connect or to make a topic."""
+        header = SendHeader.of(request.command)
         if not self._shared.forwarder.leads_here():
-            return self._begin_forwarded(request)
-        topic = request.command.ext.get(_names(request)["topic"], "")
-        if topic.startswith(RETRY_PREFIX) or self._is_to_be_made(topic):
+            forwarded = self._shared.forwarder.begin(request, self._shared.number_of(request))
+            if forwarded is None:
+                return None
+            answer = partial(forwarded.answer, is_repeatable=self._is_repeatable(header))
+            return self._answered(request, forwarded.asked, answer)
+        if header.topic.startswith(RETRY_PREFIX) or self._is_to_be_made(header.topic):
             return None
-        pending = self._appended(request)
+        pending = self._append(request, header)
         return self._answered(request, pending.future, pending.current_answer)
-
-    def _begin_forwarded(self, request: Request) -> "asyncio.Future[Answer] | None":
-        forwarded = self._shared.forwarder.begin(request, self._shared.number_of(request))
-        if forwarded is None:
-            return None
-        answer = partial(forwarded.answer, is_repeatable=self._is_repeatable(request))
-        return self._answered(request, forwarded.asked, answer)
 
     def _answered(
         self, request: Request, future: "asyncio.Future[Any]", answer: Callable[[], Answer]
@@ -132,52 +106,43 @@ class Sends(Calls):
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
-        is_repeatable = self._is_repeatable(request)
-        return await self._shared.ask_leader(request, self._send_here, is_repeatable=is_repeatable)
+        header = SendHeader.of(request.command)
+        send, is_repeatable = partial(self._send_here, header), self._is_repeatable(header)
+        return await self._shared.ask_leader(request, send, is_repeatable=is_repeatable)
 
-    def _is_repeatable(self, request: Request) -> bool:
+    def _is_repeatable(self, header: SendHeader) -> bool:
         """Whether a send that is carried out twice is stored once, since its key is known."""
-        if not self._unique_keys.window_ms:
-            return False
-        ext, names = request.command.ext, _names(request)
-        is_single = request.command.code != RequestCode.SEND_BATCH_MESSAGE
-        text = ext.get(names["properties"], "")
-        return is_single and f"{fmt.PROPERTY_UNIQUE_KEY}\x01" in text and not _is_special(text)
+        return header.is_keyed and bool(self._unique_keys.window_ms)
 
     def _is_to_be_made(self, topic: str) -> bool:
         is_own = self._has_auto_topics or self._names.number_of(topic) is not None
         return is_own and self._context.state.topic(topic) is None
 
-    async def _send_here(self, request: Request) -> Answer:
-        topic = text_of(request.command.ext, _names(request)["topic"])
+    async def _send_here(self, header: SendHeader, request: Request) -> Answer:
+        topic = header.topic
         if topic.startswith(RETRY_PREFIX):
-            return await self._send_copy(request, topic)
+            return await self._send_copy(request, header)
         if self._is_to_be_made(topic):
-            self._check_topic(topic)
+            _check_topic(topic)
             self._context.makers.check_topic(topic)
-            asked = int_of(
-                request.command.ext, _names(request)["defaultTopicQueueNums"], 4, hi=INT32_MAX
-            )
-            if self._names.number_of(topic) is not None:
-                asked = 1  # The topic of a broker has one queue there.
-            count = min(max(1, asked), AUTO_QUEUE_COUNT_MAX) * self._names.count
+            # The topic of a broker has one queue there.
+            is_of_broker = self._names.number_of(topic) is not None
+            count = 1 if is_of_broker else min(max(1, header.queue_count), AUTO_QUEUE_COUNT_MAX)
             await self._broker.topics.create_topic(
-                CreateTopicRequest(topic=topic, queue_count=count)
+                CreateTopicRequest(topic=topic, queue_count=count * self._names.count)
             )
-        pending = self._appended(request)
+        pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
         return pending.current_answer()
 
-    async def _send_copy(self, request: Request, topic: str) -> Answer:
+    async def _send_copy(self, request: Request, header: SendHeader) -> Answer:
         """Append a message that a consumer copied to its group's retry topic: it is tried again,
         or a dead letter when it was tried too often, or when the group reads in order."""
-        command, names = request.command, _names(request)
+        topic, limit = header.topic, header.reconsume_times_max
         group = topic.removeprefix(RETRY_PREFIX)
-        times = int_of(command.ext, names["reconsumeTimes"], 0, hi=INT32_MAX)
-        limit = int_of(command.ext, names["maxReconsumeTimes"], -1, lo=-1, hi=INT32_MAX)
         if limit < 0:
             limit = settings_of(self._context, group).retry_count_max
-        properties = properties_of(command.ext.get(names["properties"], ""))
+        properties = decode_properties(header.properties)
         if PROPERTY_RETRY_TOPIC not in properties:
             text = (
                 f"topic {topic[:200]!r} takes what consumers of its group give back, with property "
@@ -186,116 +151,68 @@ class Sends(Calls):
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
         level = properties.pop(fmt.PROPERTY_DELAY_LEVEL, "0")
         properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN
-        record = encode_message(
-            topic,
-            RETRY_QUEUE,
-            command.body,
-            properties,
-            flag=int_of(command.ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX),
-            sys_flag=int_of(command.ext, names["sysFlag"], 0, hi=INT32_MAX) & _COMPRESSED,
-            born_unix_ms=int_of(command.ext, names["bornTimestamp"], 0),
-            born_host=self._shared.born_host(request),
-            store_host=self._context.store.config.store_host,
-            reconsume_times=times,
-        )
+        encoder = RecordEncoder(self._common(request, header, RETRY_QUEUE))
+        encoder.add(header.flag, request.command.body, encode_properties(properties))
         receipt = await self._broker.retry.take_copy(
             group,
-            record,
-            is_dead=times > limit or self._is_locked(group),
+            encoder.records(),
+            is_dead=header.reconsume_times > limit or self._is_locked(group),
             level=int(level) if level.isascii() and level.isdecimal() and len(level) <= 2 else 0,
         )
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
         host = self._shared.own_host(self._shared.number_of(request))
         done = asyncio.get_running_loop().create_future()
-        return Pending(done, RETRY_QUEUE, key, [len(record)], host).answer(receipt)
+        return Pending(done, RETRY_QUEUE, key, encoder.sizes, host).answer(receipt)
 
-    def _appended(self, request: Request) -> Pending:
+    def _append(self, request: Request, header: SendHeader) -> Pending:
         """Hand the messages of a command to the broker. Raises RefusedError and errors of the
         broker."""
-        command = request.command
-        ext, names = command.ext, _names(request)
-        topic = text_of(ext, names["topic"])
-        self._check_topic(topic)
-        shown = int_of(ext, names["queueId"], lo=-(1 << 31), hi=INT32_MAX)
-        number = self._shared.number_of(request)
-        queue_id = self._queue(topic, number, shown)
-        sys_flag = int_of(ext, names["sysFlag"], 0, hi=INT32_MAX)
-        is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m")
-        properties = properties_data(ext.get(names["properties"], ""))
-        key = unique_key(properties)
-        born_host = self._shared.born_host(request)
-        is_repeatable = self._is_repeatable(request)
+        number, is_repeatable = self._shared.number_of(request), self._is_repeatable(header)
+        queue_id = self._queue(header, number)
+        common = self._common(request, header, queue_id)
+        key = unique_key(header.properties)
         if is_repeatable:
-            before = self._before(topic, key, network_of(born_host[0]))
-            if before is not None:
-                return before
-        run = uniform_entries(command.body) if is_batch else None
-        flag = 0 if is_batch else int_of(ext, names["flag"], 0, lo=-(1 << 31), hi=INT32_MAX)
-        common = CommonFields(
-            topic,
-            queue_id,
-            sys_flag & _COMPRESSED,
-            int_of(ext, names["bornTimestamp"], 0),
-            born_host,
-            self._context.store.config.store_host,
-            int_of(ext, names["reconsumeTimes"], 0, hi=INT32_MAX),
-        )
-        encoder, stored = RecordEncoder(common), StoredProperties(self._context.identity.cluster_id)
-        if not is_batch:
-            encoder.add(flag, command.body, stored.of(properties))
-        elif run is not None:
-            encoder.add_run(*run)
-            stored.first_key = run.keys[0].decode("ascii")
-        else:
-            for of_one, body, data in entries_of(command.body):
-                encoder.add(of_one, body, stored.of(data))
-        if is_batch and stored.has_delayed:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no delayed messages")
-        append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)
-        if is_batch and stored.is_half and not sys_flag & _HALF:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "a batch has no half messages")
-        if stored.is_half or sys_flag & _HALF:
-            half = decode_properties(properties)
-            group = half.get(fmt.PROPERTY_PRODUCER_GROUP) or ext.get(names["producerGroup"])
-            append.transaction.producer_group = group or ""
-            append.transaction.check_after_ms = immunity_ms(
-                half, self._context.limits.transaction_age_ms_max
-            )
-        pending = Pending(
-            self._receipt(
-                request.account, append, common, encoder, is_usual=not is_batch and stored.is_usual
-            ),
-            shown if shown >= 0 else self._names.shown(queue_id)[1],
-            key or stored.first_key,
-            encoder.sizes,
-            self._shared.own_host(number),
-        )
+            earlier = self._earlier(header.topic, key, network_of(common.born_host[0]))
+            if earlier is not None:
+                return earlier
+        records = records_of(header, request.command.body, common, self._context)
+        shown = header.shown_queue_id
+        shown = shown if shown >= 0 else self._names.shown(queue_id)[1]
+        receipt = self._receipt(request.account, common, records)
+        host = self._shared.own_host(number)
+        pending = Pending(receipt, shown, key or records.first_key, records.sizes, host)
         if is_repeatable:
-            self._unique_keys.note(topic, key, network_of(born_host[0]), pending)
+            sender = network_of(common.born_host[0])
+            self._unique_keys.note(header.topic, key, sender, pending)
         return pending
 
+    def _common(self, request: Request, header: SendHeader, queue_id: int) -> CommonFields:
+        return CommonFields(
+            header.topic,
+            queue_id,
+            header.sys_flag & _COMPRESSED,
+            header.born_unix_ms,
+            self._shared.born_host(request),
+            self._context.store.config.store_host,
+            header.reconsume_times,
+        )
+
     def _receipt(
-        self,
-        account: Account,
-        append: AppendRequest,
-        common: CommonFields,
-        encoder: RecordEncoder,
-        *,
-        is_usual: bool,
+        self, account: Account, common: CommonFields, records: SentRecords
     ) -> "asyncio.Future[AppendResponse]":
         """Append the records of a send: one of the usual form with others that wait."""
-        records = encoder.records()
+        data, append = records.data, records.append
         size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
-        if is_usual and not append.HasField("transaction") and len(records) <= size_bytes_max:
-            return self._singles.append(common.topic, common.queue_id, records)
+        if records.is_usual and len(data) <= size_bytes_max:
+            return self._singles.append(common.topic, common.queue_id, data)
         self._singles.flush()  # Sends enter the log in the order in which they came.
         is_plain = not append.HasField("transaction") and not append.has_delayed
         if is_plain and not self._broker.produce.parked:
-            return self._broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, data)
         with on_behalf_of(account):  # The broker asks whose they are.
-            return self._broker.append_nowait(append, records)
+            return self._broker.append_nowait(append, data)
 
-    def _before(self, topic: str, key: str, sender: str) -> Pending | None:
+    def _earlier(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
         send = self._unique_keys.send_of(topic, key)
         if send is not None:
@@ -316,18 +233,15 @@ class Sends(Calls):
         host = self._shared.own_host(number)
         return Pending(done, shown, key, [message.size_bytes], host)
 
-    def _check_topic(self, topic: str) -> None:
-        if is_reserved(topic):
-            text = f"topic {topic[:200]!r} belongs to the system; use another name"
-            raise RefusedError(ResponseCode.NO_PERMISSION, text)
-
-    def _queue(self, topic: str, number: int, shown: int) -> int:
+    def _queue(self, header: SendHeader, number: int) -> int:
         """Return the group's queue for a queue id of a broker name. Raises UnknownTopicError,
         TopicNotWritableError, RefusedError."""
-        found, names = self._context.topic(topic), self._names
-        if not found.permission & PERMISSION_WRITE:
-            raise TopicNotWritableError(topic, found.permission)
-        count = found.queue_count
+        topic, shown, names = header.topic, header.shown_queue_id, self._names
+        _check_topic(topic)
+        settings = self._context.topic(topic)
+        if not settings.permission & PERMISSION_WRITE:
+            raise TopicNotWritableError(topic, settings.permission)
+        count = settings.queue_count
         if shown < 0:
             return random.randrange(count)
         own_count = max(1, names.queue_count(number, count))
@@ -337,6 +251,12 @@ class Sends(Calls):
         # A name without a queue of its own takes messages, too, so that a topic with few queues
         # has other names to try.
         return names.queue(number, shown) % count
+
+
+def _check_topic(topic: str) -> None:
+    if is_reserved(topic):
+        text = f"topic {topic[:200]!r} belongs to the system; use another name"
+        raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
 
 async def _outcome(sent: "asyncio.Future[AppendResponse]") -> AppendResponse:

@@ -1,8 +1,8 @@
 """Messages as clients send them: the entries of a batch, and the properties of a message.
 
-Owns what is checked in properties and what is added to them. Properties of a usual form stay the
-bytes that came: they are taken apart only where a value is needed, or where one is added. A batch
-whose messages are alike is read by column.
+Owns the records of a send, what is checked in properties and what is added to them. Properties of
+a usual form stay the bytes that came: they are taken apart only where a value is needed, or where
+one is added. A batch whose messages are alike is read by column.
 """
 
 import os
@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from node.broker.core.context import Context
 from node.rocketmq.protocol.properties import ADDED
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.send_header import DELAYS, SendHeader
+from quorumlog.pb.log_pb2 import AppendRequest
 from store import format as fmt
-from store.errors import LimitExceededError
 from store.record.columns import UNIFORM_COUNT_MIN
+from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_properties, encode_properties
 
 REPLY_TO: Final = "REPLY_TO_CLIENT"
@@ -28,7 +31,8 @@ BATCH_COUNT_MAX: Final = 2_048
 """Messages of one batch, 11 us each: 4 MiB of messages of 2 KiB."""
 UNIFORM_COUNT_MAX: Final = 16_384
 """Messages of one batch that is read by column, 1 us each."""
-DELAYS: Final = (fmt.PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_HALF: Final = 0x4
+"""Bit of sysFlag of a half message."""
 _IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 REFUSED: Final = {
     "TIMER_DEL_UNIQKEY": "delayed messages are recalled with the gRPC clients or the SDK",
@@ -72,6 +76,17 @@ class UniformEntries(NamedTuple):
     before: bytes
     keys: tuple[bytes, ...]
     behind: bytes
+
+
+class SentRecords(NamedTuple):
+    """The records of a send with their sizes in bytes, and how the broker appends them."""
+
+    data: OwnRecords
+    sizes: list[int]
+    first_key: str
+    append: AppendRequest
+    is_usual: bool
+    """Whether this is one message of the usual form."""
 
 
 class StoredProperties:
@@ -128,6 +143,34 @@ class StoredProperties:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
         data = encode_properties(properties | ADDED)
         return data if len(data) <= fmt.PROPERTIES_SIZE_BYTES_MAX else encode_properties(properties)
+
+
+def records_of(
+    header: SendHeader, body: bytes, common: CommonFields, context: Context
+) -> SentRecords:
+    """Return the records of a send. Raises RefusedError, LimitExceededError, RecordFormatError."""
+    run = uniform_entries(body) if header.is_batch else None
+    encoder, stored = RecordEncoder(common), StoredProperties(context.identity.cluster_id)
+    if not header.is_batch:
+        encoder.add(header.flag, body, stored.of(header.properties))
+    elif run is not None:
+        encoder.add_run(*run)
+        stored.first_key = run.keys[0].decode("ascii")
+    else:
+        for entry in entries_of(body):
+            encoder.add(entry.flag, entry.body, stored.of(entry.properties))
+    is_half = bool(header.sys_flag & _HALF)
+    if header.is_batch and (stored.has_delayed or (stored.is_half and not is_half)):
+        kind = "delayed" if stored.has_delayed else "half"
+        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"a batch has no {kind} messages")
+    append = AppendRequest(record_count=len(encoder.sizes), has_delayed=stored.has_delayed)
+    if is_half := is_half or stored.is_half:
+        half, transaction = decode_properties(header.properties), append.transaction
+        group = half.get(fmt.PROPERTY_PRODUCER_GROUP) or header.producer_group
+        transaction.producer_group = group
+        transaction.check_after_ms = immunity_ms(half, context.limits.transaction_age_ms_max)
+    is_usual = not header.is_batch and stored.is_usual and not is_half
+    return SentRecords(encoder.records(), encoder.sizes, stored.first_key, append, is_usual)
 
 
 def _with_added(data: bytes) -> bytes:
@@ -211,24 +254,6 @@ def _bad_batch(number: int) -> RefusedError:
     if number == BATCH_COUNT_MAX:
         text = f"a batch of more than {number} messages, the limit of those that are not alike"
     return RefusedError(ResponseCode.MESSAGE_ILLEGAL, text)
-
-
-def properties_data(text: str) -> bytes:
-    """Return the bytes of properties of a header. Raises RefusedError, LimitExceededError."""
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise RefusedError(
-            ResponseCode.MESSAGE_ILLEGAL, "properties that are no valid text"
-        ) from None
-    if len(data) > fmt.PROPERTIES_SIZE_BYTES_MAX:
-        raise LimitExceededError("properties", len(data), fmt.PROPERTIES_SIZE_BYTES_MAX)
-    return data
-
-
-def properties_of(text: str) -> dict[str, str]:
-    """Read the properties of a message; the last separator may be missing. Raises RefusedError."""
-    return decode_properties(properties_data(text))
 
 
 def unique_key(data: bytes) -> str:

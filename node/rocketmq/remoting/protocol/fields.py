@@ -16,12 +16,6 @@ VALUE_LENGTH_MAX: Final = 32_767
 """Characters of a text that is no name: a key of a message, a value."""
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-_SEND: Final = """
-producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties
-reconsumeTimes unitMode maxReconsumeTimes
-"""
-SHORT_NAMES: Final = dict(zip(_SEND.split(), "abcdefghijkl", strict=True))
-"""Names of the fields of a send, and the letters by which newer clients name them."""
 QUEUE_ID_MAX: Final = INT32_MAX // 16 - 1
 """Largest queue id that a broker name may show: with 16 names that of the group is an int32."""
 
