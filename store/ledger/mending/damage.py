@@ -23,11 +23,11 @@ from store.errors import FileSystemError, LayoutError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.ledger.entry import (
-    KINDS,
     ChainLink,
     EntryProblem,
     Header,
     chain_of,
+    is_header_at,
     unpack_header,
 )
 from store.ledger.walk import READ_SIZE_BYTES, EntryBoundary, LedgerWalk, Read
@@ -223,7 +223,7 @@ class DamageWalk(LedgerWalk):
             data = self._read(position, _HEADER)
             header, chain_crc = unpack_header(data), chain_of(link.chain_crc, data)
             if (
-                self._is_header(header, position)
+                is_header_at(header, position, self._file_end(position))
                 and header.entry_index == link.entry_index + 1
                 and header.term >= link.term
             ):
@@ -238,17 +238,6 @@ class DamageWalk(LedgerWalk):
         own = ChainLink(found.entry_index, found.term, found.chain_crc)
         return EntryBoundary(found.position + found.size_bytes, own), found
 
-    def _is_header(self, header: Header, position: int) -> bool:
-        """Whether a header can be that of an entry at a position."""
-        return (
-            header.magic == fmt.ENTRY_MAGIC
-            and header.position == position
-            and header.size_bytes == header.body_size_bytes + _HEADER
-            and _HEADER <= header.size_bytes <= fmt.ENTRY_SIZE_BYTES_MAX
-            and position + header.size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= self._file_end(position)
-            and header.kind in KINDS
-        )
-
     def _continues(self, link: ChainLink, position: int) -> bool:
         """Whether the header at a position is that of the entry behind `link`, by its chain."""
         if position >= self.goal.position and position % self._file_size_bytes == 0:
@@ -257,7 +246,7 @@ class DamageWalk(LedgerWalk):
         header = unpack_header(data)
         return (
             header.entry_index == link.entry_index + 1
-            and self._is_header(header, position)
+            and is_header_at(header, position, self._file_end(position))
             and header.term >= link.term
             and chain_of(link.chain_crc, data) == header.chain_crc
         )
@@ -294,7 +283,7 @@ class DamageWalk(LedgerWalk):
         link, index = point.link, header.entry_index
         index_max = link.entry_index + 1 + (position - point.position) // _HEADER
         if not (
-            self._is_header(header, position)
+            is_header_at(header, position, self._file_end(position))
             and link.entry_index + 1 < index <= index_max
             and header.term >= link.term
         ):
