@@ -21,6 +21,7 @@ from node.config.limits import Limits
 from node.config.settings import Settings
 from node.errors.common import NodeError
 from node.offline.directory_copy import copy_directory, files_below
+from node.offline.owner_files import NAMESERVER_DIRECTORY, NODE_FILES
 from node.replication.lives_file import FILE_NAMES as LIVES_FILES
 from node.replication.raft.opening import open_state
 from node.replication.raft.storage.hard_state import NodeFile, NodeRecord
@@ -54,7 +55,7 @@ _LEFT_OUT: Final = frozenset(
         BOOT_ID_NAME,
         NODE_FILE,
         DAMAGE_MARKER,
-        "nameserver",
+        NAMESERVER_DIRECTORY,
         *LIVES_FILES,
     }
 )
@@ -209,7 +210,7 @@ def _check_bytes(backup: Path, work: Path, config: StoreConfig, progress: Progre
         ledger_index_units_per_file=config.ledger_index_units_per_file,
     )
     mendable = []
-    for finding in verify(str(work), progress, given=given):
+    for finding in verify(str(work), progress, given=given, owner=NODE_FILES):
         if finding.severity is Severity.DAMAGE:
             do = "take a backup of another node, or see 'qlog store verify' and 'qlog store repair'"
             raise RestoreError(f"{backup} is damaged", str(finding), do)

@@ -29,7 +29,7 @@ from store.errors import CorruptionError, LayoutError
 from store.files.checksum import crc32c
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
-from store.files.meta_file import Json, MetaFile
+from store.files.meta_file import Json, MetaFile, ReadSmall, meta_problems, read_generations
 from store.files.staging import TEMPORARY_SUFFIX
 
 DIRECTORY: Final = "config"
@@ -158,20 +158,13 @@ class CheckpointFiles:
 
     def _find(self, name: str, written: _Written) -> str:
         """Return the text that the manifest describes, under its name or its temporary name."""
-        found = "no such file"
-        for suffix in ("", TEMPORARY_SUFFIX):
-            path = self._path(name) + suffix
-            if not os.path.exists(path):
-                continue
-            data = self._fs.read_file(path)
-            if (len(data), crc32c(data)) == (written.size_bytes, written.crc):
-                if suffix:
-                    self._to_install.append(name)
-                return data.decode()
-            if not suffix:
-                found = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
-        expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
-        raise CheckpointDamagedError(self._path(name), 0, "content", expected, found)
+        data, suffix = _find(self._path(name), written, self._read)
+        if suffix:
+            self._to_install.append(name)
+        return data.decode()
+
+    def _read(self, path: str) -> bytes | None:
+        return self._fs.read_file(path) if os.path.exists(path) else None
 
     # --- Writing ---
 
@@ -234,6 +227,42 @@ class CheckpointFiles:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
+
+
+def checkpoint_problems(read: ReadSmall) -> Iterator[CorruptionError]:
+    """Yield what is wrong with the files of a checkpoint; `read` gets names below the root."""
+    base = f"{DIRECTORY}/{MANIFEST}"
+    generations = read_generations(base, read)
+    yield from meta_problems(base, generations)
+    manifest = next(
+        (newest.payload for newest in reversed(generations) if not newest.problem), None
+    )
+    if manifest is None:
+        return
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        yield CorruptionError(f"{base}.0", 0, "files", "a table of files", repr(files)[:40])
+        return
+    for table, row in files.items():
+        try:
+            _find(f"{DIRECTORY}/{table}", _Written(*row), read)
+        except CheckpointDamagedError as error:
+            yield error
+
+
+def _find(path: str, written: _Written, read: ReadSmall) -> tuple[bytes, str]:
+    """Return (bytes that the manifest describes, "" or the suffix of their temporary name)."""
+    actual = "no such file"
+    for suffix in ("", TEMPORARY_SUFFIX):
+        data = read(path + suffix)
+        if data is None:
+            continue
+        if (len(data), crc32c(data)) == (written.size_bytes, written.crc):
+            return data, suffix
+        if not suffix:
+            actual = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
+    expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
+    raise CheckpointDamagedError(path, 0, "content", expected, actual)
 
 
 def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:

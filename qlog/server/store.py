@@ -92,13 +92,15 @@ def inspect(path: str, output: Format, **options: Any) -> int:
       qlog store inspect data --container ledger --self-id n0
       qlog store inspect data/cut/3-*.cut -o json | jq .records
     """
+    from node.offline.owner_files import NODE_FILES
     from store.fsck.inspect import inspect as inspect_directory
     from store.fsck.inspect_cut import inspect_cut
 
     if os.path.isfile(path):
         print_record(inspect_cut(path), output)
     else:
-        print_record(inspect_directory(path, given=_given(options)), output)
+        row = inspect_directory(path, given=_given(options), owner=NODE_FILES)
+        print_record(row, output)
     return ExitCode.OK
 
 
@@ -133,10 +135,11 @@ def verify(directory: str, output: Format, **options: Any) -> int:
 
     Ends with 0 when nothing is wrong, 1 when something is, 3 when it could not be done.
     """
+    from node.offline.owner_files import NODE_FILES
     from store.fsck.check import Check
     from store.fsck.ranges import damaged_ranges
 
-    check = Check(directory, _given(options))
+    check = Check(directory, _given(options), NODE_FILES)
     findings: list[Finding] = []
     counts: dict[str, int] = {}
     with progress_bars() as progress:
@@ -196,18 +199,21 @@ def repair(
 
     Ends with 0 when nothing is, or is left, to do, and with 1 when something is.
     """
+    from node.offline.owner_files import NODE_FILES
     from store.fsck.check import verify as verify_directory
     from store.fsck.plan import loses, plan
     from store.fsck.repair import apply
 
     given = _given(options)
     with progress_bars() as progress:
-        found = list(verify_directory(directory, progress, given=given))
+        found = list(verify_directory(directory, progress, given=given, owner=NODE_FILES))
         actions = plan(directory, found, given=given)
         left = len(found)
         if is_applied and actions:
             apply(directory, actions, accept_loss=accept_loss, given=given, progress=progress)
-            left = sum(1 for _ in verify_directory(directory, progress, given=given))
+            left = sum(
+                1 for _ in verify_directory(directory, progress, given=given, owner=NODE_FILES)
+            )
     loss = loses(actions)
     lost = _loss_row(loss)
     if not found:

@@ -14,8 +14,8 @@ then the payload. Both checksums are hexadecimal; a person can read and compare 
 import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from store.errors import (
     CorruptionError,
@@ -36,6 +36,8 @@ _HEADER: Final = re.compile(
 )
 _HEADER_SIZE_BYTES_MAX: Final = 80
 
+ReadSmall = Callable[[str], bytes | None]
+"""Path -> the bytes of a small file; None when there is no such file."""
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -58,35 +60,28 @@ class MetaFile:
         the newest, or when the two do not follow each other. Do not start then: a vote may be lost.
         A first save that a crash cut short is finished.
         """
-        found: dict[int, dict[str, Json]] = {}
-        damaged: dict[int, CorruptionError] = {}
-        for parity in (0, 1):
-            path = self._path(parity)
-            if os.path.exists(path):
-                generation, payload = self._read(path, parity)
-                if isinstance(payload, CorruptionError):
-                    damaged[generation] = payload
-                else:
-                    found[generation] = payload
-        if not found and not damaged:
+        generations = read_generations(self._base, self._read)
+        unsure = next((older.problem for older in generations if not older.number), None)
+        if unsure is not None:
+            raise unsure
+        if not generations:
             if must_exist:
                 raise LayoutError(self._base + ".0", "the meta file of this store", "no such file")
             self._loaded = True
             return None
-        newest = max([*found, *damaged])
-        if newest in damaged:
-            raise damaged[newest]
-        if (newest > 1 or must_exist) and len(found) + len(damaged) < 2:
-            raise LayoutError(
-                self._path(newest + 1), f"generation {newest - 1} or {newest + 1}", "no such file"
-            )
-        if newest - min([*found, *damaged]) > 1:
-            older = min([*found, *damaged])
-            raise CorruptionError(self._path(older), 0, "generation", str(newest - 1), str(older))
-        self.generation, self._loaded = newest, True
-        if len(found) + len(damaged) < 2:
-            self.save(found[newest])
-        return found[newest]
+        older, newest = generations[0], generations[-1]
+        if newest.problem is not None:
+            raise newest.problem
+        if (newest.number > 1 or must_exist) and older is newest:
+            expected = f"generation {newest.number - 1} or {newest.number + 1}"
+            raise LayoutError(self._path(newest.number + 1), expected, "no such file")
+        if newest.number - older.number > 1:
+            expected = str(newest.number - 1)
+            raise CorruptionError(older.path, 0, "generation", expected, str(older.number))
+        self.generation, self._loaded = newest.number, True
+        if older is newest:
+            self.save(newest.payload)
+        return newest.payload
 
     def save(self, payload: Mapping[str, Json]) -> int:
         """Replace the object and return its generation; durable on return. The first is 2.
@@ -134,48 +129,73 @@ class MetaFile:
         self._fs.sync_directory(self._directory)
         hit("meta_file.after_rename")
 
-    def _read(self, path: str, parity: int) -> tuple[int, dict[str, Json] | CorruptionError]:
-        """Return (generation, payload, or what is wrong with it).
-
-        Raises CorruptionError when not even the generation is sure.
-        """
-        content = self._fs.read_file(path, _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX + 1)
-        problem = meta_problem(content, parity)
-        if problem is None:
-            generation, payload = meta_content(content)
-            assert isinstance(payload, dict), f"{path} was saved as {type(payload)}"
-            return generation, payload
-        at, field, expected, found = problem
-        header = _HEADER.match(content)
-        if header is not None and field.startswith("payload"):
-            return int(header[2]), CorruptionError(path, at, field, expected, found)
-        if field == "generation":
-            expected = f"one that ends {path}"
-        raise CorruptionError(path, 0, field, expected, found)
+    def _read(self, path: str) -> bytes | None:
+        if not os.path.exists(path):
+            return None
+        return self._fs.read_file(path, _HEADER_SIZE_BYTES_MAX + META_SIZE_BYTES_MAX + 1)
 
 
-def meta_problem(data: bytes, parity: int) -> tuple[int, str, str, str] | None:
-    """Return what is wrong with one generation: (byte, field, expected, found), or None."""
+class Generation(NamedTuple):
+    """One of the two files of an object. `number` is 0 when not even that is sure; `payload` is
+    empty with a `problem`."""
+
+    path: str
+    number: int
+    payload: dict[str, Any]
+    problem: CorruptionError | None
+
+
+def read_generations(base: str, read: ReadSmall) -> list[Generation]:
+    """Return the generations of the object `base` that have a file, the newest last."""
+    generations = []
+    for parity in (0, 1):
+        path = f"{base}.{parity}"
+        data = read(path)
+        if data is not None:
+            generations.append(_generation(path, data, parity))
+    return sorted(generations, key=lambda generation: generation.number)
+
+
+def meta_problems(base: str, generations: Sequence[Generation]) -> list[CorruptionError]:
+    """Return what is wrong with the files of one object, also where an opening could go on."""
+    problems = [generation.problem for generation in generations if generation.problem]
+    if problems or not generations:
+        return problems
+    older, newest = generations[0], generations[-1]
+    if older is newest and newest.number > 1:
+        path, expected = f"{base}.{1 - newest.number % 2}", f"a generation beside {newest.number}"
+        return [CorruptionError(path, 0, "file", expected, "no such file")]
+    if older is not newest and newest.number - older.number != 1:
+        expected = str(newest.number - 1)
+        return [CorruptionError(older.path, 0, "generation", expected, str(older.number))]
+    return []
+
+
+def _generation(path: str, data: bytes, parity: int) -> Generation:
+    def damaged(at: int, field: str, expected: str, actual: str, number: int = 0) -> Generation:
+        return Generation(path, number, {}, CorruptionError(path, at, field, expected, actual))
+
     header = _HEADER.match(data)
     if header is None:
-        return 0, "header", "a quorumlog-meta line", repr(data[:24])
-    line_crc, payload = f"{crc32c(header[1]):08x}", data[header.end() :]
+        return damaged(0, "header", "a quorumlog-meta line", repr(data[:24]))
+    line_crc, number = f"{crc32c(header[1]):08x}", int(header[2])
     if header[5].decode() != line_crc:
-        return header.start(5), "header CRC-32C", line_crc, header[5].decode()
-    if int(header[2]) % 2 != parity:
-        return header.start(2), "generation", f"{parity} modulo 2", header[2].decode()
-    if len(payload) != int(header[3]):
-        return header.end(), "payload size", header[3].decode(), str(len(payload))
-    crc = f"{crc32c(payload):08x}"
+        return damaged(header.start(5), "header CRC-32C", line_crc, header[5].decode())
+    if number % 2 != parity:
+        return damaged(header.start(2), "generation", f"{parity} modulo 2", header[2].decode())
+    at, content = header.end(), data[header.end() :]
+    if len(content) != int(header[3]):
+        return damaged(at, "payload size", header[3].decode(), str(len(content)), number)
+    crc = f"{crc32c(content):08x}"
     if crc != header[4].decode():
-        return header.end(), "payload CRC-32C", header[4].decode(), crc
-    return None
-
-
-def meta_content(data: bytes) -> tuple[int, Any]:
-    """Return (number, payload) of a generation without a problem. ValueError: it is no JSON."""
-    line, _, payload = data.partition(b"\n")
-    return int(line.split()[2]), json.loads(payload)
+        return damaged(at, "payload CRC-32C", header[4].decode(), crc, number)
+    try:
+        payload = json.loads(content)
+    except ValueError:
+        payload = None
+    if not isinstance(payload, dict):
+        return damaged(at, "payload", "a JSON object", "something else", number)
+    return Generation(path, number, payload, None)
 
 
 def _encode(generation: int, data: bytes) -> bytes:

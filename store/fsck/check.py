@@ -22,18 +22,27 @@ from store.fsck.checks.index import IndexCheck
 from store.fsck.checks.log import NOWHERE, READ_SIZE_BYTES, Bad, ContainerCheck, LogPass, RecordRun
 from store.fsck.checks.meta import (
     Trust,
+    check_boot_id,
     check_checkpoint,
     check_mark,
     read_starts,
     read_trust,
     stray_files,
 )
-from store.fsck.checks.node_files import check_node_files
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.checks.records import DerivedCheck
 from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, refuse_if_locked
 from store.fsck.layout import GivenSettings, Layout, detect
-from store.fsck.types import Finding, Notice, Part, Progress, Severity, no_progress
+from store.fsck.types import (
+    NO_OWNER_FILES,
+    Finding,
+    Notice,
+    OwnerFiles,
+    Part,
+    Progress,
+    Severity,
+    no_progress,
+)
 from store.ledger.entry import check_run
 from store.ledger.start import LOG_FROM_ZERO, LogStart
 from store.record.inner_batches import topics_of
@@ -42,23 +51,29 @@ __all__ = ["Check", "Finding", "GivenSettings", "Severity", "verify"]
 
 
 def verify(
-    root: str, progress: Progress = no_progress, *, given: GivenSettings | None = None
+    root: str,
+    progress: Progress = no_progress,
+    *,
+    given: GivenSettings | None = None,
+    owner: OwnerFiles = NO_OWNER_FILES,
 ) -> Iterator[Finding]:
     """Check a directory and yield the findings, none when all is well.
 
-    Raises LockedError when a process has the directory (also when one took it on the way),
-    LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
+    `owner` checks the files that are not the store's. Raises LockedError when a process has the
+    directory (also when one took it on the way), LayoutError when there is no store or it cannot be
+    told how to read it, FileSystemError.
     """
-    check = Check(root, given)
-    return check.run(progress)
+    return Check(root, given, owner).run(progress)
 
 
 class Check:
     """One check of one directory. `run` does it; the attributes are complete after it."""
 
-    def __init__(self, root: str, given: GivenSettings | None = None) -> None:
+    def __init__(
+        self, root: str, given: GivenSettings | None = None, owner: OwnerFiles = NO_OWNER_FILES
+    ) -> None:
         """Find out the layout. Raises LockedError, LayoutError or FileSystemError."""
-        self.root = root
+        self.root, self._owner = root, owner
         self.fs = ReadOnlyFileSystem()
         if not os.path.isdir(root):
             raise LayoutError(root, "a store directory", "no directory")
@@ -144,8 +159,9 @@ class Check:
             yield from self._early
             if not self.is_resetting:
                 yield from self._check_log(progress)
-            yield from check_node_files(self.fs, self.root)
-            yield from stray_files(self.fs, self.root, self.layout)
+            yield from check_boot_id(self.fs, self.root)
+            yield from self._owner.check(self.fs, self.root)
+            yield from stray_files(self.fs, self.root, self.layout, self._owner.names)
         finally:
             self.descriptors.close()
         refuse_if_locked(self.root)

@@ -17,6 +17,7 @@ from store.durability.identity import FLOCK, LOCK_NAME, DirectoryLock
 from store.errors import FileSystemError, LockedError
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
+from store.files.meta_file import ReadSmall
 from store.files.staging import is_unfinished
 from store.fsck.types import Finding, Part, Severity
 
@@ -272,6 +273,29 @@ class Segments:
                 return lo + len(data) - len(rest)
             lo += len(data)
         return None
+
+
+def read_small(fs: FileSystem, path: str, size_bytes_max: int = 1 << 30) -> tuple[bytes, int]:
+    """Return (bytes of a small file up to a size, its size); unreadable bytes are left out."""
+    fd = fs.open(path, read_only=True)
+    try:
+        size_bytes = fs.size_bytes(fd)
+        try:
+            return fs.read_at(fd, path, 0, min(size_bytes, size_bytes_max)), size_bytes
+        except FileSystemError:
+            return b"", size_bytes
+    finally:
+        fs.close(fd)
+
+
+def small_reader(fs: FileSystem, root: str) -> ReadSmall:
+    """Return the way to read small files by their names below a root."""
+
+    def read(name: str) -> bytes | None:
+        path = os.path.join(root, name)
+        return read_small(fs, path)[0] if os.path.isfile(path) else None
+
+    return read
 
 
 def odd_file(path: str, part: Part) -> Finding:

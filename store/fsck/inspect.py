@@ -18,18 +18,20 @@ from store.files.descriptor_cache import DescriptorCache
 from store.fsck.checks.meta import read_starts, read_trust, stray_files
 from store.fsck.files import OPEN_FILES_MAX, ReadOnlyFileSystem, Segments, holder_of
 from store.fsck.layout import GivenSettings, Layout, detect, index_names
-from store.fsck.types import Part, Severity
+from store.fsck.types import NO_OWNER_FILES, OwnerFiles, Part, Severity
 
 _FILLER_SIZE = fmt.CONSUME_QUEUE_FILLER_SIZE
 Row = dict[str, object]
 
 
-def inspect(root: str, *, given: GivenSettings | None = None) -> Row:
+def inspect(
+    root: str, *, given: GivenSettings | None = None, owner: OwnerFiles = NO_OWNER_FILES
+) -> Row:
     """Return the content of a directory, as plain values that JSON knows.
 
     Raises LayoutError when there is no store or it cannot be told how to read it, FileSystemError.
     """
-    return Inspection(root, given).row()
+    return Inspection(root, given, owner).row()
 
 
 def readable_time(unix_ms: int) -> str | None:
@@ -43,10 +45,10 @@ def readable_time(unix_ms: int) -> str | None:
 class Inspection:
     """One inspection of one directory."""
 
-    def __init__(self, root: str, given: GivenSettings | None) -> None:
+    def __init__(self, root: str, given: GivenSettings | None, owner: OwnerFiles) -> None:
         if not os.path.isdir(root):
             raise LayoutError(root, "a store directory", "no directory")
-        self._root = root
+        self._root, self._owner = root, owner
         self._fs = ReadOnlyFileSystem()
         self._layout: Layout = detect(self._fs, root, given)
         self._config = self._layout.config
@@ -66,7 +68,7 @@ class Inspection:
         mark = trust.mark
         free_bytes, disk_bytes = self._fs.free_bytes(root)
         queues = self._queues(log.position)
-        strays = list(stray_files(self._fs, root, layout)) + log.findings
+        strays = [*stray_files(self._fs, root, layout, self._owner.names), *log.findings]
         return {
             "directory": os.path.abspath(root),
             "container": self._config.container,

@@ -7,7 +7,8 @@ a raft group finds the same ranges when it starts, and fetches them from its pee
 from store.fsck.check import Check
 from store.fsck.checks.log import NOWHERE
 from store.fsck.files import Segments
-from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
+from store.ledger.walk import EntryBoundary
 
 
 def damaged_ranges(check: Check) -> list[DamagedRange]:

@@ -5,12 +5,14 @@ Sources: fault-matrix D5 to D9, S05, S15.
 """
 
 import enum
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.config import StoreConfig
-from store.errors import StoreError
+from store.errors import CorruptionError, StoreError
+from store.files.file_system import FileSystem
 from store.ledger.start import LogStart
 
 Progress = Callable[[str, int, int], None]
@@ -73,6 +75,27 @@ class Finding(NamedTuple):
             f"{self.path} byte {self.at}: {self.field} is {self.actual}, expected {self.expected} "
             f"({self.severity})"
         )
+
+
+def finding_of(error: CorruptionError, severity: Severity, part: Part, path: str = "") -> Finding:
+    """Return the finding for damage, by default in the file that the error names."""
+    place = path or error.path, error.at
+    return Finding(*place, error.field, error.expected, error.actual, severity, part)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFiles:
+    """The small files that the owner of a store keeps beside it, of which the store knows nothing.
+
+    `names` matches those in the root. `check` gets the root, and yields what is wrong with them.
+    """
+
+    names: re.Pattern[str]
+    check: Callable[[FileSystem, str], Iterator[Finding]]
+
+
+NO_OWNER_FILES: Final = OwnerFiles(re.compile("(?!)"), lambda _fs, _root: iter(()))
+"""A store without an owner."""
 
 
 class Notice(NamedTuple):

@@ -112,6 +112,18 @@ def unpack_header(data: bytes, at: int = 0) -> Header:
     return Header._make(fmt.ENTRY_HEADER.unpack_from(data, at))
 
 
+def is_header_at(header: Header, position: int, file_end_position: int) -> bool:
+    """Whether a header can be that of an entry at a position, which leaves room for a blank."""
+    return (
+        header.magic == fmt.ENTRY_MAGIC
+        and header.position == position
+        and header.size_bytes == header.body_size_bytes + _HEADER
+        and _HEADER <= header.size_bytes <= fmt.ENTRY_SIZE_BYTES_MAX
+        and position + header.size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file_end_position
+        and header.kind in KINDS
+    )
+
+
 def chain_of(previous_chain_crc: int, header: bytes) -> int:
     """Return the chain CRC that belongs into a 48-byte header; its own field does not count."""
     assert len(header) == _HEADER, f"{len(header)} bytes"

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.config import MIB, StoreConfig
+from store.config import StoreConfig
 from store.errors import CorruptionError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file_queue import FileSource
-from store.ledger.entry import ChainLink, EntryProblem, Run, check_blank, check_run
+from store.ledger.entry import ChainLink, EntryProblem, Run
 from store.ledger.ledger import Ledger
 from store.ledger.reader import LedgerTail, corruption
 from store.ledger.term_runs import TermRuns
+from store.ledger.walk import EntryBoundary, LedgerWalk
 
-_READ_SIZE_BYTES: Final = 2 * MIB
 _SCANNED_FILE_COUNT: Final = 3  # As DLedger, when it is not known how much is durable.
 
 
@@ -46,15 +46,7 @@ class LedgerRecoveryReport(NamedTuple):
     rewritten_unit_count: int
 
 
-class _Place(NamedTuple):
-    """A point between two entries of a walk: file number, position, the entry before."""
-
-    number: int
-    position: int
-    link: ChainLink
-
-
-class _Walk(NamedTuple):
+class _WalkEnd(NamedTuple):
     """The end of a walk. `problem` stopped it, at `stop_position`; None at the last file's
     end. `end_position` is the end of the last entry."""
 
@@ -113,9 +105,9 @@ def _recover(
     synced_position: int | None,
 ) -> LedgerRecoveryReport:
     begin = _choose_begin(ledger, from_position)
-    difference: list[tuple[_Place, int]] = []
+    difference: list[tuple[EntryBoundary, int]] = []
 
-    def compare(place: _Place, run: Run) -> None:
+    def compare(place: EntryBoundary, run: Run) -> None:
         if not difference:
             index = ledger.index.first_difference(place.link.entry_index + 1, run.units)
             if index is not None:
@@ -149,7 +141,7 @@ def _recover(
     )
 
 
-def _reason(walk: _Walk) -> str:
+def _reason(walk: _WalkEnd) -> str:
     problem = walk.problem
     if problem is None:
         return "a blank without an entry behind it"
@@ -157,7 +149,7 @@ def _reason(walk: _Walk) -> str:
 
 
 def _below_the_mark(
-    ledger: Ledger, walk: _Walk, durable_position: int, durable_index: int
+    ledger: Ledger, walk: _WalkEnd, durable_position: int, durable_index: int
 ) -> CorruptionError:
     if walk.problem is None:  # Every byte is good, but there are too few of them.
         expected = f"bytes up to {durable_position}, entries up to {durable_index}"
@@ -171,7 +163,7 @@ def _below_the_mark(
 # --- Where the walk begins ---
 
 
-def _choose_begin(ledger: Ledger, from_position: int | None) -> _Place:
+def _choose_begin(ledger: Ledger, from_position: int | None) -> EntryBoundary:
     """Return the start of the last file from which the walk can prove all that it must."""
     files = ledger.files.files
     number = len(files) - _SCANNED_FILE_COUNT
@@ -181,59 +173,49 @@ def _choose_begin(ledger: Ledger, from_position: int | None) -> _Place:
     while number > 0:
         link = ledger.link_before(files[number])
         if link is not None and ledger.index.covers(ledger.first_index, link.entry_index + 1):
-            return _Place(number, files[number].position, link)
+            return EntryBoundary(files[number].position, link)
         number -= 1
-    return _Place(0, ledger.min_position, ledger.start.link)
+    return EntryBoundary(ledger.min_position, ledger.start.link)
 
 
 # --- The walk ---
 
 
-def _walk(ledger: Ledger, begin: _Place, on_run: Callable[[_Place, Run], None]) -> _Walk:
+def _walk(
+    ledger: Ledger, begin: EntryBoundary, on_run: Callable[[EntryBoundary, Run], None]
+) -> _WalkEnd:
     """Check all entries from `begin` on, up to the first problem or the end of the last file.
 
     `on_run` gets the place before each run and the run. Changes nothing. Reads the files to their
     ends, whatever is known to be written.
     """
-    link, position, end = begin.link, begin.position, begin.position
-    scanned, count = 0, 0
-    changes: list[tuple[int, int]] = []
+    files = ledger.files
+    walk = LedgerWalk(
+        lambda position, size_bytes: files.file_at(position).read_any(position, size_bytes),
+        files.file_size_bytes,
+    )
+    lo, hi = (files.files[0].position, files.files[-1].end_position) if files.files else (0, 0)
+    point, end, count = EntryBoundary(max(begin.position, lo), begin.link), begin.position, 0
+    scanned_from_position, changes = point.position, list[tuple[int, int]]()
     problem: EntryProblem | None = None
-    for number, file in enumerate(ledger.files.files[begin.number :], begin.number):
-        position = max(position, file.position)
-        size_bytes = _READ_SIZE_BYTES
-        while position < file.end_position and problem is None:
-            room = file.end_position - position
-            data = file.read_any(position, min(room, size_bytes))
-            run = check_run(data, position, link, file_end_position=file.end_position)
-            if run.end:
-                on_run(_Place(number, position, link), run)
-                link, count = run.link, count + run.entry_count
-                changes += run.term_changes
-                position += run.end
-                end = position
-                scanned += run.end
-                size_bytes = _READ_SIZE_BYTES
-            if run.problem is not None:
-                problem = run.problem._replace(at=run.problem.at - run.end)
-            elif run.is_blank:
-                problem = check_blank(file.read_any(position, file.end_position - position))
-                if problem is None:
-                    scanned += file.end_position - position
-                    position = file.end_position
-            elif run.end == 0:
-                if len(data) == room:
-                    problem = EntryProblem(0, "entry", "whole", f"cut short after {room} bytes")
-                size_bytes *= 2  # One entry is larger than a read.
-        if problem is not None:
-            break
-    return _Walk(link, end, position, scanned, count, changes, problem)
+    while point.position < hi and problem is None:
+        run = walk.next_run(point)
+        problem = run.problem
+        if run.end:
+            on_run(point, run)
+            count += run.entry_count
+            changes += run.term_changes
+            end = point.position + run.end
+        if problem is None:
+            point = walk.behind(point, run)
+    scanned = point.position - scanned_from_position
+    return _WalkEnd(point.link, end, point.position, scanned, count, changes, problem)
 
 
 # --- Index and terms ---
 
 
-def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]]) -> int:
+def _mend_index(ledger: Ledger, walk: _WalkEnd, difference: list[tuple[EntryBoundary, int]]) -> int:
     """Rewrite the index from the data, from the first difference on; return how many units.
 
     The data are walked once more from there: after an ordinary crash that is very little.
@@ -244,7 +226,7 @@ def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]
     begin, first_index = difference[0]
     ledger.index.truncate(first_index)
 
-    def rewrite(place: _Place, run: Run) -> None:
+    def rewrite(place: EntryBoundary, run: Run) -> None:
         lo = max(first_index, place.link.entry_index + 1)
         at = (lo - place.link.entry_index - 1) * fmt.INDEX_UNIT_SIZE_BYTES
         units = run.units[at:]
@@ -257,7 +239,7 @@ def _mend_index(ledger: Ledger, walk: _Walk, difference: list[tuple[_Place, int]
     return walk.link.entry_index + 1 - first_index
 
 
-def _term_runs(ledger: Ledger, begin: _Place, walk: _Walk) -> TermRuns:
+def _term_runs(ledger: Ledger, begin: EntryBoundary, walk: _WalkEnd) -> TermRuns:
     """Return the terms of the whole log; below the walk only where terms change is looked up."""
     start = ledger.start.link
     runs = TermRuns.starting_after(start.entry_index, start.term)

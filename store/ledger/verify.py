@@ -10,12 +10,12 @@ from typing import Final
 from store import format as fmt
 from store.errors import CorruptionError, FileSystemError, StoreError
 from store.files.mapped_file import MappedFile
-from store.ledger.entry import ChainLink, EntryProblem, Run, check_blank, check_run
+from store.ledger.entry import ChainLink, EntryProblem, Run
 from store.ledger.reader import LedgerReader
+from store.ledger.walk import READ_SIZE_BYTES, EntryBoundary, LedgerWalk
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES
-_READ_SIZE_BYTES: Final = fmt.ENTRY_SIZE_BYTES_MAX  # So that every entry fits into one read.
 
 
 def check_range(ledger: LedgerReader, lo_index: int, hi_index: int) -> None:
@@ -25,48 +25,32 @@ def check_range(ledger: LedgerReader, lo_index: int, hi_index: int) -> None:
     read is damage. May run beside reads and appends, not beside a cut. Raises PositionRangeError
     for entries that are not there, ClosedError.
     """
-    tail, (position, link) = ledger.tail, _begin(ledger, lo_index)
-    while position < tail.end_position and link.entry_index + 1 < hi_index:
-        file = ledger.files.file_at(position)
+    tail, point, files = ledger.tail, _begin(ledger, lo_index), ledger.files
+    walk = LedgerWalk(
+        lambda position, size_bytes: files.file_at(position).read_any(position, size_bytes),
+        files.file_size_bytes,
+    )
+    while point.position < tail.end_position and point.link.entry_index + 1 < hi_index:
+        file = files.file_at(point.position)
         try:
-            run = _next_run(ledger, file, position, link, hi_index)
-            _check_units(ledger, link.entry_index + 1, run, hi_index)
-            position, link = position + run.end, run.link
-            if run.link.entry_index + 1 < hi_index and run.problem is not None:
-                raise _damage(file, position, run.problem._replace(at=run.problem.at - run.end))
-            if run.is_blank and run.link.entry_index + 1 < hi_index:
-                problem = check_blank(file.read_any(position, file.end_position - position))
-                if problem is not None:
-                    raise _damage(file, position, problem)
-                position = file.end_position
+            size_bytes = _end_by_index(ledger, hi_index - 1) - point.position
+            run = walk.next_run(point, min(max(size_bytes, _HEADER), READ_SIZE_BYTES))
+            _check_units(ledger, point.link.entry_index + 1, run, hi_index)
         except FileSystemError as error:
             problem = EntryProblem(0, "read", "readable bytes", str(error))
-            raise _damage(file, position, problem) from error
+            raise _damage(file, point.position, problem) from error
+        if run.problem is not None:
+            raise _damage(file, point.position, run.problem)
+        point = walk.behind(point, run)
 
 
-def _begin(ledger: LedgerReader, lo_index: int) -> tuple[int, ChainLink]:
+def _begin(ledger: LedgerReader, lo_index: int) -> EntryBoundary:
     """Return where an entry begins, and the entry before."""
     start = ledger.start
     if lo_index <= start.link.entry_index + 1:
-        return start.min_position, start.link
+        return EntryBoundary(start.min_position, start.link)
     link = ChainLink(lo_index - 1, ledger.term_at(lo_index - 1), ledger.chain_crc_at(lo_index - 1))
-    return ledger.position_of(lo_index), link
-
-
-def _next_run(
-    ledger: LedgerReader, file: MappedFile, position: int, link: ChainLink, hi_index: int
-) -> Run:
-    """Check the next piece of a file: entries, and a blank or a problem behind them."""
-    room = min(file.end_position, ledger.tail.end_position) - position
-    wanted = min(room, _end_by_index(ledger, hi_index - 1) - position, _READ_SIZE_BYTES)
-    for size_bytes in (max(wanted, min(room, _HEADER)), min(room, _READ_SIZE_BYTES)):
-        # Twice where the index is wrong, so that the entry seems to be cut short.
-        data = file.read(position, size_bytes)
-        run = check_run(data, position, link, file_end_position=file.end_position)
-        if run.end or run.problem is not None or run.is_blank:
-            return run
-    problem = EntryProblem(0, "entry", "whole", f"cut short after {len(data)} bytes")
-    return run._replace(problem=problem)
+    return EntryBoundary(ledger.position_of(lo_index), link)
 
 
 def _end_by_index(ledger: LedgerReader, index: int) -> int:

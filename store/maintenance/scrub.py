@@ -22,9 +22,9 @@ from store.errors import (
 from store.files.mapped_file import MappedFile
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Ledger
-from store.ledger.mending.damage import EntryBoundary
 from store.ledger.mending.mend import begin_of, mend_index, start_of, walk_of
 from store.ledger.reader import corruption
+from store.ledger.walk import EntryBoundary
 from store.log.shipped_log import ShippedLog
 from store.record.check import check_records
 

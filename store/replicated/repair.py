@@ -39,9 +39,9 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.mapped_file import create_file
 from store.files.staging import TEMPORARY_SUFFIX, sweep
-from store.ledger.entry import ChainLink, file_end, unpack_header
+from store.ledger.entry import ChainLink, unpack_header
 from store.ledger.index import LedgerIndex
-from store.ledger.mending.damage import DamagedRange, DamageWalk, DataImage, EntryBoundary, Goal
+from store.ledger.mending.damage import DamagedRange, DamageWalk, DataImage, Goal
 from store.ledger.mending.fetched import (
     KEPT_DIRECTORY,
     RepairReport,
@@ -54,6 +54,7 @@ from store.ledger.mending.fetched import (
 from store.ledger.raw import check_entries
 from store.ledger.reader import data_directory, ledger_directory
 from store.ledger.start import StartFile
+from store.ledger.walk import EntryBoundary
 from store.opening import known_good_position, open_marks
 
 _FETCHED_NAME: Final = "fetched" + TEMPORARY_SUFFIX
@@ -291,10 +292,7 @@ class RepairSession:
             run = walk.next_run(point)
             for first_index, own in run.term_changes:
                 term = own if first_index <= index else term
-            end = point.position + run.end
-            if not run.end:  # A blank: all else is proven to be good up to the damage.
-                end = file_end(point.position, self._config.file_size_bytes)
-            point = EntryBoundary(end, run.link)
+            point = walk.behind(point, run)  # All is proven to be good up to the damage.
         return term
 
     def cut(self) -> RepairReport:
@@ -393,18 +391,13 @@ class RepairSession:
             point = EntryBoundary(damaged.position, damaged.before)
             while point.position < self._point.position:
                 run = walk.next_run(point)
-                if run.problem is not None and not run.end:
+                if run.problem is not None:
                     path, at = self._closed.image.path(point.position), point.position
                     at = at % self._config.file_size_bytes + run.problem.at
                     problem = run.problem
                     raise CorruptionError(path, at, problem.field, problem.expected, problem.actual)
-                if not run.end:
-                    point = EntryBoundary(
-                        file_end(point.position, self._config.file_size_bytes), run.link
-                    )
-                    continue
                 differs = differs or _shows_other(index, point.link.entry_index + 1, run.units)
-                point = EntryBoundary(point.position + run.end, run.link)
+                point = walk.behind(point, run)
             if differs:
                 hit("ledger_repair.index")
                 index.wipe()  # The opening rebuilds it.

@@ -9,6 +9,7 @@ from node.config.load import load
 from node.config.start_advice import Mode, advice_of, mode_of, told
 from node.nameserver.replica.dump import Dump, write_dump
 from node.nameserver.replica.journal import Journal
+from node.offline.owner_files import NODE_FILES
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.types import EpochStart
 from node.replication.ha.storage.epoch_file import EpochFile
@@ -18,7 +19,7 @@ from store.errors import CorruptionError, DerivedFileError, LayoutError
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
 from store.fsck.check import verify
-from store.fsck.checks.node_files import check_node_files
+from store.fsck.checks.meta import check_boot_id
 from store.fsck.files import ReadOnlyFileSystem
 from tests.store.fsck_stores import fsck_config, make_store
 
@@ -58,7 +59,8 @@ def names(root: Path) -> Iterator[str]:
 
 
 def found(root: Path) -> set[str]:
-    return {finding.path for finding in check_node_files(ReadOnlyFileSystem(), str(root))}
+    place = ReadOnlyFileSystem(), str(root)
+    return {finding.path for finding in (*check_boot_id(*place), *NODE_FILES.check(*place))}
 
 
 def test_every_byte_is_found_by_name(root: Path) -> None:
@@ -117,11 +119,13 @@ def test_verify_names_them(tmp_path: Path) -> None:
     file = MetaFile(FS, str(tmp_path), "raft")
     file.load(must_exist=False)
     file.save({"term": 7})
-    assert list(verify(str(tmp_path))) == []
+    (tmp_path / "nameserver").mkdir()
+    (tmp_path / "dump-1795319861408-17121.txt").write_bytes(b"x")  # A node's last words.
+    assert list(verify(str(tmp_path), owner=NODE_FILES)) == []
     path = tmp_path / "raft.1"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"7", b"6"))
-    [finding] = verify(str(tmp_path))
+    [finding] = verify(str(tmp_path), owner=NODE_FILES)
     assert (finding.path, finding.severity) == ("raft.1", "damage")
 
 

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from node.errors.nameserver import FilesDamagedError
 from node.nameserver.directory.fields import CommandRefused, Number, checked
-from node.nameserver.replica.journal import Entry
+from node.nameserver.replica.journal import Entry, files_damaged
 from quorumlog.foreign_json import read_json
+from store.errors import CorruptionError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 
+NAME: Final = "dump"
+MAGIC: Final = b"quorumlog-ns-dump"
 _HEAD: Final = re.compile(
     rb"quorumlog-ns-dump 1 ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,9}) ([0-9a-f]{8})\n"
 )
@@ -67,12 +69,22 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
     finally:
         fs.close(fd)
     fs.sync_directory(os.path.dirname(path))
+    try:
+        return parse_dump(path, content)
+    except CorruptionError as error:
+        raise files_damaged(error) from error
+
+
+def parse_dump(path: str, content: bytes) -> Dump:
+    """Return the dump in the bytes of a file. Raises CorruptionError."""
     head = _HEAD.match(content)
     if head is None:
-        raise FilesDamagedError(path, "its first line is not that of a dump")
-    body = content[head.end() :]
-    if len(body) != int(head[3]) or f"{crc32c(body):08x}" != head[4].decode():
-        raise FilesDamagedError(path, "its size or its checksum does not fit")
+        raise CorruptionError(path, 0, "first line", "that of a dump", repr(content[:24]))
+    body, crc = content[head.end() :], head[4].decode()
+    if len(body) != int(head[3]) or f"{crc32c(body):08x}" != crc:
+        actual = f"{len(body)} bytes, CRC-32C {crc32c(body):08x}"
+        expected = f"{head[3].decode()} bytes, CRC-32C {crc}"
+        raise CorruptionError(path, head.start(3), "content", expected, actual)
     try:
         dumped = checked(_BODY, read_json(body))
         before_last, last = (
@@ -80,9 +92,11 @@ def read_dump(fs: FileSystem, path: str) -> Dump:
             for command, index, term in dumped.entries
         )
     except (CommandRefused, ValueError) as error:
-        raise FilesDamagedError(path, str(error)) from error
+        expected = "two entries and a directory"
+        raise CorruptionError(path, head.end(), "content", expected, str(error)) from error
     if last[1:] != (int(head[1]), int(head[2])) or before_last[1] != last[1] - 1:
-        raise FilesDamagedError(path, "its entries are not those of its first line")
+        actual = f"{head[1].decode()} {head[2].decode()}"
+        raise CorruptionError(path, head.start(1), "index and term", str([*last[1:]]), actual)
     return Dump(last, before_last, dumped.directory)
 
 

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 
 from node.errors.nameserver import FilesDamagedError, TwoHistoriesError
 from node.nameserver.directory.fields import CommandRefused, Name, Number, Text, checked
-from store.errors import StoreError
+from store.errors import CorruptionError, StoreError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.files.meta_file import MetaFile
@@ -35,7 +35,8 @@ Entry = tuple[bytes, int, int]
 
 _MAGIC: Final = b"quorumlog-ns-1\n"
 _HEAD: Final = struct.Struct("<IIQQ")
-_NAME: Final = "journal"
+NAME: Final = "journal"
+TERM_NAME: Final = "term"
 _GENERATION_MIN: Final = 3
 """Generation from which the loss of either file of `term` is noticed; a first one has one file."""
 COMMIT_SAVE_SECONDS: Final = 10
@@ -77,13 +78,13 @@ class Journal:
         """Read the files. Raises FilesDamagedError or a store error; the replica must not start
         then."""
         self._fs, self._directory = fs, directory
-        self._path = os.path.join(directory, _NAME)
+        self._path = os.path.join(directory, NAME)
         self._address = address
         self.members = sorted(members)
         """The addresses of all replicas, in order."""
         self.own = Own()
         """The identity of this replica."""
-        self._meta = MetaFile(fs, directory, "term")
+        self._meta = MetaFile(fs, directory, TERM_NAME)
         self._term, self._vote, self._commit_index = 0, "", 1
         self._entries: list[Entry] = []
         self._synced_count = 0
@@ -275,32 +276,12 @@ class Journal:
     def _load_entries(self) -> None:
         self._fd = self._fs.open(self._path)
         content = self._fs.read_at(self._fd, self._path, 0, self._fs.size_bytes(self._fd))
-        if not content.startswith(_MAGIC):
-            raise self._damaged(0, "no magic line")
-        position = len(_MAGIC)
-        while position < len(content):
-            entry = _entry_at(content, position)
-            if entry is None:
-                self._check_torn(content, position)
-                self._must_rewrite = True
-                break
-            if self._entries and entry[1] != self.last_index + 1:
-                raise self._damaged(position, f"entry {entry[1]} follows {self.last_index}")
-            self._entries.append(entry)
-            position += _HEAD.size + len(entry[0])
-        self._synced_count, self.size_bytes = len(self._entries), position
-
-    def _check_torn(self, content: bytes, position: int) -> None:
-        """Raise FilesDamagedError if a complete record follows a bad one: only the last record may
-        be torn, and a record with another one behind it was synced."""
-        for at in range(position + 1, len(content) - _HEAD.size + 1):
-            if _entry_at(content, at) is not None:
-                raise self._damaged(position, f"a bad record, and a good one at byte {at}")
-
-    def _damaged(self, position: int, damage: str) -> FilesDamagedError:
-        if self._fd >= 0:
+        read = read_journal(self._path, content)
+        if read.problem is not None and not read.is_torn:
             self.abandon()
-        return FilesDamagedError(self._path, f"byte {position}: {damage}")
+            raise files_damaged(read.problem) from read.problem
+        self._entries, self.size_bytes, self._must_rewrite = read.entries, read.end, read.is_torn
+        self._synced_count = len(self._entries)
 
     def _rewrite(self) -> None:
         temporary = self._path + ".new"
@@ -314,6 +295,43 @@ class Journal:
         self._fd = self._fs.open(self._path)
         self._must_rewrite = False
         self._synced_count, self.size_bytes = len(self._entries), len(data)
+
+
+class JournalContent(NamedTuple):
+    """The entries of a journal up to byte `end`, and what is wrong there. `is_torn`: only the last
+    record may be torn, and a record with another one behind it was synced."""
+
+    entries: list[Entry]
+    end: int
+    problem: CorruptionError | None = None
+    is_torn: bool = False
+
+
+def read_journal(path: str, content: bytes) -> JournalContent:
+    """Check the bytes of a journal from the first one to the first problem."""
+    if not content.startswith(_MAGIC):
+        problem = CorruptionError(path, 0, "magic", repr(_MAGIC), repr(content[:15]))
+        return JournalContent([], 0, problem)
+    entries, at = list[Entry](), len(_MAGIC)
+    while at < len(content):
+        entry = _entry_at(content, at)
+        if entry is None:
+            problem = CorruptionError(path, at, "record", "a whole one", content[at : at + 8].hex())
+            is_torn = all(_entry_at(content, n) is None for n in range(at + 1, len(content)))
+            return JournalContent(entries, at, problem, is_torn)
+        if entries and entry[1] != entries[-1][1] + 1:
+            expected = str(entries[-1][1] + 1)
+            problem = CorruptionError(path, at + 8, "index", expected, str(entry[1]))
+            return JournalContent(entries, at, problem)
+        entries.append(entry)
+        at += _HEAD.size + len(entry[0])
+    return JournalContent(entries, at)
+
+
+def files_damaged(error: CorruptionError) -> FilesDamagedError:
+    """Return the error of a replica that does not start because of damage in a file."""
+    damage = f"byte {error.at}: {error.field} is {error.actual}, expected {error.expected}"
+    return FilesDamagedError(error.path, damage)
 
 
 def _record(entry: Entry) -> bytes:

@@ -25,6 +25,7 @@ import pysyncobj.version
 from node.errors.nameserver import FilesDamagedError, PysyncobjVersionError
 from node.nameserver.directory.fields import Result
 from node.nameserver.replica import messages
+from node.nameserver.replica.dump import NAME as DUMP_NAME
 from node.nameserver.replica.dump import Dump, read_dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.lives import ReplicaLives
@@ -39,7 +40,6 @@ from store.files.meta_file import Json
 socket.inet_ntop = inet_ntop
 
 VERSION: Final = "0.3.17"
-DUMP_NAME: Final = "dump"
 
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
 

@@ -16,11 +16,11 @@ from store.fsck.files import SCAN_SIZE_BYTES, Segments
 from store.fsck.types import Finding, Part, Severity
 from store.ledger.entry import (
     KIND_DATA,
-    KINDS,
     ChainLink,
     EntryProblem,
     chain_of,
     check_run,
+    is_header_at,
     unpack_header,
 )
 from store.record.check import check_records
@@ -262,14 +262,10 @@ class LedgerCheck:
         header = unpack_header(data)
         size_bytes = header.size_bytes
         is_entry = (
-            header.magic == fmt.ENTRY_MAGIC
-            and header.position == position
-            and size_bytes == header.body_size_bytes + _HEADER
-            and _HEADER <= size_bytes <= min(len(data), fmt.ENTRY_SIZE_BYTES_MAX)
-            and position + size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= file_end
+            is_header_at(header, position, file_end)
+            and size_bytes <= len(data)
             and header.entry_index > self.link.entry_index
             and header.term >= self.link.term
-            and header.kind in KINDS
             and crc32c(data[_HEADER:size_bytes]) == header.body_crc
         )
         return size_bytes if is_entry else 0

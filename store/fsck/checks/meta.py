@@ -17,15 +17,22 @@ from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.derived.sum_files import DIRECTORY as SUMS_DIRECTORY
 from store.durability import checkpoint, durable_mark
 from store.durability.durable_mark import Mark
-from store.durability.identity import ABORT_NAME, BOOT_ID_NAME, LOCK_NAME, LastRun, RunMarker
-from store.errors import CorruptionError, FileSystemError, LayoutError
+from store.durability.identity import (
+    ABORT_NAME,
+    BOOT_ID_NAME,
+    LOCK_NAME,
+    LastRun,
+    RunMarker,
+    boot_id_problem,
+)
+from store.errors import CorruptionError, LayoutError
 from store.files.file_system import FileSystem
-from store.files.meta_file import meta_content, meta_problem
+from store.files.meta_file import read_generations
 from store.files.staging import ASIDE_DIRECTORY, STAGING_DIRECTORY
 from store.fsck.checks.log import NOWHERE
-from store.fsck.files import odd_file
+from store.fsck.files import odd_file, read_small, small_reader
 from store.fsck.layout import Layout
-from store.fsck.types import Finding, Part, Severity
+from store.fsck.types import Finding, Part, Severity, finding_of
 from store.ledger import start as ledger_start
 from store.ledger.entry import ChainLink
 from store.ledger.start import LOG_FROM_ZERO, LogStart, StartFile
@@ -75,24 +82,8 @@ OUR_NAMES: Final = frozenset(
         f"{SHIPPED_META_NAME}.0",
         f"{SHIPPED_META_NAME}.1",
         CUT_DIRECTORY,
-        "lives.0",
-        "lives.1",
-        "lives.0.damaged",
-        "lives.1.damaged",
-        "haBinding.0",  # As the node names them, these too.
-        "haBinding.1",
-        "haLosses.0",
-        "haLosses.1",
-        "epochFileCheckpoint.tmp",
-        "snapshot.received",
-        "snapshot.installed",
-        "nameserver",
-        "node.json",
-        "damage-found",
     }
 )
-_DUMP: Final = re.compile(r"dump-[0-9]+-[0-9]+\.txt")
-"""The dump that a node writes before it ends itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +133,7 @@ def read_marks(
         return None, [_mark_finding(0, "file", "the marks of the log beside it", "missing")]
     findings: list[Finding] = []
     size_bytes = durable_mark.FILE_SIZE_BYTES
-    data, found = _read_file(fs, path, size_bytes)
+    data, found = read_small(fs, path, size_bytes)
     if found != size_bytes:
         at = min(found, size_bytes)
         findings.append(_mark_finding(at, "file size", str(size_bytes), str(found)))
@@ -162,19 +153,6 @@ def read_marks(
     if not slots:
         return (Mark() if log_is_empty else None), findings
     return max(slots, key=lambda slot: slot[0])[1], findings
-
-
-def _read_file(fs: FileSystem, path: str, size_bytes_max: int) -> tuple[bytes, int]:
-    """Return (bytes of a small file up to a size, its size); unreadable bytes are left out."""
-    fd = fs.open(path, read_only=True)
-    try:
-        size_bytes = fs.size_bytes(fd)
-        try:
-            return fs.read_at(fd, path, 0, min(size_bytes, size_bytes_max)), size_bytes
-        except FileSystemError:
-            return b"", size_bytes
-    finally:
-        fs.close(fd)
 
 
 def _mark_finding(at: int, field: str, expected: str, actual: str) -> Finding:
@@ -220,7 +198,7 @@ def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator
     path = os.path.join(root, name)
     if not os.path.exists(path):
         return
-    data, size_bytes = _read_file(fs, path, fmt.CHECKPOINT_SIZE_BYTES)
+    data, size_bytes = read_small(fs, path, fmt.CHECKPOINT_SIZE_BYTES)
 
     def finding(at: int, field: str, expected: str, actual: str) -> Finding:
         return Finding(name, at, field, expected, actual, Severity.DERIVED, Part.CHECKPOINT)
@@ -256,58 +234,46 @@ def read_starts(
     More than one start, best first, when the files are not trusted: the first entry has to prove
     one of them. After an unfinished reset an opening drops the old files.
     """
-    findings, payloads = [], []
-    for parity in (0, 1):
-        name = f"{directory}/{START_NAME}.{parity}"
-        path = os.path.join(root, name)
-        if os.path.exists(path):
-            data, _ = _read_file(fs, path, 1 << 16)
-            problem = meta_problem(data, parity)
-            if problem is None:
-                payloads.append(parity)
-            else:
-                at, field, expected, found = problem
-                findings.append(_start_finding(name, at, field, expected, found))
+    generations = read_generations(f"{directory}/{START_NAME}", small_reader(fs, root))
+    findings = [_start_finding(start.problem) for start in generations if start.problem]
     try:
         start, is_resetting = StartFile(fs, os.path.join(root, directory)).load()
     except CorruptionError as error:
-        if not findings:
-            name = os.path.relpath(error.path, root)
-            findings.append(
-                _start_finding(name, error.at, error.field, error.expected, error.actual)
-            )
-        return _possible_starts(fs, root, directory, payloads), findings, False
+        findings = findings or [_start_finding(error, os.path.relpath(error.path, root))]
     except LayoutError as error:
-        name = os.path.relpath(error.path, root)
-        findings.append(_start_finding(name, 0, "file", error.expected, error.actual))
-        return _possible_starts(fs, root, directory, payloads), findings, False
-    return [start], findings, is_resetting
+        missing = CorruptionError(error.path, 0, "file", error.expected, error.actual)
+        findings.append(_start_finding(missing, os.path.relpath(error.path, root)))
+    else:
+        return [start], findings, is_resetting
+    rows = [[start.payload.get(name) for name in ledger_start.FIELDS] for start in generations]
+    starts = [
+        LogStart(row[0], row[1], ChainLink(*row[2:]))
+        for row in reversed(rows)
+        if all(isinstance(value, int) for value in row)
+    ]
+    return [*starts, LOG_FROM_ZERO], findings, False
 
 
-def _start_finding(path: str, at: int, field: str, expected: str, actual: str) -> Finding:
-    return Finding(path, at, field, expected, actual, Severity.REPAIRABLE, Part.START)
+def _start_finding(error: CorruptionError, path: str = "") -> Finding:
+    return finding_of(error, Severity.REPAIRABLE, Part.START, path)
 
 
-def _possible_starts(
-    fs: FileSystem, root: str, directory: str, parities: list[int]
-) -> list[LogStart]:
-    """Read the generations that are good, each alone, and the start of a log never cut."""
-    starts = []
-    for parity in parities:
-        data, _ = _read_file(fs, os.path.join(root, directory, f"{START_NAME}.{parity}"), 1 << 16)
-        payload = meta_content(data)[1]
-        values = [payload.get(name) for name in ledger_start.FIELDS]
-        if all(isinstance(value, int) for value in values):
-            starts.append(LogStart(values[0], values[1], ChainLink(*values[2:])))
-    return [*starts, LOG_FROM_ZERO]
+def check_boot_id(fs: FileSystem, root: str) -> Iterator[Finding]:
+    """Check the file `boot_id`, if there is one."""
+    path = os.path.join(root, BOOT_ID_NAME)
+    problem = boot_id_problem(read_small(fs, path)[0]) if os.path.isfile(path) else None
+    if problem is not None:
+        yield Finding(BOOT_ID_NAME, 0, *problem, Severity.REPAIRABLE, Part.NODE)
 
 
-def stray_files(fs: FileSystem, root: str, layout: Layout) -> Iterator[Finding]:
-    """Name the files in the root, or beside a ledger's data, that no store makes."""
+def stray_files(
+    fs: FileSystem, root: str, layout: Layout, owner_names: re.Pattern[str]
+) -> Iterator[Finding]:
+    """Name the files in the root, or beside a ledger's data, that neither store nor owner makes."""
     yield from _unfinished_files(fs, root, STAGING_DIRECTORY)
     for name in fs.list_directory(root):
-        is_known = name in OUR_NAMES | ROCKETMQ_NAMES or _DUMP.fullmatch(name)
-        if not is_known and name not in layout.containers:
+        is_ours = name in OUR_NAMES | ROCKETMQ_NAMES or name in layout.containers
+        if not is_ours and not owner_names.fullmatch(name):
             yield odd_file(name, Part.DIRECTORY)
     if layout.config.container != "ledger":
         return

@@ -15,37 +15,28 @@ Sources: design 4.5; fault-matrix S05, S07.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.config import MIB
 from store.errors import FileSystemError, LayoutError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from store.ledger.entry import (
-    KINDS,
     ChainLink,
     EntryProblem,
     Header,
-    Run,
     chain_of,
-    check_blank,
-    check_run,
-    file_end,
+    is_header_at,
     unpack_header,
 )
+from store.ledger.walk import READ_SIZE_BYTES, EntryBoundary, LedgerWalk, Read
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _MAGIC: Final = fmt.ENTRY_MAGIC.to_bytes(4, "big")
 _BLANK_MAGIC: Final = b"\xff\xff\xff\xff"
 _POSITION_AT: Final = 24
-_BLANK_SIZE_BYTES_MAX: Final = fmt.ENTRY_SIZE_BYTES_MAX + fmt.BLANK_SIZE_BYTES_MIN
-_READ_SIZE_BYTES: Final = 2 * MIB
 _SECTOR_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES  # Bytes that one bad sector is taken to hide.
-
-Read = Callable[[int, int], bytes]
-"""(position, size in bytes) -> the bytes, all within one file; zeros where none can be had."""
 
 
 class DamagedRange(NamedTuple):
@@ -67,13 +58,6 @@ class DamagedRange(NamedTuple):
     before_position: int
     after: Header | None
     reason: str
-
-
-class EntryBoundary(NamedTuple):
-    """A point between two entries: where the next one is looked for, and the entry before."""
-
-    position: int
-    link: ChainLink
 
 
 class Goal(NamedTuple):
@@ -170,11 +154,12 @@ class _Opened(NamedTuple):
         )
 
 
-class DamageWalk:
-    """Walks a log from a point before which everything is good."""
+class DamageWalk(LedgerWalk):
+    """Walks a log from a point before which everything is good, and goes on behind damage."""
 
     def __init__(self, read: Read, file_size_bytes: int, goal: Goal) -> None:
-        self._read, self._file_size_bytes, self.goal = read, file_size_bytes, goal
+        super().__init__(read, file_size_bytes)
+        self.goal = goal
 
     def ranges(
         self, point: EntryBoundary, stop_position: int | None = None
@@ -192,10 +177,9 @@ class DamageWalk:
                     after = unpack_header(self._read(point.position, _HEADER))
                     yield opened.closed(after.entry_index, point.position, after)
                     opened = None
-                point = EntryBoundary(point.position + run.end, run.link)
                 before_position = fmt.INDEX_UNIT.unpack(run.units[-fmt.INDEX_UNIT_SIZE_BYTES :])[1]
-            elif run.problem is None:  # A blank, which is good.
-                point = EntryBoundary(self._file_end(point.position), point.link)
+            if run.problem is None:
+                point = self.behind(point, run)
             else:
                 opened = opened or _Opened(point, before_position, run.problem)
                 following = self._behind_damage(point)
@@ -225,33 +209,6 @@ class DamageWalk:
         behind = following.after if following is not None else None
         return damaged._replace(hi_index=hi_index, end_position=end_position, after=behind)
 
-    def _file_end(self, position: int) -> int:
-        return file_end(position, self._file_size_bytes)
-
-    def next_run(self, point: EntryBoundary) -> Run:
-        """Check the next piece: good entries, a blank up to the file's end, or (end 0) a problem.
-
-        A problem behind good entries is found by the next call.
-        """
-        position, file_end_position = point.position, self._file_end(point.position)
-        room, size_bytes = file_end_position - position, _READ_SIZE_BYTES
-        while True:
-            data = self._read(position, min(room, size_bytes))
-            run = check_run(data, position, point.link, file_end_position=file_end_position)
-            if run.end or run.problem is not None:
-                return run  # At most one of the two counts.
-            if run.is_blank:
-                return run._replace(problem=self._check_blank(position, room))
-            if len(data) == room:
-                problem = EntryProblem(0, "entry", "a whole one", f"cut short after {room} bytes")
-                return run._replace(problem=problem)
-            size_bytes *= 2  # One entry is larger than a read.
-
-    def _check_blank(self, position: int, room: int) -> EntryProblem | None:
-        if room > _BLANK_SIZE_BYTES_MAX:  # Any entry would have fitted.
-            return EntryProblem(0, "blank", f"{_BLANK_SIZE_BYTES_MAX} bytes at most", str(room))
-        return check_blank(self._read(position, room))
-
     # --- Behind damage ---
 
     def _behind_damage(self, point: EntryBoundary) -> tuple[EntryBoundary, Header | None] | None:
@@ -266,7 +223,7 @@ class DamageWalk:
             data = self._read(position, _HEADER)
             header, chain_crc = unpack_header(data), chain_of(link.chain_crc, data)
             if (
-                self._is_header(header, position)
+                is_header_at(header, position, self._file_end(position))
                 and header.entry_index == link.entry_index + 1
                 and header.term >= link.term
             ):
@@ -281,17 +238,6 @@ class DamageWalk:
         own = ChainLink(found.entry_index, found.term, found.chain_crc)
         return EntryBoundary(found.position + found.size_bytes, own), found
 
-    def _is_header(self, header: Header, position: int) -> bool:
-        """Whether a header can be that of an entry at a position."""
-        return (
-            header.magic == fmt.ENTRY_MAGIC
-            and header.position == position
-            and header.size_bytes == header.body_size_bytes + _HEADER
-            and _HEADER <= header.size_bytes <= fmt.ENTRY_SIZE_BYTES_MAX
-            and position + header.size_bytes + fmt.BLANK_SIZE_BYTES_MIN <= self._file_end(position)
-            and header.kind in KINDS
-        )
-
     def _continues(self, link: ChainLink, position: int) -> bool:
         """Whether the header at a position is that of the entry behind `link`, by its chain."""
         if position >= self.goal.position and position % self._file_size_bytes == 0:
@@ -300,7 +246,7 @@ class DamageWalk:
         header = unpack_header(data)
         return (
             header.entry_index == link.entry_index + 1
-            and self._is_header(header, position)
+            and is_header_at(header, position, self._file_end(position))
             and header.term >= link.term
             and chain_of(link.chain_crc, data) == header.chain_crc
         )
@@ -318,7 +264,7 @@ class DamageWalk:
         lo, hi = point.position + 1, self.goal.position + 1
         while lo < hi:
             file_end_position = self._file_end(lo)
-            size_bytes = min(_READ_SIZE_BYTES, file_end_position - lo)
+            size_bytes = min(READ_SIZE_BYTES, file_end_position - lo)
             data = self._read(lo, size_bytes)
             at = -1 if data == bytes(size_bytes) else data.find(_MAGIC)  # Zeros take long.
             while 0 <= at <= size_bytes - _HEADER and lo + at < hi:
@@ -337,7 +283,7 @@ class DamageWalk:
         link, index = point.link, header.entry_index
         index_max = link.entry_index + 1 + (position - point.position) // _HEADER
         if not (
-            self._is_header(header, position)
+            is_header_at(header, position, self._file_end(position))
             and link.entry_index + 1 < index <= index_max
             and header.term >= link.term
         ):

@@ -15,8 +15,9 @@ from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import TEMPORARY_SUFFIX
 from store.ledger.entry import chain_of, file_end, place_entry, unpack_header
-from store.ledger.mending.damage import DamagedRange, EntryBoundary, Read
+from store.ledger.mending.damage import DamagedRange
 from store.ledger.raw import CheckedEntries, check_entries
+from store.ledger.walk import EntryBoundary, Read
 
 KEPT_DIRECTORY: Final = "damaged"
 KEPT_COUNT_MAX: Final = 16  # Files kept there; the oldest go first.

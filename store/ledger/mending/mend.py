@@ -23,10 +23,11 @@ from store.files.file_system import FileSystem
 from store.files.mapped_file import MappedFile
 from store.ledger.entry import ChainLink
 from store.ledger.ledger import Ledger
-from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal, read_around
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal, read_around
 from store.ledger.mending.fetched import RepairReport, blank, keep_aside, leads_to
 from store.ledger.raw import check_entries
 from store.ledger.verify import check_range
+from store.ledger.walk import EntryBoundary
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _UNIT: Final = fmt.INDEX_UNIT_SIZE_BYTES

@@ -168,8 +168,6 @@ def test_stray_files_are_named_and_are_no_damage(root: Path) -> None:
     for name in strays:
         (root / name).write_bytes(b"x")
     (root / "config").mkdir()
-    (root / "nameserver").mkdir()
-    (root / "dump-1795319861408-17121.txt").write_bytes(b"x")  # A node's last words.
     assert {f.path: f.severity for f in findings(root)} == strays
 
 

@@ -93,9 +93,8 @@ def test_a_check_of_a_replica_finds_nothing_wrong(tmp_path: Path) -> None:
         put(store, 303, 306)
         store.dispatch_to(end)
         assert store.prepare(batch(0, 1))
-    for name in ("haReplica", "haBinding", "haLosses"):
-        meta = MetaFile(FileSystem(), str(tmp_path / "s"), name)
-        meta.load(must_exist=False)
-        meta.save({"of": "the node"})
+    meta = MetaFile(FileSystem(), str(tmp_path / "s"), "haReplica")
+    meta.load(must_exist=False)
+    meta.save({"of": "the node"})
     (tmp_path / "s" / "epochFileCheckpoint").write_bytes(b"1\n0\n1-0\n")
     assert findings(tmp_path / "s", given_sizes(CONFIG)) == []

@@ -10,7 +10,7 @@ import pytest
 
 from store import format as fmt
 from store.files.checksum import crc32c
-from store.ledger import verify as ledger_verify
+from store.ledger import walk as ledger_walk
 from store.ledger.entry import (
     KIND_NO_OP,
     ChainLink,
@@ -141,8 +141,8 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
         seen.append(data)
         return check_zeros(data)
 
-    monkeypatch.setattr(ledger_verify, "check_run", run)
-    monkeypatch.setattr(ledger_verify, "check_blank", blank)
+    monkeypatch.setattr(ledger_walk, "check_run", run)
+    monkeypatch.setattr(ledger_walk, "check_blank", blank)
     monkeypatch.setattr(whole, "check_zeros", zeros)
     whole.check_whole(ledger)
     assert b"".join(seen) == b"".join(f.read_any(f.position, FILE) for f in ledger.files.files)

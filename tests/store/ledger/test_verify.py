@@ -148,5 +148,5 @@ def test_an_entry_that_was_not_asked_for_is_no_damage_when_the_index_is_mute(log
 def test_a_file_that_takes_several_reads_is_good(
     log: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.ledger.verify._READ_SIZE_BYTES", FILE // 4)
+    monkeypatch.setattr("store.ledger.verify.READ_SIZE_BYTES", FILE // 4)
     check_whole(log.ledger)

@@ -33,8 +33,9 @@ from store.fsck.layout import GivenSettings
 from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
 from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
-from store.ledger.mending.damage import DamagedRange, DamageWalk, EntryBoundary, Goal
+from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
 from store.ledger.mending.fetched import KEPT_COUNT_MAX
+from store.ledger.walk import EntryBoundary
 from store.replicated.repair import RepairSession, find_damage, repair
 from tests.seeds import some_of
 from tests.store.entries import encode_entry

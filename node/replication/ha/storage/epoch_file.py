@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import zlib
 from typing import Final
 
@@ -28,8 +29,10 @@ from store.files.meta_file import Json, MetaFile
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 BINDING_FILE: Final = "haBinding"
-_BACKUP: Final = ".bak"
-_TEMPORARY: Final = ".tmp"
+BACKUP: Final = ".bak"
+TEMPORARY: Final = ".tmp"
+_HEAD: Final = re.compile(rb"(0|[1-9][0-9]{0,9})\n(0|[1-9][0-9]{0,9})\n")
+_LINE: Final = re.compile(rb"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})(?:\n|\Z)")
 _SIZE_BYTES_MAX: Final = 64 << 10
 """1000 lines of an i4, a dash, an i8 and a newline are 32 KiB."""
 
@@ -49,7 +52,7 @@ class EpochFile:
         main file is damaged: an old list would claim bytes for a wrong master, so it is no
         substitute. Then the epochs have to come from another replica.
         """
-        for path in (self.path, self.path + _BACKUP):
+        for path in (self.path, self.path + BACKUP):
             if os.path.exists(path):
                 return decode(path, self._fs.read_file(path, _SIZE_BYTES_MAX + 1))
         return Epochs()
@@ -59,10 +62,10 @@ class EpochFile:
 
         After SyncFailedError the process must stop. An empty list is written, too.
         """
-        temporary = self.path + _TEMPORARY
+        temporary = self.path + TEMPORARY
         self._fs.write_file(temporary, encode(epochs))
         if os.path.exists(self.path):
-            self._fs.rename(self.path, self.path + _BACKUP)
+            self._fs.rename(self.path, self.path + BACKUP)
         self._fs.rename(temporary, self.path)
         self._fs.sync_directory(self._directory)
 
@@ -139,17 +142,19 @@ def decode(path: str, data: bytes) -> Epochs:
     """Return the epochs in the text of the file. Raises CorruptionError."""
     if len(data) > _SIZE_BYTES_MAX:
         raise CorruptionError(path, 0, "size", f"up to {_SIZE_BYTES_MAX}", "more")
-    head = data.split(b"\n", 2)
-    try:
-        count, crc, lines = int(head[0]), int(head[1]), head[2]
-        entries = [EpochStart(*map(int, line.split(b"-"))) for line in lines.splitlines()]
-    except (ValueError, IndexError, TypeError) as error:
-        raise CorruptionError(path, 0, "text", "lines epoch-startOffset", str(error)) from error
-    checksum = zlib.crc32(lines) & 0x7FFFFFFF
-    if crc not in (0, checksum):  # 0: do not verify.
-        raise CorruptionError(path, 0, "CRC-32 of the entries", str(checksum), str(crc))
-    if len(entries) != count or count > EPOCHS_KEPT_MAX:
-        raise CorruptionError(path, 0, "number of entries", str(count), str(len(entries)))
+    head = _HEAD.match(data)
+    if head is None:
+        raise CorruptionError(path, 0, "text", "count, CRC-32 and lines", repr(data[:24]))
+    (count, crc), lines = head.groups(), data[head.end() :]
+    rows = _LINE.findall(lines)
+    if b"\n".join(b"%b-%b" % row for row in rows) != lines.removesuffix(b"\n"):
+        raise CorruptionError(path, head.end(), "lines", "epoch-position", repr(lines[:40]))
+    wanted = b"%d" % (zlib.crc32(lines) & 0x7FFFFFFF)
+    if crc not in (wanted, b"0"):  # 0: RocketMQ does not verify.
+        raise CorruptionError(path, head.start(2), "CRC-32", wanted.decode(), repr(crc))
+    if int(count) != len(rows) or len(rows) > EPOCHS_KEPT_MAX:
+        raise CorruptionError(path, 0, "count", str(len(rows)), repr(count))
+    entries = [EpochStart(int(number), int(start)) for number, start in rows]
     for before, after in itertools.pairwise(entries):
         if not (before.number < after.number and before.start < after.start):
             raise CorruptionError(path, 0, "order", f"more than {before}", str(after))

@@ -88,12 +88,17 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     return content + _U32.pack(crc32c(content))
 
 
+def is_checksum_right(data: bytes) -> bool:
+    """Whether the last bytes of a snapshot are the checksum of the others."""
+    return data[-_U32.size :] == _U32.pack(crc32c(data[: -_U32.size]))
+
+
 def decode_snapshot(data: bytes) -> Snapshot:
     """Return the snapshot of these bytes. Raises SnapshotFormatError."""
     if len(data) < _HEADER_AT + _U32.size or not data.startswith(_MAGIC):
         raise SnapshotFormatError("it does not begin like a snapshot")
     hi = len(data) - _U32.size
-    if crc32c(data[:hi]) != _U32.unpack_from(data, hi)[0]:
+    if not is_checksum_right(data):
         raise SnapshotFormatError("its checksum is wrong")
     header_hi = _HEADER_AT + _U32.unpack_from(data, len(_MAGIC))[0]
     try:

@@ -24,8 +24,9 @@ from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
 from store.ledger.ledger import Ledger
 from store.ledger.mending import fetched as ledger_fetched
 from store.ledger.mending import mend as ledger_mend
-from store.ledger.mending.damage import DamagedRange, EntryBoundary
+from store.ledger.mending.damage import DamagedRange
 from store.ledger.mending.mend import damage_of
+from store.ledger.walk import EntryBoundary
 from store.log.record_log import AppendResult
 from store.replicated.ledger_store import ReplicaStore
 from tests.store.crash_check import must_not_die
