@@ -31,16 +31,13 @@ from node.errors.common import (
     OutOfSequenceError,
     ReservedTopicError,
     ShuttingDownError,
-    TopicNotWritableError,
     UnknownProducerError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.producers import ProducerFencedError
 from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
-from node.state.state import PERMISSION_WRITE, State
+from node.state.state import State
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
@@ -188,7 +185,9 @@ class Produce:
         self._receipts = AppendReceipts(context)
         limits = context.limits
         self._room = Room("waiting appends", limits.parked_append_count_max)
-        self._bytes = Room("bytes of waiting appends", limits.parked_append_size_bytes_max)
+        self.parked_bytes: Final = Room(
+            "bytes of waiting appends", limits.parked_append_size_bytes_max
+        )
         self.parked: Final[OrderedDict[_Append, None]] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -367,28 +366,12 @@ class Produce:
             if key not in system_queues:
                 raise ReservedTopicError(name)
             return
-        topic = self.context.state.topics.get(name)
-        if topic is None:
-            raise UnknownTopicError(name)
-        if not topic.permission & PERMISSION_WRITE:
-            raise TopicNotWritableError(name, topic.permission)
-        if key[1] >= topic.queue_count:
-            raise UnknownQueueError(name, key[1], topic.queue_count)
+        self.context.writable(name, key[1])
         if len(self.writable) >= _WRITABLE_MAX:
             self.writable.clear()
         self.writable.add(key)
 
     # --- Bounds ---
-
-    @property
-    def parked_count(self) -> int:
-        """Count of batches that wait for room."""
-        return len(self.parked)
-
-    @property
-    def parked_size_bytes(self) -> int:
-        """Bytes of these."""
-        return self._bytes.used
 
     def _has_room(self, append: _Append) -> bool:
         limits = self.context.limits
@@ -403,7 +386,7 @@ class Produce:
         """Park a batch behind those that wait for room already. Raises BusyError."""
         append.host = self._room.take()
         try:
-            self._bytes.take(append.size_bytes)
+            self.parked_bytes.take(append.size_bytes)
         except BusyError:
             self._room.give_back(append.host)
             raise
@@ -415,7 +398,7 @@ class Produce:
         del self.parked[append]
         self._parked_numbers.pop((append.producer_id, append.sequence), None)
         self._room.give_back(append.host)
-        self._bytes.give_back(append.host, append.size_bytes)
+        self.parked_bytes.give_back(append.host, append.size_bytes)
 
     def _resume(self) -> None:
         """Propose parked batches, in order, as far as there is room."""

@@ -19,6 +19,7 @@ from node.errors.common import (
     ReservedTopicError,
     ShuttingDownError,
     TopicNotReadableError,
+    TopicNotWritableError,
     UnknownQueueError,
     UnknownTopicError,
     WrongClusterError,
@@ -28,7 +29,7 @@ from node.replication.contract import Driver, ReceiptRules
 from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
-from node.state.state import PERMISSION_READ, State
+from node.state.state import PERMISSION_READ, PERMISSION_WRITE, State
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
@@ -211,6 +212,16 @@ class Context:
             if is_reserved(name):
                 raise ReservedTopicError(name)
             raise TopicNotReadableError(name, topic.permission)
+        if not 0 <= queue_id < topic.queue_count:
+            raise UnknownQueueError(name, queue_id, topic.queue_count)
+
+    def writable(self, name: str, queue_id: int) -> None:
+        """Raise unless this queue of a topic of clients exists and takes messages."""
+        topic = self.state.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        if not topic.permission & PERMISSION_WRITE:
+            raise TopicNotWritableError(name, topic.permission)
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)
 

@@ -22,15 +22,11 @@ from node.errors.common import (
     BadRequestError,
     NodeError,
     ReservedTopicError,
-    TopicNotWritableError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError, DelayTooLongError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, QueueKey, held_counts
-from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
@@ -76,16 +72,6 @@ class DelayAdmission:
             return self._produce.refuse(error)
         due_unix_ms = batch.due_unix_ms
         delayed_count = len(due_unix_ms) - due_unix_ms.count(0)
-        rewritten = AppendRequest(
-            records=batch.records,
-            record_count=request.record_count,
-            producer_id=request.producer_id,
-            sequence=request.sequence,
-            timeout_ms=request.timeout_ms,
-            cluster_id=request.cluster_id,
-            incarnation=request.incarnation if request.HasField("incarnation") else None,
-        )
-
         makers, account = self._context.makers, caller()
         take_back: Callable[[], None]
 
@@ -114,7 +100,7 @@ class DelayAdmission:
             describe=describe,
             asked=asked_digest(batch.wishes) if delayed_count else b"",
         )
-        return self._produce.append(rewritten, attached_commands)
+        return self._produce.append(request, attached_commands, batch.records)
 
     def _admitted(self, records: bytes) -> tuple[_Batch, DelayTooLongError | None]:
         """Return the batch rewritten, and the refusal of a new one for the time: a clock that went
@@ -177,14 +163,8 @@ class DelayAdmission:
 
     def _check(self, batch: _Batch, delayed_count: int) -> None:
         context = self._context
-        for name, queue_id in batch.targets:
-            topic = context.state.topics.get(name)
-            if topic is None:
-                raise UnknownTopicError(name)
-            if not topic.permission & PERMISSION_WRITE:
-                raise TopicNotWritableError(name, topic.permission)
-            if not 0 <= queue_id < topic.queue_count:
-                raise UnknownQueueError(name, queue_id, topic.queue_count)
+        for target in batch.targets:
+            context.writable(*target)
         limit = context.limits.delayed_count_max
         held = sum(held_counts(context.store, context.state)) + self._under_way_count
         if delayed_count and held + delayed_count > limit:

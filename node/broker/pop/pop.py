@@ -134,7 +134,7 @@ class Pop:
         context, table = self._context, self.shared.table
         context.check_leads()
         response = DescribePopResponse(
-            now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.count
+            now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.room.used
         )
         held = self.shared.held.reasons()
         windows: dict[WindowKey, Window | None] = dict(table.of_group(request.group))

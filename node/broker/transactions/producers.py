@@ -62,14 +62,9 @@ class Producers:
         self._on_come = on_come
         self._on_take = on_take
         self._by_group: dict[str, list[WaitingProducer]] = {}
-        self._room = Room("waiting producers", context.limits.transaction_producer_count_max)
+        self.room: Final = Room("waiting producers", context.limits.transaction_producer_count_max)
         self.size_bytes = 0
         """Size of all questions that no producer has taken yet."""
-
-    @property
-    def count(self) -> int:
-        """Connected producers."""
-        return self._room.used
 
     def is_there(self, group: str) -> bool:
         """Whether any producer of a group is connected."""
@@ -120,7 +115,7 @@ class Producers:
         context.check_name("producer_group", request.producer_group)
         context.check_leads()
         limit, group = context.limits.transaction_question_count_max, request.producer_group
-        waiting = WaitingProducer(group, self._room.take(), limit)
+        waiting = WaitingProducer(group, self.room.take(), limit)
         self._by_group.setdefault(group, []).append(waiting)
         try:
             yield TransactionCheck()
@@ -144,7 +139,7 @@ class Producers:
         there = self._by_group.get(waiting.group, [])
         if waiting in there:
             there.remove(waiting)
-            self._room.give_back(waiting.host)
+            self.room.give_back(waiting.host)
             if not there:
                 del self._by_group[waiting.group]
 
@@ -153,5 +148,5 @@ class Producers:
         gone, self._by_group = self._by_group, {}
         for there in gone.values():
             for waiting in there:
-                self._room.give_back(waiting.host)
+                self.room.give_back(waiting.host)
                 waiting.questions.put_nowait(None)

@@ -96,7 +96,7 @@ def pass_time(node: Fixture, ms: int) -> None:
 async def parked(node: Fixture, count: int = 1, **how: Any) -> "asyncio.Task[list[Got]]":
     """Begin a receive that finds nothing yet; with it so many wait."""
     task = asyncio.create_task(receive(node, wait_ms=30_000, **how))
-    await eventually(lambda: node.broker.pop.shared.lines.count == count)
+    await eventually(lambda: node.broker.pop.shared.lines.room.used == count)
     return task
 
 
