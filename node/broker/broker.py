@@ -34,7 +34,6 @@ from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
-from node.errors.common import BadRequestError
 from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
@@ -202,10 +201,8 @@ class Broker:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
         context = self.context
         context.check_cluster(request.cluster_id)
-        driver, limits = context.driver, context.limits
-        if len(request.topics) > limits.topic_count_max:
-            expected = f"at most {limits.topic_count_max} of them"
-            raise BadRequestError("topics", expected, str(len(request.topics)))
+        driver = context.driver
+        context.check_count("topics", len(request.topics), context.limits.topic_count_max)
         topics = list(dict.fromkeys(request.topics))
         nodes = sorted({*context.identity.addresses, *context.state.members})
         response = RouteResponse(

@@ -38,9 +38,7 @@ class Incarnations:
         has sent nothing. Raises LimitReachedError, NotLeaderError and as `OwnAppends.write`.
         """
         context, name = self._context, request.name
-        context.check_cluster(request.cluster_id)
-        context.check_name("name", name)
-        context.check_leads()
+        context.check_call(request.cluster_id, "name", name)
         # A caller that gives up does not withdraw the claim: it counts until it is decided.
         task = asyncio.get_running_loop().create_task(self._write(name))
         self._working.add(task)

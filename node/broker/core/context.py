@@ -5,7 +5,7 @@ leader hint; must not know any single call.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from node.broker.core.makers import Makers
@@ -33,8 +33,10 @@ from node.state.state import PERMISSION_READ, PERMISSION_WRITE, State
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import ConsumedOffset
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
@@ -131,6 +133,13 @@ class Context:
         """Raise WrongClusterError if the caller means another cluster. Empty: it names none."""
         if cluster_id and cluster_id != self.identity.cluster_id:
             raise WrongClusterError(cluster_id, self.identity.cluster_id)
+
+    def check_call(self, cluster_id: str, field: str, name: str) -> None:
+        """Raise unless this node may serve a call about a name: see `check_cluster`, `check_name`
+        and `check_leads`."""
+        self.check_cluster(cluster_id)
+        self.check_name(field, name)
+        self.check_leads()
 
     def check_running(self) -> None:
         """Raise ShuttingDownError once the broker is stopped."""
@@ -247,6 +256,20 @@ class Context:
         if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
             expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
             raise BadRequestError(field, expected, repr(name[: limit + 1]))
+
+    def check_count(self, field: str, count: int, limit: int, least: int = 0) -> None:
+        """Raise BadRequestError for a list in a request that is too short or too long."""
+        if not least <= count <= limit:
+            expected = f"{least} to {limit} of them" if least else f"at most {limit} of them"
+            raise BadRequestError(field, expected, str(count))
+
+    def check_rows(
+        self, field: str, rows: Sequence[GroupOffset] | Sequence[ConsumedOffset], least: int = 1
+    ) -> None:
+        """Raise BadRequestError for too few or many offsets, or two of one queue."""
+        self.check_count(field, len(rows), self.limits.queue_offsets_count_max, least)
+        if len({(row.topic, row.queue_id) for row in rows}) < len(rows):
+            raise BadRequestError(field, "each queue once", "one twice")
 
     def check_client(self, client_id: str) -> None:
         """Raise BadRequestError for a client id that is empty or too long."""

@@ -12,8 +12,8 @@ from node.broker.core.context import Context
 from node.broker.delay.admission import DelayAdmission
 from node.broker.delay.delivery_task import DeliveryTask
 from node.broker.delay.due_index import Due
-from node.broker.read.visibility import queued_by_id
-from node.broker.records.delayed import Held, held, level_delay_ms
+from node.broker.read.visibility import queued_by_id, record_of
+from node.broker.records.delayed import held, level_delay_ms
 from node.errors.common import MessageNotFoundError
 from node.errors.delay import DelayedGoneError
 from node.state.held import HOLDERS, NUMBERS, held_counts
@@ -25,7 +25,6 @@ from quorumlog.pb.delay_pb2 import (
     DelayStatusRequest,
     DelayStatusResponse,
 )
-from store.record.message import Message
 
 
 class Delay:
@@ -57,7 +56,7 @@ class Delay:
         queue = NUMBERS.get((message.topic.encode(), message.queue_id))
         if queue is None:
             raise MessageNotFoundError(request.message_id)
-        own = self._held(message)
+        own = held(record_of(context, message))
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         table = context.state.table(DelayTable)
         if not table.was_cancelled(queue, due.offset):
@@ -67,10 +66,6 @@ class Delay:
         return CancelDelayedResponse(
             topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
         )
-
-    def _held(self, message: Message) -> Held:
-        with self._context.store.view(message.position, message.size_bytes) as view:
-            return held(bytes(view))
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Return how many messages are held, in which queues, and when the next one is due."""

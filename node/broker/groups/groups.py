@@ -12,6 +12,7 @@ from typing import Final
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
+from node.broker.core.offset_moves import commit_command
 from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
 from node.broker.groups.member import MemberKind
@@ -87,9 +88,7 @@ class Groups:
         context.check_name("group", request.group)
         context.check_client(request.client_id)
         topics = frozenset(request.topics)
-        if not 1 <= len(topics) <= limits.member_topic_count_max:
-            expected = f"1 to {limits.member_topic_count_max} of them"
-            raise BadRequestError("topics", expected, str(len(topics)))
+        context.check_count("topics", len(topics), limits.member_topic_count_max, 1)
         context.check_leads()
         if request.is_popping:  # Another broker group may have some of them.
             topics = topics & context.state.topics.keys() or topics
@@ -216,30 +215,17 @@ class Groups:
         `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
-        context.check_cluster(request.cluster_id)
-        context.check_name("group", request.group)
-        context.check_leads()
-        limit = context.limits.queue_offsets_count_max
-        if not 1 <= len(request.offsets) <= limit:
-            raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
-        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
-            raise BadRequestError("offsets", "each queue once", "one twice")
+        context.check_call(request.cluster_id, "group", request.group)
+        context.check_rows("offsets", request.offsets)
         if request.must_be_empty:
             self._check_empty(request.group)
         # Members that pop read the retry topic by queue.
         retry = retry_topic(request.group)
         if any(row.HasField("newest_known") and row.topic != retry for row in request.offsets):
             self._members.check_sharing(request.group, self._clock_ms())
-        command = Command()
-        commit = command.commit_offsets
-        commit.group = request.group
         for row in request.offsets:
             context.check_offset(row.topic, row.queue_id, row.offset)
-            put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-            if row.HasField("newest_known"):
-                put.newest_known = row.newest_known
-            if row.HasField("move"):
-                put.move = row.move
+        command = commit_command(request.group, request.offsets)
         response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
         for row in request.offsets:
             if (stored := context.state.moved_offset(request.group, row)) is not None:
@@ -257,8 +243,7 @@ class Groups:
         -1 for a queue without one; a group without any is no error: it has not begun.
         """
         limit = self._context.limits.queue_offsets_count_max
-        if len(request.queues) > limit:
-            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        self._context.check_count("queues", len(request.queues), limit)
         await self._freshness.ensure(common_pb2.CONSISTENCY_LINEARIZABLE)
         group = self._context.state.groups.get(request.group, {})
         response = FetchOffsetsResponse()

@@ -3,12 +3,12 @@
 Owns these and the wake-ups between them; must not know any single call.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import CountedSet
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
@@ -69,27 +69,12 @@ class PopShared:
         self.takers: Final = Takers(context.limits.pop_window_count_max)
         self.under_way = UnderWay()
         """Replaced with each term."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.run: Final = BackgroundTasks("pop: work beside the calls failed", EXPECTED).run
 
     @property
     def table(self) -> PopTable:
         """The replicated windows; a snapshot replaces them, so they are looked up each time."""
         return self.context.state.table(PopTable)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run work beside the calls. Expected errors are left to the task's awaiter."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self.on_done)
-        return task
-
-    def on_done(self, task: "asyncio.Task[Any]") -> None:
-        """Report an unexpected error to the loop's exception handler."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, EXPECTED):
-            context = {"message": "pop: work beside the calls failed", "exception": error}
-            task.get_loop().call_exception_handler(context)
 
     def offer(self, key: WindowKey) -> None:
         """Wake a receive of a group that waits for a queue: the queue may have something for it."""

@@ -85,9 +85,7 @@ class TransactionCalls:
 
     def _halves(self, request: AppendRequest) -> tuple[Halves, AttachedCommands]:
         context, wanted = self._context, request.transaction
-        context.check_cluster(request.cluster_id)
-        context.check_name("producer_group", wanted.producer_group)
-        context.check_leads()
+        context.check_call(request.cluster_id, "producer_group", wanted.producer_group)
         if request.has_delayed:
             raise BadRequestError("transaction", "no delayed messages", "some")
         if request.HasField("consumed"):

@@ -18,6 +18,7 @@ import structlog
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.transactions.ends import GIVEN_UP, TransactionEnds
 from node.broker.transactions.producers import Planned, Producers, Question, WaitingProducer
 from node.errors.common import NodeError
@@ -59,6 +60,7 @@ class Checks:
         """Positions in the heap, each there once, however often producers come and go."""
         self._asked: dict[int, TransactionCheck] = {}
         """By position: questions that no producer has taken yet; each is in the heap, too."""
+        self._tasks = BackgroundTasks("transactions are not looked at any more")
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.checks_total = 0
@@ -69,8 +71,7 @@ class Checks:
         """See `LeaderWork.begin`: look at all open transactions."""
         for one in self._ends.table.open.values():
             self._push(one.next_check_unix_ms, one.position)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="transactions")
-        self._task.add_done_callback(_on_ended)
+        self._task = self._tasks.run(self._run())
 
     def end(self) -> None:
         """See `LeaderWork.end`: forget all soft state."""
@@ -262,13 +263,4 @@ class Checks:
             transaction_id=known.position,
             producer_group=known.producer_group,
             check_count=known.check_count,
-        )
-
-
-def _on_ended(task: "asyncio.Task[None]") -> None:
-    """Report a defect of the task to the loop: the node decides what follows."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "transactions are not looked at any more", "exception": error}
         )

@@ -114,12 +114,7 @@ class OffsetsUnderWay:
         context = self._context
         context.check_name("group", consumed.group)
         context.check_leads()
-        limit = context.limits.queue_offsets_count_max
-        if not 1 <= len(consumed.offsets) <= limit:
-            raise BadRequestError("consumed", f"1 to {limit} offsets", str(len(consumed.offsets)))
-        queues = {(row.topic, row.queue_id) for row in consumed.offsets}
-        if len(queues) < len(consumed.offsets):
-            raise BadRequestError("consumed", "each queue once", "one twice")
+        context.check_rows("consumed", consumed.offsets)
         for row in consumed.offsets:
             if row.offset < max(0, row.expected):
                 expected = f"{max(0, row.expected)} or more"

@@ -111,9 +111,7 @@ class Producers:
         and the errors of a question that cannot be counted.
         """
         context = self._context
-        context.check_cluster(request.cluster_id)
-        context.check_name("producer_group", request.producer_group)
-        context.check_leads()
+        context.check_call(request.cluster_id, "producer_group", request.producer_group)
         limit, group = context.limits.transaction_question_count_max, request.producer_group
         waiting = WaitingProducer(group, self.room.take(), limit)
         self._by_group.setdefault(group, []).append(waiting)

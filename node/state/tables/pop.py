@@ -144,6 +144,16 @@ class PopTable(Table):
         group, topic, queue_id = key
         return state.groups.get(group, {}).get(topic, {}).get(queue_id, NO_OFFSET)
 
+    def in_flight(self, key: WindowKey, offset: int) -> InFlightMessage | None:
+        """Return a message that is in flight; None if it is not."""
+        window = self.windows.get(key)
+        return None if window is None else window.items.get(offset)
+
+    def is_newest(self, key: WindowKey, offset: int, generation: int) -> bool:
+        """Whether a message is in flight, and was last delivered under a generation."""
+        item = self.in_flight(key, offset)
+        return item is not None and item.generation == generation
+
     def of_group(self, group: str) -> Iterator[tuple[WindowKey, Window]]:
         """Yield the windows of one group."""
         return ((key, window) for key, window in self.windows.items() if key[0] == group)

@@ -183,9 +183,8 @@ def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
 
         behind = machine_of(store)
         behind.apply(0, cuts[0])
-        behind.restore(
-            encode_image(reference.image()), data.draw(st.integers(cuts[0] - 1, count - 1))
-        )
+        log_from = data.draw(st.integers(cuts[0] - 1, count - 1))
+        behind.restore(encode_image(reference.image()), log_from)
         behind.apply(cuts[0], count)
         assert behind.image() == reference.image()
         assert encode_image(behind.image()) == encode_image(reference.image())
