@@ -33,7 +33,6 @@ from node.errors.common import (
     ShuttingDownError,
     UnknownProducerError,
 )
-from node.errors.producers import ProducerFencedError
 from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
@@ -68,11 +67,6 @@ def own_size_bytes_max(context: Context) -> int:
         config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
     )
     return entry - fmt.ENTRY_HEADER_SIZE_BYTES - COMMAND_SIZE_BYTES_MAX
-
-
-def _refuse_names(incarnation: ProducerIncarnation) -> None:
-    """Refuse every name: here no producer can claim one."""
-    raise ProducerFencedError(incarnation.name, incarnation.number, 0)
 
 
 class Alone(NamedTuple):
@@ -172,9 +166,7 @@ class Produce:
     """The appends under way and those parked. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        check_incarnation: Callable[[ProducerIncarnation], None] = _refuse_names,
+        self, context: Context, check_incarnation: Callable[[ProducerIncarnation], None]
     ) -> None:
         """`check_incarnation` refuses a batch of a named producer that has lost its name."""
         self.context: Final = context

@@ -82,6 +82,7 @@ class Context:
         limits: Limits,
         receipts: ReceiptRules,
         clock_ms: Callable[[], int],
+        unix_ms: Callable[[], int],
         turn: Turn,
     ) -> None:
         self.receipts: Final = receipts
@@ -95,6 +96,9 @@ class Context:
         self.turn: Final = turn
         """Shares the event loop out among the calls that walk much."""
         self.clock_ms: Final = clock_ms
+        """The clock of sessions, and of looks at what callers made."""
+        self.unix_ms = unix_ms
+        """The clock of times that go into the state."""
         self.makers: Final = Makers(lambda: self.state, limits, clock_ms)
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False

@@ -54,10 +54,9 @@ class _Batch(NamedTuple):
 class DelayAdmission:
     """Rewrites and appends batches with delayed messages. One per broker."""
 
-    def __init__(self, context: Context, produce: Produce, unix_ms: Callable[[], int]) -> None:
+    def __init__(self, context: Context, produce: Produce) -> None:
         self._context: Final = context
         self._produce = produce
-        self._unix_ms = unix_ms
         self._under_way_count = 0
         """Delayed messages that are written and not decided."""
 
@@ -80,7 +79,9 @@ class DelayAdmission:
             if too_long is not None:
                 raise too_long
             self._check(batch, delayed_count)
-            take_back = makers.hold_delayed(account, filter(None, due_unix_ms), self._unix_ms())
+            take_back = makers.hold_delayed(
+                account, filter(None, due_unix_ms), self._context.unix_ms()
+            )
             self._under_way_count += delayed_count
 
         def on_decided(committed: Committed | None) -> None:
@@ -105,7 +106,7 @@ class DelayAdmission:
     def _admitted(self, records: bytes) -> tuple[_Batch, DelayTooLongError | None]:
         """Return the batch rewritten, and the refusal of a new one for the time: a clock that went
         back refuses a stored one, too. Errors as `_rewritten`, with all records that have one."""
-        now_ms, limit_ms = self._unix_ms(), self._context.limits.delay_ms_max
+        now_ms, limit_ms = self._context.unix_ms(), self._context.limits.delay_ms_max
         rewritten = partial(self._rewritten, now_ms=now_ms, limit_ms=limit_ms)
         try:
             return rewritten(records), None

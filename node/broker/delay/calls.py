@@ -3,7 +3,6 @@
 Owns what a request must look like and the answers; `admission` and `delivery_task` do the work.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -30,18 +29,11 @@ from quorumlog.pb.delay_pb2 import (
 class Delay:
     """The calls about delayed messages. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context
-        self._unix_ms = unix_ms
-        self.delivery_task: Final = DeliveryTask(context, own_appends, unix_ms)
+        self.delivery_task: Final = DeliveryTask(context, own_appends)
         """The leader's work."""
-        self.append: Final = DelayAdmission(context, produce, unix_ms).append
+        self.append: Final = DelayAdmission(context, produce).append
 
     async def cancel_delayed(self, request: CancelDelayedRequest) -> CancelDelayedResponse:
         """Cancel a held message: after the return it is never delivered. May be repeated.
@@ -79,7 +71,7 @@ class Delay:
             held_count_max=limits.delayed_count_max,
             horizon_ms=limits.delay_ms_max,
             next_due_unix_ms=next_due_ms or 0,
-            now_unix_ms=self._unix_ms(),
+            now_unix_ms=self._context.unix_ms(),
             undeliverable_count=table.undeliverable_count,
             is_loading=leadership is None or leadership.is_loading,
         )

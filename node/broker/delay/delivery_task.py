@@ -8,7 +8,7 @@ or the next leader's is behind, messages come later, and never before their time
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -79,15 +79,9 @@ class Leadership:
 class DeliveryTask:
     """The LeaderWork of delayed messages. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends = own_appends
-        self._unix_ms = unix_ms
         limits = context.limits
         entry_size_bytes_max = own_appends.entry_size_bytes_max
         room = entry_size_bytes_max - entry_size_bytes_max // _COMMAND_PART
@@ -153,7 +147,7 @@ class DeliveryTask:
             await _others_turn()
         if leadership.is_loading:
             return
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         while leadership.index.advance(now_ms, _KEYS_AT_ONCE):
             await _others_turn()
         if self._deliver(leadership, now_ms):
@@ -260,7 +254,7 @@ class DeliveryTask:
                     leadership.index.add(due)
         else:
             self._trouble = ""
-            now_ms = self._unix_ms()
+            now_ms = self._context.unix_ms()
             self.delivered_total += len(taken) - delivery.missing_count
             self.missing_total += delivery.missing_count
             self.lateness_ms_total += sum(max(0, now_ms - due.due_unix_ms) for due in taken)

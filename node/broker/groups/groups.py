@@ -6,7 +6,7 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -69,14 +69,12 @@ class Groups:
         freshness: Freshness,
         members: Members,
         other_groups: OtherGroups,
-        clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._own_appends = own_appends
         self._freshness = freshness
         self._members = members
         self._other_groups = other_groups
-        self._clock_ms = clock_ms
 
     # --- Members ---
 
@@ -110,7 +108,7 @@ class Groups:
             expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
             raise BadRequestError("tags", expected, str(length))
         if request.is_popping:
-            reading, now_ms = comparable(request.tags, request.sql), self._clock_ms()
+            reading, now_ms = comparable(request.tags, request.sql), self._context.clock_ms()
             for topic in sorted(topics):
                 self._members.receive(
                     request.group,
@@ -137,7 +135,7 @@ class Groups:
             request.client_id,
             topics,
             kind,
-            self._clock_ms(),
+            self._context.clock_ms(),
             request.strategy,
             comparable(request.tags, request.sql),
             is_new=request.is_new,
@@ -199,7 +197,7 @@ class Groups:
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""
         self._context.check_leads()
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         self._members.leave(request.group, request.client_id, now_ms, request.instance)
         return LeaveGroupResponse()
 
@@ -222,7 +220,7 @@ class Groups:
         # Members that pop read the retry topic by queue.
         retry = retry_topic(request.group)
         if any(row.HasField("newest_known") and row.topic != retry for row in request.offsets):
-            self._members.check_sharing(request.group, self._clock_ms())
+            self._members.check_sharing(request.group, self._context.clock_ms())
         for row in request.offsets:
             context.check_offset(row.topic, row.queue_id, row.offset)
         command = commit_command(request.group, request.offsets)
@@ -259,7 +257,7 @@ class Groups:
     async def list_groups(self, _: ListGroupsRequest) -> ListGroupsResponse:
         """Return all groups that have offsets or members, by name."""
         self._context.check_leads()
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
         response = ListGroupsResponse()
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
@@ -276,11 +274,11 @@ class Groups:
     async def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
         """Return a group's members, and how far behind it is in each queue."""
         self._context.check_leads()
-        clients = self._members.clients_of(request.group, self._clock_ms())
+        clients = self._members.clients_of(request.group, self._context.clock_ms())
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
         rows = [*_rows(self._context.state.groups.get(request.group, {}))]
-        readers = self._members.reader_of(request.group, self._clock_ms())
+        readers = self._members.reader_of(request.group, self._context.clock_ms())
         queues = []
         async for row in self._context.turn.over(rows):
             queue = self._queue(*row)
@@ -291,7 +289,7 @@ class Groups:
             info=_info(request.group, queues, clients),
             queues=queues,
             client_ids=clients,
-            warnings=self._members.warnings_of(request.group, self._clock_ms()),
+            warnings=self._members.warnings_of(request.group, self._context.clock_ms()),
         )
 
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
@@ -309,7 +307,7 @@ class Groups:
 
     def _check_empty(self, group: str) -> None:
         """Raise GroupNotEmptyError, or NotReadyError before a new leader knows the members."""
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         clients = self._members.clients_of(group, now_ms)
         if clients:
             raise GroupNotEmptyError(group, next(iter(clients)))

@@ -5,7 +5,6 @@ handed out too often go to the dead letters. The calls are `receives` and `settl
 flight is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -28,16 +27,9 @@ _BUSY_MS: Final = 50
 class Pop:
     """The calls of pop, and its LeaderWork. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        members: Members,
-        unix_ms: Callable[[], int],
-    ) -> None:
-        """`unix_ms` is the clock of invisible times."""
+    def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
         self._context: Final = context
-        self.shared: Final = PopShared(context, own_appends, unix_ms, self._on_due)
+        self.shared: Final = PopShared(context, own_appends, self._on_due)
         self.dead_letters: Final = PopDeadLetters(context, own_appends)
         self.receives: Final = Receives(self.shared, members)
         self.settlement: Final = Settlement(self.shared, self.dead_letters)

@@ -53,18 +53,14 @@ class PopShared:
     """The objects that the calls of pop share. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-        on_due: Callable[[WindowKey], None],
+        self, context: Context, own_appends: OwnAppends, on_due: Callable[[WindowKey], None]
     ) -> None:
         self.context: Final = context
         self.own_appends: Final = own_appends
-        self.unix_ms: Final = unix_ms
+        self.unix_ms: Final = context.unix_ms
         self.taking: Final = MessageChooser(context.store, context.limits)
         self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
-        self.deadlines: Final = Deadlines(unix_ms, on_due)
+        self.deadlines: Final = Deadlines(context.unix_ms, on_due)
         self.held: Final = HeldQueues(context, self.lines)
         self.takers: Final = Takers(context.limits.pop_window_count_max)
         self.under_way = UnderWay()

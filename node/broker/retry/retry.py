@@ -55,19 +55,12 @@ class Retry:
     """The call that gives messages back. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        members: Members,
-        unix_ms: Callable[[], int],
+        self, context: Context, produce: Produce, own_appends: OwnAppends, members: Members
     ) -> None:
-        """`unix_ms` is the clock by which messages become due."""
         self._context: Final = context
         self._produce = produce
         self._own_appends = own_appends
         self._members = members
-        self._unix_ms = unix_ms
         self.retried_total = self.dead_total = 0
 
     async def retry_later(self, request: RetryLaterRequest) -> RetryLaterResponse:
@@ -96,7 +89,7 @@ class Retry:
         count_max = settings.retry_count_max
         if request.attempt_count_max:
             count_max = min(count_max, request.attempt_count_max - 1)
-        now_unix_ms = self._unix_ms()
+        now_unix_ms = self._context.unix_ms()
         records, queues, size_bytes = [], set(), 0
         due_unix_ms = []
         for message in messages:
@@ -151,7 +144,7 @@ class Retry:
         if is_dead:
             moved = dead_letter(record, group)
         elif level > 0:
-            due_unix_ms.append(self._unix_ms() + level_delay_ms(level))
+            due_unix_ms.append(self._context.unix_ms() + level_delay_ms(level))
             moved = scheduled(record, due_unix_ms[0], level=level)
         else:
             moved = record
@@ -196,7 +189,7 @@ class Retry:
         def enter(_prepared: Prepared) -> None:
             nonlocal take_back
             self._check_held(len(due_unix_ms))
-            take_back = makers.hold_delayed(account, due_unix_ms, self._unix_ms())
+            take_back = makers.hold_delayed(account, due_unix_ms, self._context.unix_ms())
             moves, group = self._context.moves, request.group
             under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
             under_way.enter_context(moves.groups.noted([group]))

@@ -11,7 +11,6 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.topics.config_import import DELAYS, NAMES, ImportPlan
 from node.config.limits import Limits
-from node.runtime.clock import unix_ms
 from node.state.checkpoint_tables import CHECKPOINT_TABLES
 from node.state.registry import TABLES, encode_table
 from node.state.state import StateImage
@@ -40,7 +39,7 @@ class ConfigFiles:
         """Return the files as of everything that was acknowledged before the call."""
         context = self._context
         context.check_leads()
-        image, now_unix_ms = context.machine.image(), unix_ms()
+        image, now_unix_ms = context.machine.image(), context.unix_ms()
         # Not on the loop: many offsets are megabytes of text.
         texts = await asyncio.to_thread(_texts, image, now_unix_ms)
         files = [ConfigFile(name=name, text=text) for name, text in texts.items()]

@@ -5,7 +5,6 @@ know how one ends (`ends`) or when producers are asked (`checks`).
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -50,22 +49,12 @@ _MARK_SIZE_BYTES: Final = 512
 class TransactionCalls:
     """The calls about transactions. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        check_incarnation: Callable[[ProducerIncarnation], None],
-        unix_ms: Callable[[], int],
-    ) -> None:
-        """`check_incarnation` refuses a named producer that has lost its name."""
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._produce = produce
-        self._check_incarnation = check_incarnation
         self._own_appends = own_appends
-        self._unix_ms = unix_ms
-        self.ends: Final = TransactionEnds(context, own_appends, unix_ms)
-        self.checks: Final = Checks(context, own_appends, self.ends, unix_ms)
+        self.ends: Final = TransactionEnds(context, own_appends)
+        self.checks: Final = Checks(context, own_appends, self.ends)
         self.check_transactions: Final = self.checks.producers.questions
         self._beginning_count = 0
         """Transactions written and not decided: they have their place in the table."""
@@ -102,7 +91,7 @@ class TransactionCalls:
         limit = self._produce.batch_size_bytes_max
         if grown > limit:
             raise LimitExceededError("transaction", grown, limit)
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         begin = Command.BeginTransaction(
             producer_group=wanted.producer_group,
             size_bytes=size_bytes,
@@ -162,7 +151,7 @@ class TransactionCalls:
     def _check_name(self, name: str, number: int) -> None:
         if name or number:  # Else the producer has no name, or an operator calls.
             self._context.check_name("producer_name", name)
-            self._check_incarnation(ProducerIncarnation(name=name, number=number))
+            self._produce.check_incarnation(ProducerIncarnation(name=name, number=number))
 
     # --- For people ---
 

@@ -11,7 +11,7 @@ connects.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -42,17 +42,10 @@ _ENDED: Final = (TransactionEndedError, UnknownTransactionError)
 class Checks:
     """The task that asks and gives up. One per broker; a LeaderWork."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        ends: TransactionEnds,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends, ends: TransactionEnds) -> None:
         self._context: Final = context
         self._own_appends = own_appends
         self._ends = ends
-        self._unix_ms = unix_ms
         self.producers: Final = Producers(context, self._on_producer, self._on_take)
         self._due: list[tuple[int, int]] = []
         """Heap of (when to ask, position). The state decides whether an item still counts."""
@@ -94,12 +87,12 @@ class Checks:
 
     def is_orphaned(self, known: OpenTransaction) -> bool:
         """Whether a question is due, and no producer of the group is connected."""
-        is_due = known.next_check_unix_ms <= self._unix_ms()
+        is_due = known.next_check_unix_ms <= self._context.unix_ms()
         return is_due and not self.producers.is_there(known.producer_group)
 
     def _on_producer(self, group: str) -> None:
         """Push the due transactions of a group again: without a producer they left the heap."""
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         for known in self._ends.table.open.values():
             if known.producer_group == group and known.next_check_unix_ms <= now_ms:
                 self._push(known.next_check_unix_ms, known.position)
@@ -124,7 +117,7 @@ class Checks:
                 await asyncio.sleep(PAUSE_MS_MAX / 1000)
             pause_ms = PAUSE_MS_MAX
             if self._due:
-                pause_ms = min(pause_ms, max(0, self._due[0][0] - self._unix_ms()))
+                pause_ms = min(pause_ms, max(0, self._due[0][0] - self._context.unix_ms()))
             if not pause_ms:
                 await asyncio.sleep(0)
                 continue
@@ -136,7 +129,7 @@ class Checks:
 
     async def round(self) -> None:
         """Ask about due transactions, and give up those asked about too often or too old."""
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, WaitingProducer]] = []
         planned = Planned()
@@ -246,7 +239,7 @@ class Checks:
         del self._asked[position]
         if position not in self._ends.table.open:
             return False
-        next_ms = self._unix_ms() + self._context.limits.transaction_check_interval_ms
+        next_ms = self._context.unix_ms() + self._context.limits.transaction_check_interval_ms
         check = Command.CheckTransactions(positions=[position], next_unix_ms=next_ms)
         await self._own_appends.submit(Command(check_transactions=check))
         self.checks_total += 1
