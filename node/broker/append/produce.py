@@ -139,9 +139,10 @@ class _Append:
         self.queues = queues = prepared.queues
         command_count = (self.producer_id != 0) + attached_commands.command_count
         state, writable, visible_count = produce.context.machine.state, produce.writable, 0
-        if state is not produce.writable_state or state.topics_version != produce.writable_version:
+        version = state.versions["topics"]
+        if state is not produce.writable_state or version != produce.writable_version:
             writable.clear()
-            produce.writable_state, produce.writable_version = state, state.topics_version
+            produce.writable_state, produce.writable_version = state, version
         for key in queues:
             count = queues[key][1]
             visible_count += count
@@ -330,7 +331,8 @@ class Produce:
                 append.attached_commands.asked,
             )
             self.duplicates_total += 1
-            _resolve(append.future, response)
+            if not append.future.done():
+                append.future.set_result(response)
         else:
             self._add_repeat(append, first)
 
@@ -558,11 +560,6 @@ def _is_of_one_record(error: BaseException) -> bool:
     refused again."""
     outcome, is_retryable = getattr(error, "outcome", None), getattr(error, "retryable", True)
     return outcome is Outcome.NOT_APPLIED and not is_retryable
-
-
-def _resolve(future: "asyncio.Future[AppendResponse]", response: AppendResponse) -> None:
-    if not future.done():
-        future.set_result(response)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

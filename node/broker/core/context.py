@@ -103,8 +103,9 @@ class Context:
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         store.origin = self.origin
-        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
-        """Called with damage found by work beside the calls; a call reports its own."""
+        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _: None
+        """Called with damage found by work beside the calls; a call reports its own. Until a repair
+        is connected it is ignored."""
 
     @property
     def state(self) -> State:
@@ -280,10 +281,6 @@ class Context:
         limit = 2 * self.limits.name_size_characters_max
         if not 1 <= len(client_id) <= limit:
             raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
-
-
-def _ignore(_error: CorruptionError | DerivedFileError) -> None:
-    """Ignore damage: no repair is connected."""
 
 
 def noted(future: "asyncio.Future[Any]") -> None:
