@@ -63,10 +63,6 @@ class Pop:
 
     # --- Times that are over ---
 
-    def look(self) -> None:
-        """Look for messages that became visible, as the timer does."""
-        self.shared.deadlines.look()
-
     def _on_due(self, key: WindowKey) -> None:
         """Wake a receive that waits for a window, move dead messages, and note the next time."""
         shared = self.shared
@@ -83,7 +79,7 @@ class Pop:
         if self._dead(key, window, now_ms):
             shared.run(self._bury(key))
         else:
-            shared.offer(key)
+            shared.lines.offer(*key)
 
     def _dead(
         self, key: WindowKey, window: Window, now_ms: int
@@ -117,7 +113,7 @@ class Pop:
             shared.takers.settled(shared.table, key, [offset for _, offset in dying])
             if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)
-            shared.offer(key)
+            shared.lines.offer(*key)
 
     # --- For people ---
 

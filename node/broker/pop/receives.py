@@ -398,7 +398,7 @@ class Receives:
             under_way.windows.end(keys)
             self._reserve(account, -new_count)
             for key in keys:
-                shared.offer(key)
+                shared.lines.offer(*key)
                 if key in shared.table.windows:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
@@ -427,7 +427,7 @@ class Receives:
             for queue in take.queues:
                 key = (take.group, take.topic, queue.queue_id)
                 self._shared.deadlines.note(key, hide.visible_unix_ms)
-                self._shared.offer(key)
+                self._shared.lines.offer(*key)
 
     def _next_generation(self) -> int:
         """Return a number that no delivery had: microseconds, pushed on if need be.

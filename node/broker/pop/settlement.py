@@ -125,7 +125,7 @@ class Settlement:
             finally:
                 noted.close()
                 shared.takers.settled(shared.table, key, [handle.offset])
-                shared.offer(key)
+                shared.lines.offer(*key)
 
         await self._context.decided(shared.run(move()))  # It must not be moved twice.
         return GiveUpResponse()
@@ -178,7 +178,7 @@ class Settlement:
                 offsets.setdefault(key, []).append(offset)
             for key, of_key in offsets.items():
                 shared.takers.settled(shared.table, key, of_key)
-                shared.offer(key)
+                shared.lines.offer(*key)
                 window = shared.table.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:
                     shared.deadlines.note(key, now_ms)  # Was left alone while noted.

@@ -72,11 +72,6 @@ class PopShared:
         """The replicated windows; a snapshot replaces them, so they are looked up each time."""
         return self.context.state.table(PopTable)
 
-    def offer(self, key: WindowKey) -> None:
-        """Wake a receive of a group that waits for a queue: the queue may have something for it."""
-        group, topic, queue_id = key
-        self.lines.offer(group, topic, queue_id)
-
     async def settle_gone(self, key: WindowKey, messages: Iterable[tuple[int, int]]) -> None:
         """Take messages (offset, generation) out of flight that expired from the log."""
         group, topic, queue_id = key
@@ -92,4 +87,4 @@ class PopShared:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:
             self.takers.settled(self.table, key, settle.offsets)
-            self.offer(key)
+            self.lines.offer(*key)

@@ -90,7 +90,7 @@ async def give_up(node: Fixture, delivery: Got) -> None:
 def pass_time(node: Fixture, ms: int) -> None:
     """Let time pass, and have the leader look."""
     node.clock.now_ms += ms
-    node.broker.pop.look()
+    node.broker.pop.shared.deadlines.look()
 
 
 async def parked(node: Fixture, count: int = 1, **how: Any) -> "asyncio.Task[list[Got]]":
