@@ -84,12 +84,8 @@ class CheckpointTable(NamedTuple):
     """(image, written_unix_ms) to text."""
 
 
-def _data_version(counter: int, written_unix_ms: int) -> str:
-    return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
-
-
 def _document(counter: int, written_unix_ms: int, fields: str) -> str:
-    version = _data_version(counter, written_unix_ms)
+    version = json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
     return f'{{\n\t"dataVersion":{version},\n{fields}\n}}\n'
 
 

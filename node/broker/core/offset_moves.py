@@ -1,10 +1,10 @@
 """Offsets and groups that commands under way will change, of all parts of the broker.
 
-Owns the command that stores offsets, and the counts; must not know how a command is written, or the
-callers. A part that stores offsets
-under a condition (`consumed`) has to know the commands before its own in the log that are not
-applied yet: while one of them has no condition, the offset it will leave is unknown. So the way
-into the log (`own_appends`) notes each command, and not the features that make them.
+Owns the command that stores offsets, and the counts; must not know how a command gets into the log,
+or the callers. A part that stores offsets under a condition (`consumed`) has to know the commands
+before its own in the log that are not applied yet: while one of them has no condition, the offset
+it will leave is unknown. So the way into the log (`own_appends`) notes each command, and not the
+features that make them.
 """
 
 from collections import Counter
