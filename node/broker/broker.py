@@ -34,7 +34,6 @@ from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
-from node.errors.common import BadRequestError
 from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
@@ -84,14 +83,12 @@ class Broker:
     ) -> None:
         """Register as a listener of the driver.
 
-        `clock_ms` is for sessions of group members and for looks at what callers made; `unix_ms`
-        for times that go into the state. `turn` is that of all calls of the node."""
+        For the clocks see `Context`. `turn` is that of all calls of the node."""
         context = Context(
-            driver, store, machine, identity, limits, receipts, clock_ms, turn or Turn()
+            driver, store, machine, identity, limits, receipts, clock_ms, unix_ms, turn or Turn()
         )
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
-        self._clock_ms = clock_ms
         self.parked = ParkedReaders(context)
         self.freshness = Freshness(context, self.parked)
         self.group_members = Members(context)
@@ -109,17 +106,13 @@ class Broker:
         self.consumed: Final = OffsetsUnderWay(
             context, self.produce, self.own_appends, self.group_members
         )
-        self.transactions: Final = TransactionCalls(
-            context, self.produce, self.own_appends, self.incarnations.check, unix_ms
-        )
-        self.pop: Final = Pop(context, self.own_appends, self.group_members, unix_ms)
-        self.delay: Final = Delay(context, self.produce, self.own_appends, unix_ms)
-        self.retry: Final = Retry(
-            context, self.produce, self.own_appends, self.group_members, unix_ms
-        )
+        self.transactions: Final = TransactionCalls(context, self.produce, self.own_appends)
+        self.pop: Final = Pop(context, self.own_appends, self.group_members)
+        self.delay: Final = Delay(context, self.produce, self.own_appends)
+        self.retry: Final = Retry(context, self.produce, self.own_appends, self.group_members)
         self.dead_letters: Final = DeadLetters(context, self.produce, self.own_appends)
         self.queries: Final = Queries(context, self.freshness)
-        self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes, unix_ms)
+        self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes)
         self.topics: Final = Topics(context, self.own_appends, self.produce.sizes)
         self.groups: Final = Groups(
             context,
@@ -127,7 +120,6 @@ class Broker:
             self.freshness,
             self.group_members,
             self._groups_elsewhere,
-            clock_ms,
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)
@@ -202,10 +194,8 @@ class Broker:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
         context = self.context
         context.check_cluster(request.cluster_id)
-        driver, limits = context.driver, context.limits
-        if len(request.topics) > limits.topic_count_max:
-            expected = f"at most {limits.topic_count_max} of them"
-            raise BadRequestError("topics", expected, str(len(request.topics)))
+        driver = context.driver
+        context.check_count("topics", len(request.topics), context.limits.topic_count_max)
         topics = list(dict.fromkeys(request.topics))
         nodes = sorted({*context.identity.addresses, *context.state.members})
         response = RouteResponse(
@@ -263,7 +253,7 @@ class Broker:
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             if is_ready:
-                self.group_members.begin_term(self._clock_ms())
+                self.group_members.begin_term(self.context.clock_ms())
                 for work in self._leader_works:
                     work.begin()
             else:

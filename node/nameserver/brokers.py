@@ -89,7 +89,7 @@ class RaftBroker:
             now_ms=now_ms,
             role="master" if self._driver.is_ready else "slave",
             epoch=self._driver.term,
-            topics_version=(0, state.topics_version),
+            topics_version=(0, state.versions["topics"]),
             topics=topics_of(state) if with_topics else None,
         )
 

@@ -69,7 +69,7 @@ class HaBroker:
                 else {}
             ),
             copy_count=found.copies,
-            topics_version=(0, state.topics_version),
+            topics_version=(0, state.versions["topics"]),
             topics=topics_of(state) if with_topics else None,
         )
 

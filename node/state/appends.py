@@ -30,11 +30,6 @@ class Prepared:
         """Place of the batch, once it was appended."""
 
     @property
-    def record_count(self) -> int:
-        """Records in the batch, commands included."""
-        return len(self.content.queue_offsets)
-
-    @property
     def queues(self) -> dict[QueueKey, tuple[int, int]]:
         """New records per queue, (topic, queue id): (first offset, count). Read it before the
         append; records of unfinished transactions do not count."""

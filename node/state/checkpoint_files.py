@@ -9,8 +9,7 @@ did not change is not written again. One thread at a time, not the loop's: it wa
 """
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from node.state.checkpoint_tables import (
@@ -20,11 +19,11 @@ from node.state.checkpoint_tables import (
     decode_members,
     decode_producers,
     decode_topics,
+    files_of,
 )
-from node.state.registry import TABLES, check_tables, decode_table, encode_table
+from node.state.registry import TABLES, check_tables, decode_table
 from node.state.state import StateImage, Versions
 from node.state.tables.group_settings import GroupSettingsTable
-from node.state.tables.table import NOTHING
 from store.errors import CorruptionError, LayoutError
 from store.files.checksum import crc32c
 from store.files.failpoints import hit
@@ -54,14 +53,6 @@ class _Written(NamedTuple):
     version: int
     size_bytes: int
     crc: int
-
-
-class _File(NamedTuple):
-    """One file to write, unless it is there in this version."""
-
-    name: str
-    version: int
-    text: Callable[[], str]
 
 
 class History(NamedTuple):
@@ -182,12 +173,12 @@ class CheckpointFiles:
         written_before = self._written if history == self.history else {}
         written: dict[str, _Written] = {}
         changed = []
-        for name, version, text in _files_of(image, written_unix_ms):
-            before = written_before.get(name)
+        for name, version_of, encode in files_of(image):
+            version, before = version_of(image), written_before.get(name)
             if before is not None and before.version == version:
                 written[name] = before
             else:
-                data = text().encode()
+                data = encode(image, written_unix_ms).encode()
                 self._fs.write_file(self._path(name) + TEMPORARY_SUFFIX, data)
                 written[name] = _Written(version, len(data), crc32c(data))
                 changed.append(name)
@@ -263,16 +254,3 @@ def _find(path: str, written: _Written, read: ReadSmall) -> tuple[bytes, str]:
             actual = f"{len(data)} bytes, CRC-32C {crc32c(data):08x}"
     expected = f"{written.size_bytes} bytes, CRC-32C {written.crc:08x}"
     raise CheckpointDamagedError(path, 0, "content", expected, actual)
-
-
-def _files_of(image: StateImage, written_unix_ms: int) -> Iterator[_File]:
-    """Yield every file of an image. A table that never changed has none."""
-    for table in CHECKPOINT_TABLES:
-        yield _File(
-            table.name, table.version_of(image), partial(table.encode, image, written_unix_ms)
-        )
-    for kind in _FILE_TABLES:
-        state_table = image.tables.get(kind.name, NOTHING)
-        if state_table.version:
-            text = partial(encode_table, kind, state_table, written_unix_ms)
-            yield _File(kind.file_name, state_table.version, text)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from node.state.registry import TABLES, encode_table
 from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
 from node.state.tables.group_settings import (
@@ -21,7 +22,7 @@ from node.state.tables.group_settings import (
     SubscriptionSettings,
     to_json,
 )
-from node.state.tables.table import NOTHING, TableContent, TableImage
+from node.state.tables.table import NOTHING, Table, TableContent, TableImage
 from node.state.tables.topic_types import (
     ATTRIBUTE,
     MIXED,
@@ -83,12 +84,8 @@ class CheckpointTable(NamedTuple):
     """(image, written_unix_ms) to text."""
 
 
-def _data_version(counter: int, written_unix_ms: int) -> str:
-    return json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
-
-
 def _document(counter: int, written_unix_ms: int, fields: str) -> str:
-    version = _data_version(counter, written_unix_ms)
+    version = json.dumps({"counter": counter, "stateVersion": 0, "timestamp": written_unix_ms})
     return f'{{\n\t"dataVersion":{version},\n{fields}\n}}\n'
 
 
@@ -194,6 +191,22 @@ CHECKPOINT_TABLES: Final = (
     CheckpointTable("producers.json", lambda image: image.versions.producers, _producers),
     CheckpointTable("members.json", lambda image: image.versions.members, _members),
 )
+
+
+def _file_of(kind: type[Table]) -> CheckpointTable:
+    return CheckpointTable(
+        kind.file_name,
+        lambda image: image.tables.get(kind.name, NOTHING).version,
+        lambda image, unix_ms: encode_table(kind, image.tables[kind.name], unix_ms),
+    )
+
+
+_FEATURE_TABLES: Final = tuple(_file_of(kind) for kind in TABLES if kind.file_name)
+
+
+def files_of(image: StateImage) -> list[CheckpointTable]:
+    """Return the files of an image. A feature's table that never changed has none."""
+    return [*CHECKPOINT_TABLES, *(table for table in _FEATURE_TABLES if table.version_of(image))]
 
 
 def decode_topics(text: str) -> dict[str, TopicSettings]:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from node.config.limits import Limits
 from node.errors.common import NodeError
 from node.state.command_records import command_of, commands_in
-from node.state.image import decode_image, encode_image
+from node.state.image import decode_image
 from node.state.state import COMMAND_TOPIC, EMPTY_IMAGE, State, StateImage
 from quorumlog.pb.state_pb2 import Command, StateDigest
 from raft.messages import Index
@@ -194,10 +194,6 @@ class StateMachine:
         For a checkpoint: do not save it before the log is durable here up to its applied index.
         """
         return self.state.image()
-
-    def snapshot(self) -> bytes:
-        """Return the state as of the last applied entry, for a follower."""
-        return encode_image(self.state.image())
 
     def go_back(self, image: StateImage | None) -> None:
         """Begin again with an older state, or with nothing, after the log was cut.

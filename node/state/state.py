@@ -152,13 +152,8 @@ class State:
         self.members: Final = dict(image.members)
         self.refused_count = image.refused_count
         """Commands that were applied and changed nothing, because a rule forbids it."""
-        (
-            self.topics_version,
-            self._group_version,
-            self._offset_version,
-            self._producer_version,
-            self._member_version,
-        ) = image.versions
+        self.versions: Final = image.versions._asdict()
+        """Counts of changes, by the names of `Versions`."""
         self.queue_total_count = sum(topic.queue_count for topic in self.topics.values())
         self.offset_count = sum(map(_offset_count, self.groups.values()))
         self.digest_command: Command | None = None
@@ -183,13 +178,7 @@ class State:
         return StateImage(
             self.applied_index,
             self.next_command_offset,
-            Versions(
-                self.topics_version,
-                self._group_version,
-                self._offset_version,
-                self._producer_version,
-                self._member_version,
-            ),
+            Versions(**self.versions),
             dict(self.topics),
             dict(frozen),
             tuple(producers),
@@ -257,7 +246,7 @@ class State:
         """
         producers = self.producers
         producer = producers[producer_id] if producer_id in producers else None  # noqa: SIM401
-        self._producer_version += 1
+        self.versions["producers"] += 1
         if producer is None:
             if len(producers) >= self._limits.producer_count_max:
                 producers.popitem(last=False)
@@ -362,12 +351,12 @@ class State:
             return LimitReachedError("offsets of all groups", count, limits.offset_count_max)
         if group is None:
             group = self.groups[command.group] = {}
-            self._group_version += 1
+            self.versions["groups"] += 1
         self._frozen_groups.pop(command.group, None)
         for offset in command.offsets:
             group.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         self.offset_count += len(new)
-        self._offset_version += 1
+        self.versions["offsets"] += 1
         return None
 
     def make_group(self, name: str) -> NodeError | None:
@@ -375,7 +364,7 @@ class State:
         refusal = self._room_for_group(name)
         if refusal is None and name not in self.groups:
             self.groups[name] = {}
-            self._group_version += 1
+            self.versions["groups"] += 1
         return refusal
 
     def _room_for_group(self, name: str) -> NodeError | None:
@@ -422,7 +411,7 @@ class State:
             return LimitReachedError("queues of all topics", total, limits.queue_total_count_max)
         self.topics[name] = TopicSettings(queue_count, command.permission, message_type)
         self.queue_total_count = total
-        self.topics_version += 1
+        self.versions["topics"] += 1
         return None
 
     def _recreate_topic(self, command: Command.PutTopic, position: int) -> NodeError | None:
@@ -446,13 +435,13 @@ class State:
         if topic is None:
             return UnknownTopicError(name)
         self.queue_total_count -= topic.queue_count
-        self.topics_version += 1
+        self.versions["topics"] += 1
         for group_name, group in self.groups.items():
             offsets = group.pop(name, None)
             if offsets is not None:
                 self._frozen_groups.pop(group_name, None)
                 self.offset_count -= len(offsets)
-                self._offset_version += 1
+                self.versions["offsets"] += 1
         for table in self._tables.values():
             table.forget_topic(name)
         return None
@@ -469,8 +458,8 @@ class State:
                 self._delete_topic(topic)
         self._frozen_groups.pop(name, None)
         self.offset_count -= _offset_count(group)
-        self._group_version += 1
-        self._offset_version += 1
+        self.versions["groups"] += 1
+        self.versions["offsets"] += 1
         for table in self._tables.values():
             table.forget_group(name)
         return None
@@ -484,7 +473,7 @@ class State:
             return LimitReachedError("known nodes", len(self.members) + 1, limit)
         else:
             self.members[node] = Member(command.address, command.peer_address)
-        self._member_version += 1
+        self.versions["members"] += 1
         return None
 
 

@@ -15,7 +15,7 @@ from quorumlog.pb.log_pb2 import AppendResponse
 QueueKey = tuple[bytes, int]
 
 
-def _accept(_prepared: Prepared) -> None:
+def accept(_prepared: Prepared) -> None:
     """Accept every batch: there is no condition."""
 
 
@@ -35,7 +35,7 @@ class AttachedCommands(NamedTuple):
     command_count: int = 0
     system_queues: frozenset[QueueKey] = frozenset()
     """Reserved queues into which the broker itself has put messages of this batch."""
-    check: Callable[[Prepared], None] = _accept
+    check: Callable[[Prepared], None] = accept
     """Checks the batch when its place is known and nothing is written; raises to refuse it.
 
     Called in the order in which batches enter the log, so what it compares with the state and with

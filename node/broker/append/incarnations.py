@@ -5,11 +5,12 @@ no batch of an earlier incarnation does, so nothing of one lies behind it. Must 
 is written, or numbered: `sequences` finds repeated batches before they reach this check.
 """
 
-import asyncio
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Refused
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import LimitReachedError
 from node.errors.producers import ProducerFencedError
 from node.state.tables.incarnations import IncarnationsTable
@@ -27,7 +28,7 @@ class Incarnations:
     def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends = own_appends
-        self._working: set[asyncio.Task[ClaimProducerResponse]] = set()
+        self._tasks = BackgroundTasks("a claim of a producer's name failed", Refused)
         self._coming: dict[str, set[int]] = {}
         """The claims of each name that are in the log and not known to be applied."""
 
@@ -38,14 +39,9 @@ class Incarnations:
         has sent nothing. Raises LimitReachedError, NotLeaderError and as `OwnAppends.write`.
         """
         context, name = self._context, request.name
-        context.check_cluster(request.cluster_id)
-        context.check_name("name", name)
-        context.check_leads()
+        context.check_call(request.cluster_id, "name", name)
         # A caller that gives up does not withdraw the claim: it counts until it is decided.
-        task = asyncio.get_running_loop().create_task(self._write(name))
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        return await context.decided(task)
+        return await context.decided(self._tasks.run(self._write(name)))
 
     async def _write(self, name: str) -> ClaimProducerResponse:
         """Claim the next number: from reading the last one to the log no other task runs."""

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import QueueKey
+from node.broker.append.attached import QueueKey, accept
 from node.broker.append.produce import batch_size_bytes_max, own_size_bytes_max
 from node.broker.core.context import Context, noted
 from node.broker.core.offset_moves import Moves
@@ -191,7 +191,7 @@ class OwnAppends:
     def _write_entry(self, pending: list[_Submitted]) -> None:
         batch = b"".join(one.record for one in pending)
         try:
-            decided = self._context.driver.append(batch, _accept)
+            decided = self._context.driver.append(batch, accept)  # Checked as submitted.
         except (NodeError, StoreError, RaftError) as error:
             self._fail(pending, error)
             return
@@ -231,7 +231,3 @@ class OwnAppends:
         for one in pending:
             if not one.future.done():
                 one.future.set_exception(error)
-
-
-def _accept(prepared: Prepared) -> None:
-    """Accept: commands were checked when they were submitted."""

@@ -31,16 +31,12 @@ from node.errors.common import (
     OutOfSequenceError,
     ReservedTopicError,
     ShuttingDownError,
-    TopicNotWritableError,
     UnknownProducerError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
-from node.errors.producers import ProducerFencedError
 from node.runtime.room import Room
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
-from node.state.state import PERMISSION_WRITE, State
+from node.state.state import State
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from raft import errors as raft_errors
 from raft.errors import RaftError
@@ -71,11 +67,6 @@ def own_size_bytes_max(context: Context) -> int:
         config.file_size_bytes - fmt.BLANK_SIZE_BYTES_MIN,
     )
     return entry - fmt.ENTRY_HEADER_SIZE_BYTES - COMMAND_SIZE_BYTES_MAX
-
-
-def _refuse_names(incarnation: ProducerIncarnation) -> None:
-    """Refuse every name: here no producer can claim one."""
-    raise ProducerFencedError(incarnation.name, incarnation.number, 0)
 
 
 class Alone(NamedTuple):
@@ -148,9 +139,10 @@ class _Append:
         self.queues = queues = prepared.queues
         command_count = (self.producer_id != 0) + attached_commands.command_count
         state, writable, visible_count = produce.context.machine.state, produce.writable, 0
-        if state is not produce.writable_state or state.topics_version != produce.writable_version:
+        version = state.versions["topics"]
+        if state is not produce.writable_state or version != produce.writable_version:
             writable.clear()
-            produce.writable_state, produce.writable_version = state, state.topics_version
+            produce.writable_state, produce.writable_version = state, version
         for key in queues:
             count = queues[key][1]
             visible_count += count
@@ -175,9 +167,7 @@ class Produce:
     """The appends under way and those parked. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        check_incarnation: Callable[[ProducerIncarnation], None] = _refuse_names,
+        self, context: Context, check_incarnation: Callable[[ProducerIncarnation], None]
     ) -> None:
         """`check_incarnation` refuses a batch of a named producer that has lost its name."""
         self.context: Final = context
@@ -188,7 +178,9 @@ class Produce:
         self._receipts = AppendReceipts(context)
         limits = context.limits
         self._room = Room("waiting appends", limits.parked_append_count_max)
-        self._bytes = Room("bytes of waiting appends", limits.parked_append_size_bytes_max)
+        self.parked_bytes: Final = Room(
+            "bytes of waiting appends", limits.parked_append_size_bytes_max
+        )
         self.parked: Final[OrderedDict[_Append, None]] = OrderedDict()
         """Appends that wait for room, the oldest first. A caller that gives up is removed at once:
         the others may wait without end while nothing is decided."""
@@ -339,7 +331,8 @@ class Produce:
                 append.attached_commands.asked,
             )
             self.duplicates_total += 1
-            _resolve(append.future, response)
+            if not append.future.done():
+                append.future.set_result(response)
         else:
             self._add_repeat(append, first)
 
@@ -367,28 +360,12 @@ class Produce:
             if key not in system_queues:
                 raise ReservedTopicError(name)
             return
-        topic = self.context.state.topics.get(name)
-        if topic is None:
-            raise UnknownTopicError(name)
-        if not topic.permission & PERMISSION_WRITE:
-            raise TopicNotWritableError(name, topic.permission)
-        if key[1] >= topic.queue_count:
-            raise UnknownQueueError(name, key[1], topic.queue_count)
+        self.context.writable(name, key[1])
         if len(self.writable) >= _WRITABLE_MAX:
             self.writable.clear()
         self.writable.add(key)
 
     # --- Bounds ---
-
-    @property
-    def parked_count(self) -> int:
-        """Count of batches that wait for room."""
-        return len(self.parked)
-
-    @property
-    def parked_size_bytes(self) -> int:
-        """Bytes of these."""
-        return self._bytes.used
 
     def _has_room(self, append: _Append) -> bool:
         limits = self.context.limits
@@ -403,7 +380,7 @@ class Produce:
         """Park a batch behind those that wait for room already. Raises BusyError."""
         append.host = self._room.take()
         try:
-            self._bytes.take(append.size_bytes)
+            self.parked_bytes.take(append.size_bytes)
         except BusyError:
             self._room.give_back(append.host)
             raise
@@ -415,7 +392,7 @@ class Produce:
         del self.parked[append]
         self._parked_numbers.pop((append.producer_id, append.sequence), None)
         self._room.give_back(append.host)
-        self._bytes.give_back(append.host, append.size_bytes)
+        self.parked_bytes.give_back(append.host, append.size_bytes)
 
     def _resume(self) -> None:
         """Propose parked batches, in order, as far as there is room."""
@@ -583,11 +560,6 @@ def _is_of_one_record(error: BaseException) -> bool:
     refused again."""
     outcome, is_retryable = getattr(error, "outcome", None), getattr(error, "retryable", True)
     return outcome is Outcome.NOT_APPLIED and not is_retryable
-
-
-def _resolve(future: "asyncio.Future[AppendResponse]", response: AppendResponse) -> None:
-    if not future.done():
-        future.set_result(response)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -5,7 +5,7 @@ leader hint; must not know any single call.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from node.broker.core.makers import Makers
@@ -19,6 +19,7 @@ from node.errors.common import (
     ReservedTopicError,
     ShuttingDownError,
     TopicNotReadableError,
+    TopicNotWritableError,
     UnknownQueueError,
     UnknownTopicError,
     WrongClusterError,
@@ -28,12 +29,14 @@ from node.replication.contract import Driver, ReceiptRules
 from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
-from node.state.state import PERMISSION_READ, State
+from node.state.state import PERMISSION_READ, PERMISSION_WRITE, State
 from node.state.tables.dead_letters import DeadLettersTable
 from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.log_pb2 import GroupRoute
 from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import ConsumedOffset
 from raft.errors import RaftError
 from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
@@ -79,6 +82,7 @@ class Context:
         limits: Limits,
         receipts: ReceiptRules,
         clock_ms: Callable[[], int],
+        unix_ms: Callable[[], int],
         turn: Turn,
     ) -> None:
         self.receipts: Final = receipts
@@ -92,12 +96,16 @@ class Context:
         self.turn: Final = turn
         """Shares the event loop out among the calls that walk much."""
         self.clock_ms: Final = clock_ms
+        """The clock of sessions, and of looks at what callers made."""
+        self.unix_ms = unix_ms
+        """The clock of times that go into the state."""
         self.makers: Final = Makers(lambda: self.state, limits, clock_ms)
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         store.origin = self.origin
-        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
-        """Called with damage found by work beside the calls; a call reports its own."""
+        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _: None
+        """Called with damage found by work beside the calls; a call reports its own. Until a repair
+        is connected it is ignored."""
 
     @property
     def state(self) -> State:
@@ -130,6 +138,13 @@ class Context:
         """Raise WrongClusterError if the caller means another cluster. Empty: it names none."""
         if cluster_id and cluster_id != self.identity.cluster_id:
             raise WrongClusterError(cluster_id, self.identity.cluster_id)
+
+    def check_call(self, cluster_id: str, field: str, name: str) -> None:
+        """Raise unless this node may serve a call about a name: see `check_cluster`, `check_name`
+        and `check_leads`."""
+        self.check_cluster(cluster_id)
+        self.check_name(field, name)
+        self.check_leads()
 
     def check_running(self) -> None:
         """Raise ShuttingDownError once the broker is stopped."""
@@ -214,6 +229,16 @@ class Context:
         if not 0 <= queue_id < topic.queue_count:
             raise UnknownQueueError(name, queue_id, topic.queue_count)
 
+    def writable(self, name: str, queue_id: int) -> None:
+        """Raise unless this queue of a topic of clients exists and takes messages."""
+        topic = self.state.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        if not topic.permission & PERMISSION_WRITE:
+            raise TopicNotWritableError(name, topic.permission)
+        if not 0 <= queue_id < topic.queue_count:
+            raise UnknownQueueError(name, queue_id, topic.queue_count)
+
     def check_offset(self, topic: str, queue_id: int, offset: int, *, has_end: bool = True) -> None:
         """Raise unless a group may be at this offset of a queue; on the leader.
 
@@ -237,15 +262,25 @@ class Context:
             expected = f"1 to {limit} of letters, digits, '%', '|', '_' and '-'"
             raise BadRequestError(field, expected, repr(name[: limit + 1]))
 
+    def check_count(self, field: str, count: int, limit: int, least: int = 0) -> None:
+        """Raise BadRequestError for a list in a request that is too short or too long."""
+        if not least <= count <= limit:
+            expected = f"{least} to {limit} of them" if least else f"at most {limit} of them"
+            raise BadRequestError(field, expected, str(count))
+
+    def check_rows(
+        self, field: str, rows: Sequence[GroupOffset] | Sequence[ConsumedOffset], least: int = 1
+    ) -> None:
+        """Raise BadRequestError for too few or many offsets, or two of one queue."""
+        self.check_count(field, len(rows), self.limits.queue_offsets_count_max, least)
+        if len({(row.topic, row.queue_id) for row in rows}) < len(rows):
+            raise BadRequestError(field, "each queue once", "one twice")
+
     def check_client(self, client_id: str) -> None:
         """Raise BadRequestError for a client id that is empty or too long."""
         limit = 2 * self.limits.name_size_characters_max
         if not 1 <= len(client_id) <= limit:
             raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
-
-
-def _ignore(_error: CorruptionError | DerivedFileError) -> None:
-    """Ignore damage: no repair is connected."""
 
 
 def noted(future: "asyncio.Future[Any]") -> None:

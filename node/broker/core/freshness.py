@@ -25,13 +25,9 @@ class Freshness:
         self._parked = parked
         self.barriers_total = 0
 
-    def is_local(self, consistency: common_pb2.Consistency) -> bool:
-        """Whether any replica may answer."""
-        return consistency == common_pb2.CONSISTENCY_LOCAL
-
     def check(self, consistency: common_pb2.Consistency) -> None:
         """Raise unless this node may (still) answer a read of this kind."""
-        if self.is_local(consistency):
+        if consistency == common_pb2.CONSISTENCY_LOCAL:
             self._context.check_local()
         else:
             self._context.check_leads()

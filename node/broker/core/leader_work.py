@@ -1,10 +1,14 @@
 """Work that only the leader's broker does, beside answering calls: deliver, redeliver, ask back.
 
-Owns one type. Everything such work remembers beside the replicated state is of one term: the next
-leader begins with the state alone.
+Owns its type, and the tasks that do it. Everything such work remembers beside the replicated state
+is of one term: the next leader begins with the state alone.
 """
 
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+_T = TypeVar("_T")
 
 
 class LeaderWork(Protocol):
@@ -15,3 +19,32 @@ class LeaderWork(Protocol):
 
     def end(self) -> None:
         """Forget what is under way: this node leads no longer, or stops. Only after `begin`."""
+
+
+class BackgroundTasks:
+    """Tasks beside the calls, each held until it ends."""
+
+    def __init__(self, failure: str, expected: tuple[type[Exception], ...] = ()) -> None:
+        """The loop's exception handler gets errors under the text `failure`. Those that are
+        `expected` are for the awaiter of a task alone."""
+        self._failure, self._expected = failure, expected
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Begin work."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all that has not ended."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _on_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, self._expected):
+            context = {"message": self._failure, "exception": error}
+            task.get_loop().call_exception_handler(context)

@@ -116,7 +116,7 @@ class Makers:
         They are forgotten when they are due, cancelled or not. Raises BusyError.
         """
         if account is None:
-            return _do_nothing
+            return lambda: None  # The node's own work holds no share.
         address, times = account.address, list(due_unix_ms)
         self._release_delayed(now_unix_ms)
         address.take(Kind.DELAYED, len(times))
@@ -172,7 +172,3 @@ def _rounded(due_unix_ms: int, now_unix_ms: int) -> int:
     """Return a time soon after a due time that many due times share."""
     step_ms = 1 << max(0, (due_unix_ms - now_unix_ms).bit_length() - _PARTS_BITS - 1)
     return -(-due_unix_ms // step_ms) * step_ms
-
-
-def _do_nothing() -> None:
-    """Take nothing back: the node's own work holds no share."""

@@ -1,9 +1,10 @@
 """Offsets and groups that commands under way will change, of all parts of the broker.
 
-Owns the counts; must not know how a command is written, or the callers. A part that stores offsets
-under a condition (`consumed`) has to know the commands before its own in the log that are not
-applied yet: while one of them has no condition, the offset it will leave is unknown. So the way
-into the log (`own_appends`) notes each command, and not the features that make them.
+Owns the command that stores offsets, and the counts; must not know how a command gets into the log,
+or the callers. A part that stores offsets under a condition (`consumed`) has to know the commands
+before its own in the log that are not applied yet: while one of them has no condition, the offset
+it will leave is unknown. So the way into the log (`own_appends`) notes each command, and not the
+features that make them.
 """
 
 from collections import Counter
@@ -11,11 +12,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.state_pb2 import Command
 
 _Key = TypeVar("_Key")
 OffsetKey = tuple[str, str, int]
 """Consumer group, topic, queue id."""
+
+
+def commit_command(group: str, rows: Iterable[GroupOffset]) -> Command:
+    """Return the command that stores offsets, each under the condition that its row states."""
+    command = Command()
+    command.commit_offsets.group = group
+    for row in rows:
+        put = command.commit_offsets.offsets.add(
+            topic=row.topic, queue_id=row.queue_id, offset=row.offset
+        )
+        if row.HasField("newest_known"):
+            put.newest_known = row.newest_known
+        if row.HasField("move"):
+            put.move = row.move
+    return command
 
 
 class CountedSet(Counter[_Key]):

@@ -47,7 +47,7 @@ class ParkedReaders:
         self._lowest_index: Index = 0
         """No reader waits for a lower index."""
         self._was_ready = False
-        self.on_grown: Callable[[Set[QueueKey]], None] = _ignore
+        self.on_grown: Callable[[Set[QueueKey]], None] = lambda _: None
         """Called with the queues that grew, for other parts."""
         self.readers: Final = Room("waiting readers", context.limits.pull_waiters_max)
         """Parked pulls and tails."""
@@ -152,7 +152,3 @@ class ParkedReaders:
 def _wake(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _ignore(_queues: Set[QueueKey]) -> None:
-    """Ignore queues that grew: no other part listens."""

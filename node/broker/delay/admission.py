@@ -22,15 +22,11 @@ from node.errors.common import (
     BadRequestError,
     NodeError,
     ReservedTopicError,
-    TopicNotWritableError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.delay import DelayedFullError, DelayTooLongError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
 from node.state.held import HOLDERS, QueueKey, held_counts
-from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
@@ -58,10 +54,9 @@ class _Batch(NamedTuple):
 class DelayAdmission:
     """Rewrites and appends batches with delayed messages. One per broker."""
 
-    def __init__(self, context: Context, produce: Produce, unix_ms: Callable[[], int]) -> None:
+    def __init__(self, context: Context, produce: Produce) -> None:
         self._context: Final = context
         self._produce = produce
-        self._unix_ms = unix_ms
         self._under_way_count = 0
         """Delayed messages that are written and not decided."""
 
@@ -76,16 +71,6 @@ class DelayAdmission:
             return self._produce.refuse(error)
         due_unix_ms = batch.due_unix_ms
         delayed_count = len(due_unix_ms) - due_unix_ms.count(0)
-        rewritten = AppendRequest(
-            records=batch.records,
-            record_count=request.record_count,
-            producer_id=request.producer_id,
-            sequence=request.sequence,
-            timeout_ms=request.timeout_ms,
-            cluster_id=request.cluster_id,
-            incarnation=request.incarnation if request.HasField("incarnation") else None,
-        )
-
         makers, account = self._context.makers, caller()
         take_back: Callable[[], None]
 
@@ -94,7 +79,9 @@ class DelayAdmission:
             if too_long is not None:
                 raise too_long
             self._check(batch, delayed_count)
-            take_back = makers.hold_delayed(account, filter(None, due_unix_ms), self._unix_ms())
+            take_back = makers.hold_delayed(
+                account, filter(None, due_unix_ms), self._context.unix_ms()
+            )
             self._under_way_count += delayed_count
 
         def on_decided(committed: Committed | None) -> None:
@@ -114,12 +101,12 @@ class DelayAdmission:
             describe=describe,
             asked=asked_digest(batch.wishes) if delayed_count else b"",
         )
-        return self._produce.append(rewritten, attached_commands)
+        return self._produce.append(request, attached_commands, batch.records)
 
     def _admitted(self, records: bytes) -> tuple[_Batch, DelayTooLongError | None]:
         """Return the batch rewritten, and the refusal of a new one for the time: a clock that went
         back refuses a stored one, too. Errors as `_rewritten`, with all records that have one."""
-        now_ms, limit_ms = self._unix_ms(), self._context.limits.delay_ms_max
+        now_ms, limit_ms = self._context.unix_ms(), self._context.limits.delay_ms_max
         rewritten = partial(self._rewritten, now_ms=now_ms, limit_ms=limit_ms)
         try:
             return rewritten(records), None
@@ -177,14 +164,8 @@ class DelayAdmission:
 
     def _check(self, batch: _Batch, delayed_count: int) -> None:
         context = self._context
-        for name, queue_id in batch.targets:
-            topic = context.state.topics.get(name)
-            if topic is None:
-                raise UnknownTopicError(name)
-            if not topic.permission & PERMISSION_WRITE:
-                raise TopicNotWritableError(name, topic.permission)
-            if not 0 <= queue_id < topic.queue_count:
-                raise UnknownQueueError(name, queue_id, topic.queue_count)
+        for target in batch.targets:
+            context.writable(*target)
         limit = context.limits.delayed_count_max
         held = sum(held_counts(context.store, context.state)) + self._under_way_count
         if delayed_count and held + delayed_count > limit:

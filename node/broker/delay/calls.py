@@ -3,7 +3,6 @@
 Owns what a request must look like and the answers; `admission` and `delivery_task` do the work.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -12,8 +11,8 @@ from node.broker.core.context import Context
 from node.broker.delay.admission import DelayAdmission
 from node.broker.delay.delivery_task import DeliveryTask
 from node.broker.delay.due_index import Due
-from node.broker.read.visibility import queued_by_id
-from node.broker.records.delayed import Held, held, level_delay_ms
+from node.broker.read.visibility import queued_by_id, record_of
+from node.broker.records.delayed import held, level_delay_ms
 from node.errors.common import MessageNotFoundError
 from node.errors.delay import DelayedGoneError
 from node.state.held import HOLDERS, NUMBERS, held_counts
@@ -25,24 +24,16 @@ from quorumlog.pb.delay_pb2 import (
     DelayStatusRequest,
     DelayStatusResponse,
 )
-from store.record.message import Message
 
 
 class Delay:
     """The calls about delayed messages. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context
-        self._unix_ms = unix_ms
-        self.delivery_task: Final = DeliveryTask(context, own_appends, unix_ms)
+        self.delivery_task: Final = DeliveryTask(context, own_appends)
         """The leader's work."""
-        self.append: Final = DelayAdmission(context, produce, unix_ms).append
+        self.append: Final = DelayAdmission(context, produce).append
 
     async def cancel_delayed(self, request: CancelDelayedRequest) -> CancelDelayedResponse:
         """Cancel a held message: after the return it is never delivered. May be repeated.
@@ -57,7 +48,7 @@ class Delay:
         queue = NUMBERS.get((message.topic.encode(), message.queue_id))
         if queue is None:
             raise MessageNotFoundError(request.message_id)
-        own = self._held(message)
+        own = held(record_of(context, message))
         due = Due(own.due_unix_ms, queue, message.queue_offset)
         table = context.state.table(DelayTable)
         if not table.was_cancelled(queue, due.offset):
@@ -67,10 +58,6 @@ class Delay:
         return CancelDelayedResponse(
             topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
         )
-
-    def _held(self, message: Message) -> Held:
-        with self._context.store.view(message.position, message.size_bytes) as view:
-            return held(bytes(view))
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Return how many messages are held, in which queues, and when the next one is due."""
@@ -84,7 +71,7 @@ class Delay:
             held_count_max=limits.delayed_count_max,
             horizon_ms=limits.delay_ms_max,
             next_due_unix_ms=next_due_ms or 0,
-            now_unix_ms=self._unix_ms(),
+            now_unix_ms=self._context.unix_ms(),
             undeliverable_count=table.undeliverable_count,
             is_loading=leadership is None or leadership.is_loading,
         )

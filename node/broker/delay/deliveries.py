@@ -7,6 +7,7 @@ written. A topic that was deleted, or takes no messages any more, loses nothing:
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import structlog
@@ -34,6 +35,7 @@ from store.errors import (
 
 _UNITS_AT_ONCE: Final = 512
 """Units of a queue read with one call where single ones are wanted."""
+_offset: Final = attrgetter("offset")
 _ByQueue = dict[int, list[Due]]
 """Messages of each holding queue, by offset."""
 _log: Final = structlog.get_logger(component="delay")
@@ -46,7 +48,6 @@ class DelayedDelivery(NamedTuple):
     """Messages that the entry takes, the oldest first."""
     records: bytes
     command: Command
-    undeliverable_count: int
     left: list[Due]
     """Messages without room in the entry, or not due yet: to be taken again."""
     unreadable: list[Due]
@@ -95,15 +96,8 @@ class Deliveries:
                 parts.append(record)
             taken.append(due)
         command = _command(taken, undeliverable_count)
-        return DelayedDelivery(
-            taken,
-            b"".join(parts),
-            command,
-            undeliverable_count,
-            left,
-            list(unreadable),
-            missing_count,
-        )
+        records, later = b"".join(parts), list(unreadable)
+        return DelayedDelivery(taken, records, command, left, later, missing_count)
 
     def _count(self, dues: Sequence[Due], by_queue: _ByQueue) -> int:
         """Return how many of the messages have room, the first one at least.
@@ -198,10 +192,6 @@ def _by_queue(dues: Sequence[Due]) -> _ByQueue:
     for some in dues_by_queue.values():
         some.sort(key=_offset)
     return dues_by_queue
-
-
-def _offset(due: Due) -> int:
-    return due.offset
 
 
 def _why_not(topic: TopicSettings | None, queue_id: int) -> str | None:

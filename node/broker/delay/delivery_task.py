@@ -8,14 +8,15 @@ or the next leader's is behind, messages come later, and never before their time
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
 import structlog
 
 from node.broker.append.attached import QueueKey
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.delay.deliveries import DelayedDelivery, Deliveries
 from node.broker.delay.due_index import Due, DueIndex
 from node.errors.common import NodeError, OutcomeUnknownError
@@ -47,7 +48,6 @@ HOLDING_QUEUES: Final = frozenset(NUMBERS)
 _COMMAND_PART: Final = 4
 """An entry divided by this is the room for the command of a delivery: some 10 bytes a message."""
 
-_Result = TypeVar("_Result")
 _log: Final = structlog.get_logger(component="delay")
 
 
@@ -73,30 +73,15 @@ class Leadership:
         """Time of the loop's clock until which messages are gathered."""
         self.is_paused = False
         """Whether a delivery could not be written: none is tried for a moment."""
-        self.tasks: set[asyncio.Task[Any]] = set()
-
-    def on_done(self, task: "asyncio.Task[Any]") -> None:
-        """Report an unexpected error to the loop's exception handler."""
-        self.tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            task.get_loop().call_exception_handler(
-                {"message": "the delivery of delayed messages failed", "exception": error}
-            )
+        self.tasks = BackgroundTasks("the delivery of delayed messages failed")
 
 
 class DeliveryTask:
     """The LeaderWork of delayed messages. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends = own_appends
-        self._unix_ms = unix_ms
         limits = context.limits
         entry_size_bytes_max = own_appends.entry_size_bytes_max
         room = entry_size_bytes_max - entry_size_bytes_max // _COMMAND_PART
@@ -118,14 +103,13 @@ class DeliveryTask:
         leadership = self.leadership = Leadership()
         for queue, gone in enumerate(self._context.state.table(DelayTable).queues):
             leadership.next_offsets[queue] = gone.floor
-        self._spawn(leadership, self._run(leadership))
+        leadership.tasks.run(self._run(leadership))
 
     def end(self) -> None:
         """See `LeaderWork.end`. Entries under way are decided all the same."""
         leadership, self.leadership = self.leadership, None
         if leadership is not None:
-            for task in leadership.tasks:
-                task.cancel()
+            leadership.tasks.cancel()
 
     def look(self) -> None:
         """Look at the clock now. For tests, which have their own clock."""
@@ -140,14 +124,6 @@ class DeliveryTask:
         if leadership is not None and numbers:
             leadership.grown |= numbers
             leadership.wake.set()
-
-    def _spawn(
-        self, leadership: Leadership, work: Coroutine[Any, Any, _Result]
-    ) -> "asyncio.Task[_Result]":
-        task = asyncio.get_running_loop().create_task(work)
-        leadership.tasks.add(task)
-        task.add_done_callback(leadership.on_done)
-        return task
 
     # --- The task ---
 
@@ -171,7 +147,7 @@ class DeliveryTask:
             await _others_turn()
         if leadership.is_loading:
             return
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         while leadership.index.advance(now_ms, _KEYS_AT_ONCE):
             await _others_turn()
         if self._deliver(leadership, now_ms):
@@ -256,7 +232,7 @@ class DeliveryTask:
         if delivery.taken:
             taking.update(due[1:] for due in delivery.taken)
             leadership.in_flight_count += 1
-            self._spawn(leadership, self._write(leadership, delivery))
+            leadership.tasks.run(self._write(leadership, delivery))
         return True
 
     async def _write(self, leadership: Leadership, delivery: DelayedDelivery) -> None:
@@ -278,7 +254,7 @@ class DeliveryTask:
                     leadership.index.add(due)
         else:
             self._trouble = ""
-            now_ms = self._unix_ms()
+            now_ms = self._context.unix_ms()
             self.delivered_total += len(taken) - delivery.missing_count
             self.missing_total += delivery.missing_count
             self.lateness_ms_total += sum(max(0, now_ms - due.due_unix_ms) for due in taken)
@@ -304,7 +280,7 @@ class DeliveryTask:
                 raise DelayedGoneError(*one)
             leadership.taking.add(one)
             command = Command.CancelDelayed(queue=due.queue, offset=due.offset)
-            task = self._spawn(leadership, self._write_cancel(leadership, due, command))
+            task = leadership.tasks.run(self._write_cancel(leadership, due, command))
             leadership.cancels[one] = task
         try:
             error = await asyncio.shield(task)

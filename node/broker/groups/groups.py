@@ -6,12 +6,13 @@ is the leader's: only it knows the members, and offsets are read behind a confir
 that a consumer that takes over a queue goes on where the last acknowledged commit left it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
+from node.broker.core.offset_moves import commit_command
 from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
 from node.broker.groups.member import MemberKind
@@ -68,14 +69,12 @@ class Groups:
         freshness: Freshness,
         members: Members,
         other_groups: OtherGroups,
-        clock_ms: Callable[[], int],
     ) -> None:
         self._context: Final = context
         self._own_appends = own_appends
         self._freshness = freshness
         self._members = members
         self._other_groups = other_groups
-        self._clock_ms = clock_ms
 
     # --- Members ---
 
@@ -87,9 +86,7 @@ class Groups:
         context.check_name("group", request.group)
         context.check_client(request.client_id)
         topics = frozenset(request.topics)
-        if not 1 <= len(topics) <= limits.member_topic_count_max:
-            expected = f"1 to {limits.member_topic_count_max} of them"
-            raise BadRequestError("topics", expected, str(len(topics)))
+        context.check_count("topics", len(topics), limits.member_topic_count_max, 1)
         context.check_leads()
         if request.is_popping:  # Another broker group may have some of them.
             topics = topics & context.state.topics.keys() or topics
@@ -111,7 +108,7 @@ class Groups:
             expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
             raise BadRequestError("tags", expected, str(length))
         if request.is_popping:
-            reading, now_ms = comparable(request.tags, request.sql), self._clock_ms()
+            reading, now_ms = comparable(request.tags, request.sql), self._context.clock_ms()
             for topic in sorted(topics):
                 self._members.receive(
                     request.group,
@@ -138,7 +135,7 @@ class Groups:
             request.client_id,
             topics,
             kind,
-            self._clock_ms(),
+            self._context.clock_ms(),
             request.strategy,
             comparable(request.tags, request.sql),
             is_new=request.is_new,
@@ -200,7 +197,7 @@ class Groups:
     async def leave_group(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Forget a member at once, so that the others take its queues over. Idempotent."""
         self._context.check_leads()
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         self._members.leave(request.group, request.client_id, now_ms, request.instance)
         return LeaveGroupResponse()
 
@@ -216,30 +213,17 @@ class Groups:
         `must_be_empty`, and the errors of `OwnAppends.submit`.
         """
         context = self._context
-        context.check_cluster(request.cluster_id)
-        context.check_name("group", request.group)
-        context.check_leads()
-        limit = context.limits.queue_offsets_count_max
-        if not 1 <= len(request.offsets) <= limit:
-            raise BadRequestError("offsets", f"1 to {limit} of them", str(len(request.offsets)))
-        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
-            raise BadRequestError("offsets", "each queue once", "one twice")
+        context.check_call(request.cluster_id, "group", request.group)
+        context.check_rows("offsets", request.offsets)
         if request.must_be_empty:
             self._check_empty(request.group)
         # Members that pop read the retry topic by queue.
         retry = retry_topic(request.group)
         if any(row.HasField("newest_known") and row.topic != retry for row in request.offsets):
-            self._members.check_sharing(request.group, self._clock_ms())
-        command = Command()
-        commit = command.commit_offsets
-        commit.group = request.group
+            self._members.check_sharing(request.group, self._context.clock_ms())
         for row in request.offsets:
             context.check_offset(row.topic, row.queue_id, row.offset)
-            put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-            if row.HasField("newest_known"):
-                put.newest_known = row.newest_known
-            if row.HasField("move"):
-                put.move = row.move
+        command = commit_command(request.group, request.offsets)
         response = CommitOffsetsResponse(index=await self._own_appends.submit(command))
         for row in request.offsets:
             if (stored := context.state.moved_offset(request.group, row)) is not None:
@@ -257,8 +241,7 @@ class Groups:
         -1 for a queue without one; a group without any is no error: it has not begun.
         """
         limit = self._context.limits.queue_offsets_count_max
-        if len(request.queues) > limit:
-            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        self._context.check_count("queues", len(request.queues), limit)
         await self._freshness.ensure(common_pb2.CONSISTENCY_LINEARIZABLE)
         group = self._context.state.groups.get(request.group, {})
         response = FetchOffsetsResponse()
@@ -274,7 +257,7 @@ class Groups:
     async def list_groups(self, _: ListGroupsRequest) -> ListGroupsResponse:
         """Return all groups that have offsets or members, by name."""
         self._context.check_leads()
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         names = sorted({*self._context.state.groups, *self._members.groups(now_ms)})
         response = ListGroupsResponse()
         async with self._context.turn.walk(ROW_SIZE_BYTES * len(names)) as walk:
@@ -291,11 +274,11 @@ class Groups:
     async def describe_group(self, request: DescribeGroupRequest) -> DescribeGroupResponse:
         """Return a group's members, and how far behind it is in each queue."""
         self._context.check_leads()
-        clients = self._members.clients_of(request.group, self._clock_ms())
+        clients = self._members.clients_of(request.group, self._context.clock_ms())
         if request.group not in self._context.state.groups and not clients:
             raise UnknownGroupError(request.group)
         rows = [*_rows(self._context.state.groups.get(request.group, {}))]
-        readers = self._members.reader_of(request.group, self._clock_ms())
+        readers = self._members.reader_of(request.group, self._context.clock_ms())
         queues = []
         async for row in self._context.turn.over(rows):
             queue = self._queue(*row)
@@ -306,7 +289,7 @@ class Groups:
             info=_info(request.group, queues, clients),
             queues=queues,
             client_ids=clients,
-            warnings=self._members.warnings_of(request.group, self._clock_ms()),
+            warnings=self._members.warnings_of(request.group, self._context.clock_ms()),
         )
 
     async def delete_group(self, request: DeleteGroupRequest) -> DeleteGroupResponse:
@@ -324,7 +307,7 @@ class Groups:
 
     def _check_empty(self, group: str) -> None:
         """Raise GroupNotEmptyError, or NotReadyError before a new leader knows the members."""
-        now_ms = self._clock_ms()
+        now_ms = self._context.clock_ms()
         clients = self._members.clients_of(group, now_ms)
         if clients:
             raise GroupNotEmptyError(group, next(iter(clients)))

@@ -299,9 +299,12 @@ class Members:
 
     def _of_kind(self, group: str, kind: MemberKind, now_ms: int) -> list[str]:
         self.check_settled(group, now_ms)
-        found = self._group(group, now_ms)
-        members = sorted(found.members.items()) if found is not None else ()
-        return [name for name, one in members if one.kind is kind]
+        return [name for name, member in self._sorted(group, now_ms) if member.kind is kind]
+
+    def _sorted(self, group: str, now_ms: int) -> list[tuple[str, GroupMember]]:
+        """Return the members of a group that are alive, by client id."""
+        alive = self._group(group, now_ms)
+        return [] if alive is None else sorted(alive.members.items())
 
     def check_sharing(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if a group is read by pop, or NotReadyError where a new leader knows
@@ -335,17 +338,12 @@ class Members:
         """Return the members that send heartbeats: clients of this protocol. Raises
         NotReadyError."""
         self.check_settled(group, now_ms)
-        found = self._group(group, now_ms)
-        members = sorted(found.members.items()) if found is not None else ()
-        return [name for name, one in members if not one.nodes]
+        return [name for name, member in self._sorted(group, now_ms) if not member.nodes]
 
     def clients_of(self, group: str, now_ms: int) -> dict[str, frozenset[str]]:
         """Return the members of a group that are alive, and the topics each names."""
         self.begin_term(now_ms)
-        found = self._group(group, now_ms)
-        if found is None:
-            return {}
-        return {name: member.topics for name, member in sorted(found.members.items())}
+        return {name: member.topics for name, member in self._sorted(group, now_ms)}
 
     def warnings_of(self, group: str, now_ms: int) -> list[str]:
         """Return what the members of a group do unlike each other."""

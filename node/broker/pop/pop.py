@@ -5,7 +5,6 @@ handed out too often go to the dead letters. The calls are `receives` and `settl
 flight is replicated (`node.state.tables.pop`), so a new leader goes on with all of it.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
@@ -28,16 +27,9 @@ _BUSY_MS: Final = 50
 class Pop:
     """The calls of pop, and its LeaderWork. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        members: Members,
-        unix_ms: Callable[[], int],
-    ) -> None:
-        """`unix_ms` is the clock of invisible times."""
+    def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
         self._context: Final = context
-        self.shared: Final = PopShared(context, own_appends, unix_ms, self._on_due)
+        self.shared: Final = PopShared(context, own_appends, self._on_due)
         self.dead_letters: Final = PopDeadLetters(context, own_appends)
         self.receives: Final = Receives(self.shared, members)
         self.settlement: Final = Settlement(self.shared, self.dead_letters)
@@ -71,10 +63,6 @@ class Pop:
 
     # --- Times that are over ---
 
-    def look(self) -> None:
-        """Look for messages that became visible, as the timer does."""
-        self.shared.deadlines.look()
-
     def _on_due(self, key: WindowKey) -> None:
         """Wake a receive that waits for a window, move dead messages, and note the next time."""
         shared = self.shared
@@ -91,7 +79,7 @@ class Pop:
         if self._dead(key, window, now_ms):
             shared.run(self._bury(key))
         else:
-            shared.offer(key)
+            shared.lines.offer(*key)
 
     def _dead(
         self, key: WindowKey, window: Window, now_ms: int
@@ -125,7 +113,7 @@ class Pop:
             shared.takers.settled(shared.table, key, [offset for _, offset in dying])
             if under_way is shared.under_way and key in shared.table.windows:
                 shared.deadlines.note(key, next_ms)
-            shared.offer(key)
+            shared.lines.offer(*key)
 
     # --- For people ---
 
@@ -134,7 +122,7 @@ class Pop:
         context, table = self._context, self.shared.table
         context.check_leads()
         response = DescribePopResponse(
-            now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.count
+            now_unix_ms=self.shared.unix_ms(), parked_count=self.shared.lines.room.used
         )
         held = self.shared.held.reasons()
         windows: dict[WindowKey, Window | None] = dict(table.of_group(request.group))

@@ -149,9 +149,7 @@ class Receives:
 
     def _checked(self, request: ReceiveRequest) -> _Receive:
         context, limits = self._context, self._context.limits
-        context.check_cluster(request.cluster_id)
-        context.check_name("group", request.group)
-        context.check_leads()
+        context.check_call(request.cluster_id, "group", request.group)
         tags = request.tags
         if tags and request.sql:
             raise BadRequestError("sql", "tags or an expression", "both")
@@ -361,11 +359,12 @@ class Receives:
         except (asyncio.CancelledError, AppendTimeoutError):
             shared.run(self._give_back(work, take))
             raise
+        table = shared.table  # As it is now: a snapshot may have replaced it.
         taken = [
             _Taken(choice.key, given)
             for choice in choices
             for given in (*choice.again, *choice.new)
-            if self._is_taken(choice.key, given.offset, take.generation)
+            if table.is_newest(choice.key, given.offset, take.generation)
         ]
         self.delivered_total += len(taken)
         self.redelivered_total += sum(one.given.delivery_count > 1 for one in taken)
@@ -399,7 +398,7 @@ class Receives:
             under_way.windows.end(keys)
             self._reserve(account, -new_count)
             for key in keys:
-                shared.offer(key)
+                shared.lines.offer(*key)
                 if key in shared.table.windows:
                     shared.deadlines.note(key, take.visible_unix_ms)
 
@@ -428,7 +427,7 @@ class Receives:
             for queue in take.queues:
                 key = (take.group, take.topic, queue.queue_id)
                 self._shared.deadlines.note(key, hide.visible_unix_ms)
-                self._shared.offer(key)
+                self._shared.lines.offer(*key)
 
     def _next_generation(self) -> int:
         """Return a number that no delivery had: microseconds, pushed on if need be.
@@ -440,16 +439,11 @@ class Receives:
         self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)
         return self._last_generation
 
-    def _is_taken(self, key: WindowKey, offset: int, generation: int) -> bool:
-        window = self._shared.table.windows.get(key)
-        item = None if window is None else window.items.get(offset)
-        return item is not None and item.generation == generation
-
     def _is_as_taken(self, key: WindowKey, offset: int, take: PopTake) -> bool:
         """Whether a message is as a take left it, and nothing is under way for it."""
-        if not self._is_taken(key, offset, take.generation):
+        item = self._shared.table.in_flight(key, offset)
+        if item is None or item.generation != take.generation:
             return False
-        item = self._shared.table.windows[key].items[offset]
         is_ending = self._shared.under_way.is_ending(key, offset)
         return item.visible_unix_ms == take.visible_unix_ms and not is_ending
 
@@ -508,9 +502,8 @@ class Receives:
             await shared.own_appends.submit(Command(pop_hide=hide))
         for key in {key for key, _ in taken}:
             shared.deadlines.note(key, hide.visible_unix_ms)
-        taken = [
-            one for one in taken if self._is_taken(one.key, one.given.offset, one.given.generation)
-        ]
+        table = shared.table
+        taken = [t for t in taken if table.is_newest(t.key, t.given.offset, t.given.generation)]
         return self._answer(receive, taken, hide.visible_unix_ms, [])
 
     def _answer(

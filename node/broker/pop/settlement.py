@@ -48,10 +48,9 @@ class Settlement:
 
         May be repeated. Raises the errors of `OwnAppends.submit`.
         """
-        self._check(request.cluster_id, request.group)
-        limit = self._context.limits.pop_handle_count_max
-        if not 1 <= len(request.handles) <= limit:
-            raise BadRequestError("handles", f"1 to {limit} of them", str(len(request.handles)))
+        context, limit = self._context, self._context.limits.pop_handle_count_max
+        context.check_call(request.cluster_id, "group", request.group)
+        context.check_count("handles", len(request.handles), limit, 1)
         settle = PopSettle(group=request.group, topic=request.topic)
         rows: list[tuple[str, WindowKey, PopHandle]] = []
         stale: list[str] = []
@@ -70,7 +69,8 @@ class Settlement:
                 settle.generations.append(handle.generation)
         if rows:
             await self._submit(Command(pop_settle=settle), [(key, h.offset) for _, key, h in rows])
-            again = {text for text, key, handle in rows if self._has(key, handle)}
+            table = self._shared.table
+            again = {text for text, key, h in rows if table.in_flight(key, h.offset) is not None}
             stale += again
             self.acked_total += len(rows) - len(again)
         self.stale_total += len(stale)
@@ -81,7 +81,7 @@ class Settlement:
 
         Raises StaleHandleError and the errors of `OwnAppends.submit`.
         """
-        self._check(request.cluster_id, request.group)
+        self._context.check_call(request.cluster_id, "group", request.group)
         limit = self._context.limits.pop_invisible_ms_max
         if request.invisible_ms > limit:
             raise BadRequestError("invisible_ms", f"at most {limit}", str(request.invisible_ms))
@@ -96,7 +96,7 @@ class Settlement:
             visible_unix_ms=visible_unix_ms,
         )
         await self._submit(Command(pop_hide=hide), [(key, handle.offset)])
-        if not self._is_named(key, handle):
+        if not self._shared.table.is_newest(key, handle.offset, handle.generation):
             self.stale_total += 1
             raise StaleHandleError(request.handle, _AGAIN)
         self._shared.deadlines.note(key, visible_unix_ms)
@@ -110,7 +110,7 @@ class Settlement:
 
         Raises StaleHandleError, BusyError, and the errors of `OwnAppends.write`.
         """
-        self._check(request.cluster_id, request.group)
+        self._context.check_call(request.cluster_id, "group", request.group)
         key, handle, item = self._named(request)
         shared, under_way = self._shared, self._shared.under_way
         if key in under_way.windows or under_way.is_ending(key, handle.offset):
@@ -125,17 +125,12 @@ class Settlement:
             finally:
                 noted.close()
                 shared.takers.settled(shared.table, key, [handle.offset])
-                shared.offer(key)
+                shared.lines.offer(*key)
 
         await self._context.decided(shared.run(move()))  # It must not be moved twice.
         return GiveUpResponse()
 
     # --- Handles ---
-
-    def _check(self, cluster_id: str, group: str) -> None:
-        self._context.check_cluster(cluster_id)
-        self._context.check_name("group", group)
-        self._context.check_leads()
 
     def _named(
         self, request: ChangeInvisibleRequest | GiveUpRequest
@@ -156,8 +151,7 @@ class Settlement:
     def _in_flight(self, key: WindowKey, handle: PopHandle, text: str) -> InFlightMessage | None:
         """Return the message of a handle; None: it is done. Raises StaleHandleError."""
         shared = self._shared
-        window = shared.table.windows.get(key)
-        item = None if window is None else window.items.get(handle.offset)
+        item = shared.table.in_flight(key, handle.offset)
         if item is None:
             if handle.offset >= shared.table.next_offset(self._context.state, key):
                 raise StaleHandleError(text, "the offset of the group was set back")
@@ -166,15 +160,6 @@ class Settlement:
         if item.generation != handle.generation or is_dying:
             raise StaleHandleError(text, _AGAIN)
         return item
-
-    def _has(self, key: WindowKey, handle: PopHandle) -> bool:
-        window = self._shared.table.windows.get(key)
-        return window is not None and handle.offset in window.items
-
-    def _is_named(self, key: WindowKey, handle: PopHandle) -> bool:
-        window = self._shared.table.windows.get(key)
-        item = None if window is None else window.items.get(handle.offset)
-        return item is not None and item.generation == handle.generation
 
     async def _submit(self, command: Command, messages: list[tuple[WindowKey, int]]) -> None:
         """Submit a command and wait for it; then offer its queues to waiting receives.
@@ -193,7 +178,7 @@ class Settlement:
                 offsets.setdefault(key, []).append(offset)
             for key, of_key in offsets.items():
                 shared.takers.settled(shared.table, key, of_key)
-                shared.offer(key)
+                shared.lines.offer(*key)
                 window = shared.table.windows.get(key)
                 if window is not None and window.earliest_unix_ms <= now_ms:
                     shared.deadlines.note(key, now_ms)  # Was left alone while noted.

@@ -3,12 +3,12 @@
 Owns these and the wake-ups between them; must not know any single call.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import CountedSet
 from node.broker.pop.deadlines import Deadlines
 from node.broker.pop.held import HeldQueues
@@ -53,48 +53,24 @@ class PopShared:
     """The objects that the calls of pop share. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        unix_ms: Callable[[], int],
-        on_due: Callable[[WindowKey], None],
+        self, context: Context, own_appends: OwnAppends, on_due: Callable[[WindowKey], None]
     ) -> None:
         self.context: Final = context
         self.own_appends: Final = own_appends
-        self.unix_ms: Final = unix_ms
+        self.unix_ms: Final = context.unix_ms
         self.taking: Final = MessageChooser(context.store, context.limits)
         self.lines: Final = WaitingReceives(context.limits.pop_waiters_max)
-        self.deadlines: Final = Deadlines(unix_ms, on_due)
+        self.deadlines: Final = Deadlines(context.unix_ms, on_due)
         self.held: Final = HeldQueues(context, self.lines)
         self.takers: Final = Takers(context.limits.pop_window_count_max)
         self.under_way = UnderWay()
         """Replaced with each term."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.run: Final = BackgroundTasks("pop: work beside the calls failed", EXPECTED).run
 
     @property
     def table(self) -> PopTable:
         """The replicated windows; a snapshot replaces them, so they are looked up each time."""
         return self.context.state.table(PopTable)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run work beside the calls. Expected errors are left to the task's awaiter."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self.on_done)
-        return task
-
-    def on_done(self, task: "asyncio.Task[Any]") -> None:
-        """Report an unexpected error to the loop's exception handler."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, EXPECTED):
-            context = {"message": "pop: work beside the calls failed", "exception": error}
-            task.get_loop().call_exception_handler(context)
-
-    def offer(self, key: WindowKey) -> None:
-        """Wake a receive of a group that waits for a queue: the queue may have something for it."""
-        group, topic, queue_id = key
-        self.lines.offer(group, topic, queue_id)
 
     async def settle_gone(self, key: WindowKey, messages: Iterable[tuple[int, int]]) -> None:
         """Take messages (offset, generation) out of flight that expired from the log."""
@@ -111,4 +87,4 @@ class PopShared:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:
             self.takers.settled(self.table, key, settle.offsets)
-            self.offer(key)
+            self.lines.offer(*key)

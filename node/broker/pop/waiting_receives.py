@@ -23,20 +23,15 @@ class WaitingReceives:
     """All receives that wait. Belongs to the loop's thread."""
 
     def __init__(self, count_max: int) -> None:
-        self._room = Room("waiting receives", count_max)
+        self.room: Final = Room("waiting receives", count_max)
         self._by_topic: dict[bytes, dict[str, _GroupReceives]] = {}
-
-    @property
-    def count(self) -> int:
-        """Receives that wait."""
-        return self._room.used
 
     async def wait(self, group: str, topic: str, queue_id: int, timeout_s: float) -> int | None:
         """Wait until a queue may have something; return its id, or None: look at all.
 
         The caller must not yield to the loop between its last look and this call. Raises BusyError.
         """
-        host = self._room.take()
+        host = self.room.take()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int | None] = loop.create_future()
         name = topic.encode()
@@ -54,7 +49,7 @@ class WaitingReceives:
             raise
         finally:
             timer.cancel()
-            self._room.give_back(host)
+            self.room.give_back(host)
             self._leave(name, group, queue_id, future)
 
     def _leave(

@@ -47,13 +47,11 @@ _OUTCOMES: Final[dict[int, str]] = {
 class Lookup:
     """The calls about one message's trace and a topic's sizes. One per broker."""
 
-    def __init__(
-        self, context: Context, freshness: Freshness, sizes: Sizes, unix_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, context: Context, freshness: Freshness, sizes: Sizes) -> None:
         self._context: Final = context
         self._freshness = freshness
         self._sizes = sizes
-        self._since_unix_ms = unix_ms()
+        self._since_unix_ms = context.unix_ms()
 
     async def topic_sizes(self, request: TopicSizesRequest) -> TopicSizesResponse:
         """Return how large the messages of a topic were. Raises UnknownTopicError."""

@@ -115,7 +115,8 @@ class Pulls:
             raise BadRequestError("consistency", "LEADER or LOCAL for a tail", "LINEARIZABLE")
         reader = await self._reader(request, 0)
         await self._freshness.ensure(request.consistency)
-        offset, is_told = request.offset, self._freshness.is_local(request.consistency)
+        offset = request.offset
+        is_told = request.consistency == common_pb2.CONSISTENCY_LOCAL
         idle_ms = self._context.limits.tail_idle_ms
         self.tail_count += 1
         try:

@@ -7,7 +7,7 @@ from typing import Final
 
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
-from node.broker.read.visibility import queued_by_id, visible
+from node.broker.read.visibility import queued_by_id, record_of, visible
 from node.errors.common import BadRequestError, ReservedTopicError
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.moved_offsets import MovedOffsetsTable
@@ -21,7 +21,6 @@ from quorumlog.pb.log_pb2 import (
     QueueOffsetsResponse,
     RecordsResponse,
 )
-from store.record.message import Message
 
 _FOREVER_MS: Final = (1 << 63) - 1
 KEY_LENGTH_MAX: Final = 32_767
@@ -90,7 +89,7 @@ class Queries:
                     if len(parts) == max_count or (parts and left_bytes < 0):
                         next_position = position + 1
                         break
-                    parts.append(self._record(message))
+                    parts.append(record_of(context, message))
                     walk.hold(2 * (limits.query_size_bytes_max - left_bytes))
                 if left_steps <= 0:  # Another key of the same record may be the one.
                     next_position = position if message is not None else position + 1
@@ -115,8 +114,7 @@ class Queries:
     async def queue_offsets(self, request: QueueOffsetsRequest) -> QueueOffsetsResponse:
         """Return where queues begin and end, in the order asked, all as of one moment or later."""
         limit = self._context.limits.queue_offsets_count_max
-        if len(request.queues) > limit:
-            raise BadRequestError("queues", f"at most {limit} of them", str(len(request.queues)))
+        self._context.check_count("queues", len(request.queues), limit)
         at_least = request.at_least_index if request.HasField("at_least_index") else None
         await self._freshness.ensure(request.consistency, at_least)
         response = QueueOffsetsResponse()
@@ -132,7 +130,3 @@ class Queries:
 
     def _newest_move(self) -> int:
         return self._context.state.table(MovedOffsetsTable).newest
-
-    def _record(self, message: Message) -> bytes:
-        with self._context.store.view(message.position, message.size_bytes) as view:
-            return bytes(view)

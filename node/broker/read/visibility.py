@@ -43,8 +43,13 @@ def visible(context: Context, message: Message, group: str = "") -> VisibleMessa
     context.readable(topic, message.queue_id)
     if group:
         check_reader(context, group, topic)
+    return VisibleMessage(message, record_of(context, message))
+
+
+def record_of(context: Context, message: Message) -> bytes:
+    """Return the encoded record of a message. Raises CorruptionError."""
     with context.store.view(message.position, message.size_bytes) as view:
-        return VisibleMessage(message, bytes(view))
+        return bytes(view)
 
 
 def queued_at(context: Context, position: int) -> Message:

@@ -15,7 +15,6 @@ from node.broker.records.retry import origin_topic, sent_again
 from node.broker.retry.retry import QUEUE, read_record
 from node.config.limits import COMMAND_SIZE_BYTES_MAX
 from node.errors.common import (
-    BadRequestError,
     BusyError,
     LimitReachedError,
     NodeError,
@@ -88,9 +87,8 @@ class DeadLetters:
         context.check_cluster(request.cluster_id)
         context.check_leads()
         self._check_group(group)
-        given_count, limit = len(request.offsets), context.limits.retry_batch_count_max
-        if not 1 <= given_count <= limit:
-            raise BadRequestError("offsets", f"1 to {limit} of them", str(given_count))
+        limit = context.limits.retry_batch_count_max
+        context.check_count("offsets", len(request.offsets), limit, 1)
         offsets = sorted(set(request.offsets))
         topic, marks = dead_letter_topic(group), self._marks()
         done = [offset for offset in offsets if marks.is_resent(group, offset)]

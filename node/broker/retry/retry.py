@@ -15,6 +15,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
+from node.broker.core.offset_moves import commit_command
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import held, level_delay_ms, scheduled
@@ -54,19 +55,12 @@ class Retry:
     """The call that gives messages back. One per broker."""
 
     def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        members: Members,
-        unix_ms: Callable[[], int],
+        self, context: Context, produce: Produce, own_appends: OwnAppends, members: Members
     ) -> None:
-        """`unix_ms` is the clock by which messages become due."""
         self._context: Final = context
         self._produce = produce
         self._own_appends = own_appends
         self._members = members
-        self._unix_ms = unix_ms
         self.retried_total = self.dead_total = 0
 
     async def retry_later(self, request: RetryLaterRequest) -> RetryLaterResponse:
@@ -80,17 +74,9 @@ class Retry:
         those of `OwnAppends.submit`.
         """
         context, group, messages = self._context, request.group, request.messages
-        context.check_cluster(request.cluster_id)
-        context.check_name("group", group)
-        context.check_leads()
-        limit = context.limits.retry_batch_count_max
-        if not 1 <= len(messages) <= limit:
-            raise BadRequestError("messages", f"1 to {limit} of them", str(len(messages)))
-        limit = context.limits.queue_offsets_count_max
-        if len(request.offsets) > limit:
-            raise BadRequestError("offsets", f"at most {limit} of them", str(len(request.offsets)))
-        if len({(row.topic, row.queue_id) for row in request.offsets}) < len(request.offsets):
-            raise BadRequestError("offsets", "each queue once", "one twice")
+        context.check_call(request.cluster_id, "group", group)
+        context.check_count("messages", len(messages), context.limits.retry_batch_count_max, 1)
+        context.check_rows("offsets", request.offsets, least=0)
         asked = _asked(request)
         before = self._produce.known(request.producer_id, request.sequence, len(messages), asked)
         if before is not None:
@@ -103,7 +89,7 @@ class Retry:
         count_max = settings.retry_count_max
         if request.attempt_count_max:
             count_max = min(count_max, request.attempt_count_max - 1)
-        now_unix_ms = self._unix_ms()
+        now_unix_ms = self._context.unix_ms()
         records, queues, size_bytes = [], set(), 0
         due_unix_ms = []
         for message in messages:
@@ -131,7 +117,7 @@ class Retry:
         await self._make_room(request)
         commands = self._topics_of(group)
         if request.offsets:
-            commands.append(_commit(group, request.offsets))
+            commands.append(commit_command(group, request.offsets))
         append = AppendRequest(
             records=b"".join(records),
             record_count=len(records),
@@ -158,7 +144,7 @@ class Retry:
         if is_dead:
             moved = dead_letter(record, group)
         elif level > 0:
-            due_unix_ms.append(self._unix_ms() + level_delay_ms(level))
+            due_unix_ms.append(self._context.unix_ms() + level_delay_ms(level))
             moved = scheduled(record, due_unix_ms[0], level=level)
         else:
             moved = record
@@ -203,7 +189,7 @@ class Retry:
         def enter(_prepared: Prepared) -> None:
             nonlocal take_back
             self._check_held(len(due_unix_ms))
-            take_back = makers.hold_delayed(account, due_unix_ms, self._unix_ms())
+            take_back = makers.hold_delayed(account, due_unix_ms, self._context.unix_ms())
             moves, group = self._context.moves, request.group
             under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
             under_way.enter_context(moves.groups.noted([group]))
@@ -246,7 +232,7 @@ class Retry:
                 first.newest_known = -1  # None is stored: it moves no group.
                 new.append(first)
         if new:
-            await self._own_appends.submit(_commit(group, new))
+            await self._own_appends.submit(commit_command(group, new))
         elif stored is None:
             settings = common_pb2.GroupSettings()
             put = Command.PutGroup(group=group, settings=settings)
@@ -326,17 +312,3 @@ def _queue_of(record: bytes) -> QueueKey:
 
 def _topic(name: str) -> Command.PutTopic:
     return Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
-
-
-def _commit(group: str, rows: Sequence[GroupOffset]) -> Command:
-    command = Command()
-    command.commit_offsets.group = group
-    for row in rows:
-        put = command.commit_offsets.offsets.add(
-            topic=row.topic, queue_id=row.queue_id, offset=row.offset
-        )
-        if row.HasField("newest_known"):
-            put.newest_known = row.newest_known
-        if row.HasField("move"):
-            put.move = row.move
-    return command

@@ -11,9 +11,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.topics.config_import import DELAYS, NAMES, ImportPlan
 from node.config.limits import Limits
-from node.runtime.clock import unix_ms
-from node.state.checkpoint_tables import CHECKPOINT_TABLES
-from node.state.registry import TABLES, encode_table
+from node.state.checkpoint_tables import files_of
 from node.state.state import StateImage
 from quorumlog.foreign_text import shown
 from quorumlog.pb.retry_pb2 import (
@@ -40,7 +38,7 @@ class ConfigFiles:
         """Return the files as of everything that was acknowledged before the call."""
         context = self._context
         context.check_leads()
-        image, now_unix_ms = context.machine.image(), unix_ms()
+        image, now_unix_ms = context.machine.image(), context.unix_ms()
         # Not on the loop: many offsets are megabytes of text.
         texts = await asyncio.to_thread(_texts, image, now_unix_ms)
         files = [ConfigFile(name=name, text=text) for name, text in texts.items()]
@@ -96,13 +94,7 @@ def _shown(lines: list[str]) -> list[str]:
 
 def _texts(image: StateImage, unix_ms: int) -> dict[str, str]:
     """Return the text of each file of RocketMQ."""
-    texts = {
-        table.name: table.encode(image, unix_ms)
-        for table in CHECKPOINT_TABLES
-        if table.name in NAMES
-    }
-    for kind in TABLES:
-        if kind.file_name in NAMES and kind.name in image.tables:
-            texts[kind.file_name] = encode_table(kind, image.tables[kind.name], unix_ms)
+    files = (file for file in files_of(image) if file.name in NAMES)
+    texts = {file.name: file.encode(image, unix_ms) for file in files}
     texts.setdefault(DELAYS, '{\n\t"offsetTable":{}\n}\n')
     return texts

@@ -5,7 +5,6 @@ know how one ends (`ends`) or when producers are asked (`checks`).
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -22,14 +21,10 @@ from node.errors.common import (
     BadRequestError,
     LimitReachedError,
     ReservedTopicError,
-    TopicNotWritableError,
-    UnknownQueueError,
-    UnknownTopicError,
 )
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Kind, caller
 from node.state.appends import Committed, Prepared
-from node.state.state import PERMISSION_WRITE
 from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
@@ -54,35 +49,15 @@ _MARK_SIZE_BYTES: Final = 512
 class TransactionCalls:
     """The calls about transactions. One per broker."""
 
-    def __init__(
-        self,
-        context: Context,
-        produce: Produce,
-        own_appends: OwnAppends,
-        check_incarnation: Callable[[ProducerIncarnation], None],
-        unix_ms: Callable[[], int],
-    ) -> None:
-        """`check_incarnation` refuses a named producer that has lost its name."""
+    def __init__(self, context: Context, produce: Produce, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._produce = produce
-        self._check_incarnation = check_incarnation
         self._own_appends = own_appends
-        self._unix_ms = unix_ms
-        self._ends: Final = TransactionEnds(context, own_appends, unix_ms)
-        self.checks: Final = Checks(context, own_appends, self._ends, unix_ms)
+        self.ends: Final = TransactionEnds(context, own_appends)
+        self.checks: Final = Checks(context, own_appends, self.ends)
         self.check_transactions: Final = self.checks.producers.questions
         self._beginning_count = 0
         """Transactions written and not decided: they have their place in the table."""
-
-    @property
-    def open_count(self) -> int:
-        """Count of transactions that are neither committed nor rolled back."""
-        return len(self._ends.table.open)
-
-    @property
-    def given_up_total(self) -> int:
-        """Count of transactions that this node gave up."""
-        return self._ends.given_up_total
 
     # --- Beginning ---
 
@@ -95,22 +70,11 @@ class TransactionCalls:
             halves, attached_commands = self._halves(request)
         except Refused as error:
             return self._produce.refuse(error)
-        batch = AppendRequest(
-            records=halves.records,
-            record_count=request.record_count,
-            producer_id=request.producer_id,
-            sequence=request.sequence,
-            timeout_ms=request.timeout_ms,
-            cluster_id=request.cluster_id,
-            incarnation=request.incarnation if request.HasField("incarnation") else None,
-        )
-        return self._produce.append(batch, attached_commands)
+        return self._produce.append(request, attached_commands, halves.records)
 
     def _halves(self, request: AppendRequest) -> tuple[Halves, AttachedCommands]:
         context, wanted = self._context, request.transaction
-        context.check_cluster(request.cluster_id)
-        context.check_name("producer_group", wanted.producer_group)
-        context.check_leads()
+        context.check_call(request.cluster_id, "producer_group", wanted.producer_group)
         if request.has_delayed:
             raise BadRequestError("transaction", "no delayed messages", "some")
         if request.HasField("consumed"):
@@ -127,7 +91,7 @@ class TransactionCalls:
         limit = self._produce.batch_size_bytes_max
         if grown > limit:
             raise LimitExceededError("transaction", grown, limit)
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         begin = Command.BeginTransaction(
             producer_group=wanted.producer_group,
             size_bytes=size_bytes,
@@ -147,7 +111,7 @@ class TransactionCalls:
             self._beginning_count -= 1
             if committed is not None:
                 position = committed.result.record_positions[0]
-                self._ends.hold(position, charge)
+                self.ends.hold(position, charge)
                 self.checks.on_begun(position)
             elif charge is not None:
                 charge.release()
@@ -158,18 +122,11 @@ class TransactionCalls:
 
     def _check(self, halves: Halves) -> None:
         """Raise for a transaction that could not be committed, or has no place in the table."""
-        topics = self._context.state.topics
         for name, queue_id in halves.queues:
-            topic = topics.get(name)
             if is_reserved(name):
                 raise ReservedTopicError(name)
-            if topic is None:
-                raise UnknownTopicError(name)
-            if not topic.permission & PERMISSION_WRITE:
-                raise TopicNotWritableError(name, topic.permission)
-            if not 0 <= queue_id < topic.queue_count:
-                raise UnknownQueueError(name, queue_id, topic.queue_count)
-        count = self.open_count + self._beginning_count + 1
+            self._context.writable(name, queue_id)
+        count = len(self.ends.table.open) + self._beginning_count + 1
         limit = self._context.limits.open_transaction_count_max
         if count > limit:
             raise LimitReachedError("open transactions", count, limit)
@@ -183,7 +140,7 @@ class TransactionCalls:
         self._context.check_cluster(request.cluster_id)
         if request.outcome not in (COMMITTED, ROLLED_BACK):
             raise BadRequestError("outcome", "COMMITTED or ROLLED_BACK", str(request.outcome))
-        was_ended = await self._ends.end(
+        was_ended = await self.ends.end(
             request.transaction_id,
             request.outcome,
             request.producer_group,
@@ -194,7 +151,7 @@ class TransactionCalls:
     def _check_name(self, name: str, number: int) -> None:
         if name or number:  # Else the producer has no name, or an operator calls.
             self._context.check_name("producer_name", name)
-            self._check_incarnation(ProducerIncarnation(name=name, number=number))
+            self._produce.check_incarnation(ProducerIncarnation(name=name, number=number))
 
     # --- For people ---
 
@@ -202,7 +159,7 @@ class TransactionCalls:
         """Return open transactions by id; of one group if it is named."""
         self._context.check_leads()
         limit = self._context.limits.transaction_list_count_max
-        opened = self._ends.table.open.values()
+        opened = self.ends.table.open.values()
         wanted = (
             one
             for one in opened
@@ -222,7 +179,7 @@ class TransactionCalls:
         Raises UnknownTransactionError, TransactionEndedError when its messages are gone.
         """
         self._context.check_leads()
-        table, transaction_id = self._ends.table, request.transaction_id
+        table, transaction_id = self.ends.table, request.transaction_id
         known = table.open.get(transaction_id)
         if known is None:
             outcome = table.ended.get(transaction_id)
@@ -231,7 +188,7 @@ class TransactionCalls:
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
         try:
-            made = await self._ends.visible_messages(known)
+            made = await self.ends.visible_messages(known)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         return DescribeTransactionResponse(

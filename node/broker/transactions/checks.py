@@ -11,13 +11,14 @@ connects.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.transactions.ends import GIVEN_UP, TransactionEnds
 from node.broker.transactions.producers import Planned, Producers, Question, WaitingProducer
 from node.errors.common import NodeError
@@ -41,17 +42,10 @@ _ENDED: Final = (TransactionEndedError, UnknownTransactionError)
 class Checks:
     """The task that asks and gives up. One per broker; a LeaderWork."""
 
-    def __init__(
-        self,
-        context: Context,
-        own_appends: OwnAppends,
-        ends: TransactionEnds,
-        unix_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends, ends: TransactionEnds) -> None:
         self._context: Final = context
         self._own_appends = own_appends
         self._ends = ends
-        self._unix_ms = unix_ms
         self.producers: Final = Producers(context, self._on_producer, self._on_take)
         self._due: list[tuple[int, int]] = []
         """Heap of (when to ask, position). The state decides whether an item still counts."""
@@ -59,6 +53,7 @@ class Checks:
         """Positions in the heap, each there once, however often producers come and go."""
         self._asked: dict[int, TransactionCheck] = {}
         """By position: questions that no producer has taken yet; each is in the heap, too."""
+        self._tasks = BackgroundTasks("transactions are not looked at any more")
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.checks_total = 0
@@ -69,8 +64,7 @@ class Checks:
         """See `LeaderWork.begin`: look at all open transactions."""
         for one in self._ends.table.open.values():
             self._push(one.next_check_unix_ms, one.position)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="transactions")
-        self._task.add_done_callback(_on_ended)
+        self._task = self._tasks.run(self._run())
 
     def end(self) -> None:
         """See `LeaderWork.end`: forget all soft state."""
@@ -93,12 +87,12 @@ class Checks:
 
     def is_orphaned(self, known: OpenTransaction) -> bool:
         """Whether a question is due, and no producer of the group is connected."""
-        is_due = known.next_check_unix_ms <= self._unix_ms()
+        is_due = known.next_check_unix_ms <= self._context.unix_ms()
         return is_due and not self.producers.is_there(known.producer_group)
 
     def _on_producer(self, group: str) -> None:
         """Push the due transactions of a group again: without a producer they left the heap."""
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         for known in self._ends.table.open.values():
             if known.producer_group == group and known.next_check_unix_ms <= now_ms:
                 self._push(known.next_check_unix_ms, known.position)
@@ -123,7 +117,7 @@ class Checks:
                 await asyncio.sleep(PAUSE_MS_MAX / 1000)
             pause_ms = PAUSE_MS_MAX
             if self._due:
-                pause_ms = min(pause_ms, max(0, self._due[0][0] - self._unix_ms()))
+                pause_ms = min(pause_ms, max(0, self._due[0][0] - self._context.unix_ms()))
             if not pause_ms:
                 await asyncio.sleep(0)
                 continue
@@ -135,7 +129,7 @@ class Checks:
 
     async def round(self) -> None:
         """Ask about due transactions, and give up those asked about too often or too old."""
-        now_ms = self._unix_ms()
+        now_ms = self._context.unix_ms()
         limit = self._context.limits.transaction_check_count_max
         questions: list[tuple[OpenTransaction, WaitingProducer]] = []
         planned = Planned()
@@ -245,7 +239,7 @@ class Checks:
         del self._asked[position]
         if position not in self._ends.table.open:
             return False
-        next_ms = self._unix_ms() + self._context.limits.transaction_check_interval_ms
+        next_ms = self._context.unix_ms() + self._context.limits.transaction_check_interval_ms
         check = Command.CheckTransactions(positions=[position], next_unix_ms=next_ms)
         await self._own_appends.submit(Command(check_transactions=check))
         self.checks_total += 1
@@ -262,13 +256,4 @@ class Checks:
             transaction_id=known.position,
             producer_group=known.producer_group,
             check_count=known.check_count,
-        )
-
-
-def _on_ended(task: "asyncio.Task[None]") -> None:
-    """Report a defect of the task to the loop: the node decides what follows."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "transactions are not looked at any more", "exception": error}
         )

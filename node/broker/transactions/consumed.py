@@ -18,6 +18,7 @@ from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import OffsetKey
 from node.broker.groups.members import Members
 from node.errors.common import (
@@ -52,7 +53,7 @@ class OffsetsUnderWay:
         self._own_appends = own_appends
         self._coming: dict[OffsetKey, deque[int]] = {}
         """Offsets that entries under way will store, in the order of the log."""
-        self._working: set[asyncio.Task[int]] = set()
+        self._tasks = BackgroundTasks("a commit of consumed offsets failed", Refused)
 
     # --- Calls ---
 
@@ -95,10 +96,7 @@ class OffsetsUnderWay:
         self._context.check_cluster(request.cluster_id)
         self._look(request.consumed)
         self._check_group(request.consumed)
-        task = asyncio.get_running_loop().create_task(self._write(request.consumed))
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        index = await self._context.decided(task)
+        index = await self._context.decided(self._tasks.run(self._write(request.consumed)))
         return CommitConsumedResponse(index=index)
 
     async def _write(self, consumed: ConsumedOffsets) -> int:
@@ -114,12 +112,7 @@ class OffsetsUnderWay:
         context = self._context
         context.check_name("group", consumed.group)
         context.check_leads()
-        limit = context.limits.queue_offsets_count_max
-        if not 1 <= len(consumed.offsets) <= limit:
-            raise BadRequestError("consumed", f"1 to {limit} offsets", str(len(consumed.offsets)))
-        queues = {(row.topic, row.queue_id) for row in consumed.offsets}
-        if len(queues) < len(consumed.offsets):
-            raise BadRequestError("consumed", "each queue once", "one twice")
+        context.check_rows("consumed", consumed.offsets)
         for row in consumed.offsets:
             if row.offset < max(0, row.expected):
                 expected = f"{max(0, row.expected)} or more"

@@ -43,12 +43,9 @@ _T = TypeVar("_T")
 class TransactionEnds:
     """Ends transactions, and knows those under way. One per broker."""
 
-    def __init__(
-        self, context: Context, own_appends: OwnAppends, unix_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
         self._context: Final = context
         self._own_appends = own_appends
-        self._unix_ms = unix_ms
         self._running_ends: dict[int, asyncio.Task[None]] = {}
         """Transactions of this term whose last entry is written and not decided."""
         self._charges: dict[int, Charge] = {}
@@ -143,7 +140,9 @@ class TransactionEnds:
         may_end()  # From here to the log no other task runs.
         self._check_topics(queues)
         host = self._context.store.config.store_host
-        await self._write_end(known, outcome, records + done_mark(offsets, host, self._unix_ms()))
+        await self._write_end(
+            known, outcome, records + done_mark(offsets, host, self._context.unix_ms())
+        )
         self.given_up_total += outcome == GIVEN_UP
 
     async def _write_end(self, known: OpenTransaction, outcome: Outcome, records: bytes) -> None:

@@ -62,14 +62,9 @@ class Producers:
         self._on_come = on_come
         self._on_take = on_take
         self._by_group: dict[str, list[WaitingProducer]] = {}
-        self._room = Room("waiting producers", context.limits.transaction_producer_count_max)
+        self.room: Final = Room("waiting producers", context.limits.transaction_producer_count_max)
         self.size_bytes = 0
         """Size of all questions that no producer has taken yet."""
-
-    @property
-    def count(self) -> int:
-        """Connected producers."""
-        return self._room.used
 
     def is_there(self, group: str) -> bool:
         """Whether any producer of a group is connected."""
@@ -116,11 +111,9 @@ class Producers:
         and the errors of a question that cannot be counted.
         """
         context = self._context
-        context.check_cluster(request.cluster_id)
-        context.check_name("producer_group", request.producer_group)
-        context.check_leads()
+        context.check_call(request.cluster_id, "producer_group", request.producer_group)
         limit, group = context.limits.transaction_question_count_max, request.producer_group
-        waiting = WaitingProducer(group, self._room.take(), limit)
+        waiting = WaitingProducer(group, self.room.take(), limit)
         self._by_group.setdefault(group, []).append(waiting)
         try:
             yield TransactionCheck()
@@ -144,7 +137,7 @@ class Producers:
         there = self._by_group.get(waiting.group, [])
         if waiting in there:
             there.remove(waiting)
-            self._room.give_back(waiting.host)
+            self.room.give_back(waiting.host)
             if not there:
                 del self._by_group[waiting.group]
 
@@ -153,5 +146,5 @@ class Producers:
         gone, self._by_group = self._by_group, {}
         for there in gone.values():
             for waiting in there:
-                self._room.give_back(waiting.host)
+                self.room.give_back(waiting.host)
                 waiting.questions.put_nowait(None)

@@ -10,6 +10,7 @@ state of the log, instead of checkpoints and acks that a timer sorts out.
 """
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from node.config.limits import Limits
@@ -113,7 +114,7 @@ class PopTable(Table):
     def encode(content: TableContent) -> TableContent:
         """Return the document of the file, as `decode` reads it."""
         table: dict[str, Any] = {}
-        rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=_key_of)
+        rows = sorted(cast("dict[str, Any]", content["windows"]).values(), key=itemgetter(slice(3)))
         for group, topic, queue_id, next_offset, items, attempts in rows:
             table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = {
                 "nextOffset": next_offset,
@@ -143,6 +144,16 @@ class PopTable(Table):
             return window.next_offset
         group, topic, queue_id = key
         return state.groups.get(group, {}).get(topic, {}).get(queue_id, NO_OFFSET)
+
+    def in_flight(self, key: WindowKey, offset: int) -> InFlightMessage | None:
+        """Return a message that is in flight; None if it is not."""
+        window = self.windows.get(key)
+        return None if window is None else window.items.get(offset)
+
+    def is_newest(self, key: WindowKey, offset: int, generation: int) -> bool:
+        """Whether a message is in flight, and was last delivered under a generation."""
+        item = self.in_flight(key, offset)
+        return item is not None and item.generation == generation
 
     def of_group(self, group: str) -> Iterator[tuple[WindowKey, Window]]:
         """Yield the windows of one group."""
@@ -330,7 +341,3 @@ def _row_name(key: WindowKey) -> str:
 def earliest(window: Window) -> int:
     """Return when the first delivered message becomes visible; 0 if none was delivered."""
     return min((i.visible_unix_ms for i in window.items.values() if i.delivery_count), default=0)
-
-
-def _key_of(row: list[Any]) -> list[Any]:
-    return row[:3]

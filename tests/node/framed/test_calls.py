@@ -147,7 +147,7 @@ async def test_appends_of_one_address_leave_others_room_to_wait(tmp_path: Path) 
         assert "waiting appends of 127.0.0.2" in error.message
         other = await it.client()
         other.send(append(9, 5, 6))
-        await eventually(lambda: it.node.broker.produce.parked_count == 4, "the one of the other")
+        await eventually(lambda: len(it.node.broker.produce.parked) == 4, "the one of the other")
         it.node.driver.release()
         assert (await other.read()).append().record_count == 1
 

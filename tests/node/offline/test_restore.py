@@ -24,6 +24,7 @@ from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
 from node.runtime.identity import IdentityMismatchError
 from node.state.checkpoint_files import CheckpointDamagedError
+from node.state.image import encode_image
 from node.state.machine import StateMachine
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.pb import log_pb2
@@ -274,7 +275,7 @@ def interrupted_joiner(backup: Path, directory: Path, index: int) -> None:
         machine.apply(0, log.last_index + 1)
         configuration = log.load().configurations[0]
         meta = SnapshotMeta(index, log.store.ledger.term_at(index), configuration)
-        state, applied_index = machine.snapshot(), machine.applied_index
+        state, applied_index = encode_image(machine.image()), machine.applied_index
         data = encode_snapshot(build_snapshot(log.store, meta, state, applied_index))
     with LedgerLog.open(
         str(directory), joiner.store_config(), cluster_id="quorumlog", node_id=2

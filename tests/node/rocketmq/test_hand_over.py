@@ -130,7 +130,7 @@ async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -
         waiting = Duration(seconds=20)
         receiving = asyncio.ensure_future(pair.last.receive(long_polling_timeout=waiting))
         pop = pair.last.node.broker.pop
-        await eventually(lambda: pop.shared.lines.count == 1, "it waits")
+        await eventually(lambda: pop.shared.lines.room.used == 1, "it waits")
         await pair.next.send(b"from there")
         pair.hand_over()
         elements = await receiving

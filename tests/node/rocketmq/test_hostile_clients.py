@@ -560,7 +560,7 @@ async def test_without_room_for_a_question_the_broker_keeps_it(
         end_calls.watch()
         await gateway.send(b"half", message_type=pb.MessageType.TRANSACTION)
         await eventually(
-            lambda: node.broker.transactions.checks.producers.count == 1, "somebody to ask"
+            lambda: node.broker.transactions.checks.producers.room.used == 1, "somebody to ask"
         )
         node.clock.now_ms += 6_000
         await node.broker.transactions.checks.round()

@@ -341,8 +341,8 @@ async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
         produce = node.broker.produce
-        assert (produce.in_flight_count, produce.parked_count) == (2, 3)
-        assert produce.parked_size_bytes == 3 * len(record(0))
+        assert (produce.in_flight_count, len(produce.parked)) == (2, 3)
+        assert produce.parked_bytes.used == 3 * len(record(0))
         error = await refused(node, request(9, 10))
         assert isinstance(error, errors.BusyError)
         assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
@@ -350,7 +350,7 @@ async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2, 3, 4]
         produce = node.broker.produce
-        assert (produce.parked_count, produce.parked_size_bytes) == (0, 0)
+        assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
 
 
 async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way(
@@ -359,7 +359,7 @@ async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way
     async with node_at(tmp_path, limits=replace(Limits(), in_flight_size_bytes_max=10)) as node:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-        assert node.broker.produce.parked_count == 2
+        assert len(node.broker.produce.parked) == 2
         node.driver.release()
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2]
@@ -375,7 +375,7 @@ async def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
         node.driver.is_holding = True
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
         produce = node.broker.produce
-        assert produce.in_flight_count + produce.parked_count == 3
+        assert produce.in_flight_count + len(produce.parked) == 3
         error = await refused(node, request(9, 10))
         assert isinstance(error, errors.BusyError)
         assert error.what == "bytes of waiting appends"
@@ -396,7 +396,7 @@ async def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: P
         node.driver.release()
         await asyncio.gather(*first, last)
         assert await stored(node) == [0, 1, 3]
-        assert node.broker.produce.parked_count == 0
+        assert len(node.broker.produce.parked) == 0
 
 
 async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
@@ -409,8 +409,8 @@ async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None
             outcomes = await asyncio.gather(*given_up, return_exceptions=True)
             assert all(isinstance(error, errors.BusyError) for error in outcomes)
         produce = node.broker.produce
-        assert (produce.parked_count, len(produce.parked)) == (1, 1)
-        assert produce.parked_size_bytes == len(record(2))
+        assert len(produce.parked) == 1
+        assert produce.parked_bytes.used == len(record(2))
         node.driver.release()
         await asyncio.gather(*first, last)
         assert await stored(node) == [0, 1, 2]
@@ -422,7 +422,7 @@ async def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) ->
         futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
         node.driver.lose()
         produce = node.broker.produce
-        assert (produce.parked_count, produce.parked_size_bytes) == (0, 0)
+        assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
         node.driver.decide(0)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         assert [type(error) for error in outcomes] == (
@@ -439,7 +439,7 @@ async def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path
         first = node.broker.append_nowait(request(1, 2))
         node.driver.failure = raft_errors.BusyError("entries", 1, 1)
         second = node.broker.append_nowait(request(2, 3))
-        assert node.broker.produce.parked_count == 1
+        assert len(node.broker.produce.parked) == 1
         node.driver.release()
         await asyncio.gather(first, second)
         assert await stored(node) == [1, 2]
@@ -455,7 +455,7 @@ async def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(
         requests = [request(0, 1), request(1, 3), request(3, 4)]
         futures = [node.broker.append_nowait(one) for one in requests]
         produce = node.broker.produce
-        assert (produce.in_flight_count, produce.parked_count) == (1, 2)
+        assert (produce.in_flight_count, len(produce.parked)) == (1, 2)
         node.driver.release()
         await asyncio.gather(*futures)
         assert await stored(node) == [0, 1, 2, 3]

@@ -238,7 +238,7 @@ async def test_a_repeat_of_a_parked_batch_gets_what_becomes_of_it(
         node.driver.is_holding = True
         other = node.broker.append_nowait(request(0, 1, producer_id=8))
         first = begun(node, feature, {})
-        await eventually(lambda: node.broker.produce.parked_count == 1, "it waits for room")
+        await eventually(lambda: len(node.broker.produce.parked) == 1, "it waits for room")
         last = node.broker.append_nowait(request(0, 1, producer_id=9))
         await be_popped(node)
         again = begun(node, feature, {})

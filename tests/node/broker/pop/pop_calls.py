@@ -90,13 +90,13 @@ async def give_up(node: Fixture, delivery: Got) -> None:
 def pass_time(node: Fixture, ms: int) -> None:
     """Let time pass, and have the leader look."""
     node.clock.now_ms += ms
-    node.broker.pop.look()
+    node.broker.pop.shared.deadlines.look()
 
 
 async def parked(node: Fixture, count: int = 1, **how: Any) -> "asyncio.Task[list[Got]]":
     """Begin a receive that finds nothing yet; with it so many wait."""
     task = asyncio.create_task(receive(node, wait_ms=30_000, **how))
-    await eventually(lambda: node.broker.pop.shared.lines.count == count)
+    await eventually(lambda: node.broker.pop.shared.lines.room.used == count)
     return task
 
 

@@ -96,7 +96,7 @@ async def test_what_an_attempt_was_given_again_is_not_given_back(tmp_path: Path)
         node.broker.context.limits = Limits()  # type: ignore[misc]
         pass_time(node, 60_000)  # Its invisible time is over before it is committed.
         again = asyncio.create_task(receive(node, attempt_id="one", wait_ms=1_000_000))
-        await eventually(lambda: node.broker.pop.shared.lines.count, "the repeated call waits")
+        await eventually(lambda: node.broker.pop.shared.lines.room.used, "the repeated call waits")
         node.driver.release()
         (delivery,) = await again
         await eventually(lambda: node.driver.applied_index == node.log.last_index, "all is applied")

@@ -240,7 +240,7 @@ async def test_a_receive_waits_for_a_message_and_for_one_that_becomes_visible(
 async def test_each_message_wakes_a_single_waiting_receive(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         tasks = [asyncio.create_task(receive(node, wait_ms=30_000)) for _ in range(3)]
-        await eventually(lambda: node.broker.pop.shared.lines.count == 3)
+        await eventually(lambda: node.broker.pop.shared.lines.room.used == 3)
         for number in range(3):
             await send(node, str(number))
             await eventually(
@@ -277,7 +277,7 @@ async def test_too_many_waiting_receives_are_refused(tmp_path: Path) -> None:
             await receive(node, wait_ms=30_000)
         waiting.cancel()
         await eventually(waiting.done)
-        assert node.broker.pop.shared.lines.count == 0
+        assert node.broker.pop.shared.lines.room.used == 0
 
 
 async def test_an_attempt_that_is_repeated_gets_the_same_messages(tmp_path: Path) -> None:

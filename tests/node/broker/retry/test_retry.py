@@ -75,7 +75,7 @@ async def deliver(node: Fixture, level: int) -> int:
 
 async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker.retry._unix_ms = lambda: 5_000_000
+        node.broker.context.unix_ms = lambda: 5_000_000
         await node.append(0, 3)
         origin = queue(node, "orders")[1]
         answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
@@ -118,7 +118,7 @@ async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> No
 
 async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker.retry._unix_ms = lambda: 1_000
+        node.broker.context.unix_ms = lambda: 1_000
         await node.append(0, 4)
         await configure(node, "readers", retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
         await node.broker.retry.retry_later(given_back(0))

@@ -100,7 +100,6 @@ async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
 async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) -> None:
     """A delayed message, and one that a group gave back."""
     async with node_at(tmp_path) as node:
-        node.broker.retry._unix_ms = lambda: node.clock.now_ms
         await node.append(0, 1)
         await give_back(node, 0)
         await node.broker.append(request_of(delayed(1, DELAY="1")))
@@ -130,7 +129,6 @@ async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(tmp_path
 
 async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
-        node.broker.retry._unix_ms = lambda: node.clock.now_ms
         await node.append(0, 2)
         for offset in (0, 1):
             await give_back(node, offset)

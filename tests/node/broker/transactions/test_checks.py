@@ -65,7 +65,7 @@ async def test_a_producer_with_full_questions_hears_of_the_end(tmp_path: Path) -
         async with producer(node):
             await round_of(node, 6_000)
             node.driver.lose()
-            assert node.broker.transactions.checks.producers.count == 0
+            assert node.broker.transactions.checks.producers.room.used == 0
 
 
 async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_producers_that_come_again_cost_no_memory(tmp_path: Path) -> None:
         for _ in range(5):
             async with producer(node) as stream:
                 waiting = asyncio.ensure_future(anext(stream))
-                await eventually(lambda: checks.producers.count == 1, "it is there")
+                await eventually(lambda: checks.producers.room.used == 1, "it is there")
                 await asyncio.sleep(0)
                 waiting.cancel()
                 await asyncio.wait({waiting})
@@ -141,7 +141,7 @@ async def test_a_question_that_is_larger_than_the_limit_is_asked_alone(tmp_path:
 
 def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | DerivedFileError]:
     """Have one transaction be damaged on this node's disk; return what will be found."""
-    ends, reports = node.broker.transactions._ends, list[CorruptionError | DerivedFileError]()
+    ends, reports = node.broker.transactions.ends, list[CorruptionError | DerivedFileError]()
     whole = ends.half_messages
 
     def half_messages(known: object) -> bytes:

@@ -56,7 +56,7 @@ async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path
     async with node_at(tmp_path) as node:
         receipt = await node.broker.append(halves(1, 3))
         (transaction,) = node.machine.state.table(TransactionsTable).open.values()
-        log, ends = node.broker.context.store.log, node.broker.transactions._ends
+        log, ends = node.broker.context.store.log, node.broker.transactions.ends
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(log), "min_position", receipt.position)
             assert len(ends.half_messages(transaction)) == transaction.size_bytes

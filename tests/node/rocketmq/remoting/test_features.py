@@ -121,11 +121,11 @@ async def test_a_group_without_producers_is_not_asked(tmp_path: Path) -> None:
         await client.produce_for("p@1", "CLIENT_INNER_PRODUCER")
         producers = gateway.node.broker.transactions.checks.producers
         await eventually(lambda: producers.is_there("payers"), "the producer")
-        assert producers.count == 1
+        assert producers.room.used == 1
         await client.close()
         await eventually(lambda: not gateway.remoting.groups.clients.count, "its end")
         gateway.remoting.transactions.look()
-        await eventually(lambda: not producers.count, "the end of the questions")
+        await eventually(lambda: not producers.room.used, "the end of the questions")
 
 
 async def test_a_reply_reaches_the_producer_that_waits_for_it(tmp_path: Path) -> None:

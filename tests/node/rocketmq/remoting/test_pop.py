@@ -80,7 +80,7 @@ async def test_an_ack_of_an_earlier_delivery_changes_nothing(tmp_path: Path) -> 
         await client.send(b"one")
         first = info_of(await popped(client, invisibleTime="1000"))
         gateway.node.clock.now_ms += 2_000
-        gateway.node.broker.pop.look()
+        gateway.node.broker.pop.shared.deadlines.look()
         second = await popped(client)
         assert decode_message(second.body).body == b"one"
         assert (await client.ask(ACK, first)).code == SUCCESS

@@ -111,13 +111,13 @@ async def test_records_of_a_batch_that_is_refused_late_keep_their_place(tmp_path
         singles.flush()  # As a batch of the same connection does.
         behind = AppendRequest(record_count=1)
         receipts.append(node.broker.append_nowait(behind, record("orders", b"behind")))
-        assert node.broker.produce.parked_count == 2
+        assert len(node.broker.produce.parked) == 2
         driver.release()
         kept = [await receipts[number] for number in (0, 1, 3, 4)]
         assert [receipt.queues[0].first_offset for receipt in kept] == [0, 1, 2, 3]
         with pytest.raises(UnknownTopicError):
             await receipts[2]
-        assert (node.broker.produce.parked_count, node.broker.produce.parked_size_bytes) == (0, 0)
+        assert (len(node.broker.produce.parked), node.broker.produce.parked_bytes.used) == (0, 0)
 
 
 async def test_an_unknown_outcome_is_that_of_all_that_were_joined(tmp_path: Path) -> None:

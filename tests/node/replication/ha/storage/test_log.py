@@ -211,7 +211,7 @@ def test_a_batch_says_what_it_becomes_before_it_is_written(tmp_path: Path) -> No
         data = batch(3, 5) + batch(5, 6, queue_id=2)
         prepared = replica.log.prepare(data)
         assert prepared.queues == {(b"orders", 0): (3, 2), (b"orders", 2): (0, 1)}
-        assert (prepared.record_count, prepared.content.size_bytes) == (3, len(data))
+        assert (len(prepared.content.queue_offsets), prepared.content.size_bytes) == (3, len(data))
         assert (prepared.content.position, replica.log.end) == (end, end)
         result = replica.log.append(prepared)
         assert prepared.result is result
