@@ -6,5 +6,5 @@ SDK. What stands below it is simulated: time, threads, sockets, disks, randomnes
 replace; `cluster` and what stands above it import whole nodes, the SDK, and the load and the judges
 of `chaos`. Two simulators of rules alone stand beside all that, and are faster: `raft` runs core
 and pump, `ha` the machine of master-slave mode; `mutants` plants faults in
-both. Nothing that ships imports this package: tests do, and `campaign` runs it as a command.
+both. Nothing that ships imports this package: tests do, and `tests.hours` runs it as a command.
 """

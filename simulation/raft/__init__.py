@@ -3,5 +3,5 @@
 The simulator runs the real core and the real pump of `raft.pump.replica`; it replaces clock,
 network, disk, randomness and the order of events. `mutants.txt` lists the planted faults, each with
 the number of seeds or the test that must find it. The package imports `raft`,
-`checkers` and `simulation.mutants` only; tests import it, and `campaign` runs it as a command.
+`checkers` and `simulation.mutants` only; tests import it, and `tests.hours` runs it as a command.
 """

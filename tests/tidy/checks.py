@@ -138,6 +138,8 @@ LUCKY_FILES: Final = (
     "tests/cluster/forgery.py",
     "tests/compat/official/",
     "tests/compat/python_driver.py",
+    "tests/fuzz/targets/framed.py",
+    "tests/hours.py",
 )
 """What owns waiting and drawing for all others, by the beginnings of paths."""
 _LUCK: Final = re.compile(
@@ -303,7 +305,6 @@ def _references(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 MIRRORED_PACKAGES: Final = frozenset(
     {"raft", "store", "node", "quorumlog", "planning", "qlog", "checkers", "pipeline", "bench"}
-    | {"campaign"}
 )
 
 

@@ -13,7 +13,7 @@ from tests.tidy import repository
 
 PACKAGES = (
     *("store", "raft", "node", "quorumlog", "deploy", "bench", "pipeline"),
-    *("campaign", "simulation", "qlog", "planning", "checkers"),
+    *("simulation", "qlog", "planning", "checkers"),
 )
 MODULES = [
     name

@@ -146,7 +146,7 @@ def test_layers_of_the_architecture_are_those_of_the_contracts() -> None:
         for contract in settings["tool"]["importlinter"]["contracts"]
         if contract["type"] == "layers" and "." not in contract.get("containers", ["house"])[0]
     }
-    packages = {"house", "node", "store", "raft", "quorumlog", "campaign", "simulation"}
+    packages = {"house", "node", "store", "raft", "quorumlog", "simulation"}
     assert contracts.keys() == packages
     page = "ARCHITECTURE.md"
     findings = list(documents.wrong_layers(page, text(page), contracts))

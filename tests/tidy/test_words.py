@@ -16,7 +16,6 @@ PACKAGES = (
     "pipeline",
     "deploy",
     "bench",
-    "campaign",
     "simulation",
     "chaos-tests",
 )

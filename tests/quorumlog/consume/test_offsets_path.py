@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bench.journal import RunUnderWayError, SessionJournal
-from campaign.state import StateTakenError, taken
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.errors import ConflictError, InvalidRequestError
 from quorumlog.records.queues import Queue
@@ -101,10 +100,8 @@ async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> No
     assert LocalOffsets(str(path)).get(QUEUES[1]) == 3
 
 
-def test_a_journal_and_a_state_are_of_one_run(tmp_path: Path) -> None:
+def test_a_journal_is_of_one_run(tmp_path: Path) -> None:
     journal = SessionJournal(tmp_path, {})
-    with pytest.raises(RunUnderWayError), taken(tmp_path / "state.json"):
+    with pytest.raises(RunUnderWayError):
         SessionJournal(tmp_path, {})
-    with taken(tmp_path / "state.json"), pytest.raises(StateTakenError):
-        taken(tmp_path / "state.json").__enter__()
     journal._file.close()
