@@ -18,10 +18,10 @@ from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from deploy.local_nodes import NAMESERVER_COUNT
 from node.nameserver.directory.proofs import Prover
+from node.nameserver.replica.dump import NAME as DUMP_NAME
 from node.nameserver.replica.dump import Dump, write_dump
 from node.nameserver.replica.journal import Entry, Journal
 from node.nameserver.replica.messages import NO_OP
-from node.nameserver.replica.pysyncobj import DUMP_NAME
 from qlog import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
