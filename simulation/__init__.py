@@ -1,7 +1,7 @@
 """Whole nodes, clients and their machines in one thread and one virtual time, from one seed.
 
 Everything that runs here is the code that ships: store, Raft, broker, links, the framed port, the
-SDK. What stands below it is simulated: time, threads, sockets, disks, randomness. `kernel`,
+SDK. What stands below it is simulated: time, threads, sockets, calls, disks, randomness. `kernel`,
 `network` and `disk` import nothing of the project; `machines` and `rpc` import what of it they
 replace; `cluster` and what stands above it import whole nodes, the SDK, and the load and the judges
 of `chaos`. Two simulators of rules alone stand beside all that, and are faster: `raft` runs core

@@ -1,9 +1,8 @@
-"""gRPC between simulated processes: what stands below the Python part of `grpc.aio`.
+"""Calls between simulated processes, in the place of gRPC: each is one connection of its own.
 
-Owns connections, channels, calls and servers over the streams of `simulation.network`. The Python
-part of grpcio runs as it is, so its rules for callers (styles of reading, cancelling, closing) are
-the real ones; only the extension module below it is simulated, with the codes, texts and order that
-it shows at its interface. Imports grpcio, `simulation.world` and what stands below it, and of the
-project what it replaces: `node.services.bounds.connection_cut`. Knows no method of a node. Trials
-and tests import `simulation.rpc.substitute`, and nothing else of it.
+Owns a small channel and a small server, with the names of `grpc.aio` that nodes and the SDK use.
+The network delays, loses and cuts what they send. HTTP/2, states of channels, limits of sizes and
+TLS are not there: `chaos-tests` has real gRPC under faults. Imports grpcio for its errors and
+handlers, `simulation.world` and what stands below it, and `node.services.bounds.connection_cut`,
+which it replaces. Knows no method of a node.
 """

@@ -64,7 +64,7 @@ TOOLS: Final[dict[str, str]] = {
     "simulation of whole nodes": "simulation tests/simulation",
     "simulation of Raft": "simulation/raft raft/simulator.py tests/simulation/raft",
     "simulation of master-slave": "simulation/ha tests/simulation/ha",
-    "simulated gRPC": "simulation/rpc tests/simulation/rpc",
+    "simulated calls": "simulation/rpc tests/simulation/rpc",
     "chaos": "chaos-tests tests/chaos tests/scenarios",
     "chaos: hosts": "chaos-tests/hosts tests/chaos/hosts",
     "fuzzing": "tests/fuzz",
