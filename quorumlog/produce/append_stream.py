@@ -537,8 +537,10 @@ class Sender:
             for batch in self.waiting
             if not batch.is_pinned and (is_clean or not batch.records) and may_move(batch)
         ]
-        for batch in taken:
-            self.waiting.remove(batch)
+        moved = set(taken)
+        kept = [batch for batch in self.waiting if batch not in moved]
+        self.waiting.clear()
+        self.waiting.extend(kept)
         renamed = [batch for batch in taken if batch.records]
         for batch in renamed:
             batch.forget_name()
