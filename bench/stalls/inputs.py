@@ -196,10 +196,7 @@ def classic(number: int) -> Iterator[Input]:
 def own() -> Iterator[OwnCall]:
     """Yield the large calls of the own services."""
     queues = [QueueId(topic=TOPIC, queue_id=n % QUEUE_COUNT) for n in range(4_096)]
-    rows = [
-        consumer_pb2.GroupOffset(topic=TOPIC, queue_id=n % QUEUE_COUNT, offset=0)
-        for n in range(4_096)
-    ]
+    rows = [consumer_pb2.GroupOffset(topic=TOPIC, queue_id=n, offset=0) for n in range(QUEUE_COUNT)]
     commit = consumer_pb2.CommitOffsetsRequest(group=GROUP, offsets=rows)
     yield OwnCall("Consumer", "CommitOffsets", commit)
     fetch = consumer_pb2.FetchOffsetsRequest(group=GROUP, queues=queues)
