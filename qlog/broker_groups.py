@@ -34,10 +34,10 @@ class QueueType(click.ParamType):  # type: ignore[type-arg]  # Generic in some v
         """Parse the text of a command line."""
         if isinstance(value, QueueName):
             return value
-        found = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", str(value))
-        if found is None:
+        match = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", str(value))
+        if match is None:
             self.fail(f"{value!r} is no queue; use a number, or GROUP/NUMBER", param, ctx)
-        return QueueName(found[1] or "", int(found[2]))
+        return QueueName(match[1] or "", int(match[2]))
 
 
 def broker_group_option(command: _Command) -> _Command:

@@ -21,10 +21,10 @@ def integer(value: object) -> int:
 
 def number(value: object) -> float:
     """Return the number that a text means. Raises ValueError."""
-    found = float(_checked(value, _NUMBER))
-    if math.isinf(found):
+    parsed = float(_checked(value, _NUMBER))
+    if math.isinf(parsed):
         raise ValueError(f"{value!r} is too large; use a number below 1e308")
-    return found
+    return parsed
 
 
 def _checked(value: object, form: re.Pattern[str]) -> str:

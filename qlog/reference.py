@@ -40,9 +40,9 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
     command = context.command
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None, f"{context.command_path} lists {name} and does not know it"
-            yield from _walk(click.Context(found, parent=context, info_name=name))
+            child = command.get_command(context, name)
+            assert child is not None, f"{context.command_path} lists {name} and does not know it"
+            yield from _walk(click.Context(child, parent=context, info_name=name))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def parse_time(text: str, *, now_unix_ms: int | None = None) -> int:
 
 def parse_duration(text: str) -> int:
     """Return the milliseconds of 500ms, 10s, 5m, 2h, 1d. Raises ValueError with these forms."""
-    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text)
+    if match is None:
         raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def duration_text(ms: int) -> str:

@@ -421,7 +421,7 @@ class ArgumentChecks:
         """The checks by parameter. Several threads may make them at once, with equal results."""
         if self._checks is None:
             hints = typing.get_type_hints(self._function)
-            found: dict[str, Check | None] = {}
+            by_name: dict[str, Check | None] = {}
             names: list[str] = []
             for name, parameter in inspect.signature(self._function).parameters.items():
                 if parameter.kind is parameter.VAR_KEYWORD:
@@ -430,9 +430,9 @@ class ArgumentChecks:
                     self._rest = name
                 else:
                     names.append(name)
-                found[name] = None if name == "self" else check_for(name, hints.get(name, Any))
+                by_name[name] = None if name == "self" else check_for(name, hints.get(name, Any))
             self._names = names
-            self._checks = found
+            self._checks = by_name
         return self._checks
 
     def check(self, args: Sequence[Any], named: Mapping[str, Any]) -> None:

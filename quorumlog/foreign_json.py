@@ -62,12 +62,12 @@ def check_depth(value: Any) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise JsonLimitError(f"{twice[:200]!r} is there twice; keep one of them")
-    return found
+    return document
 
 
 def _refuse(text: str) -> Any:
@@ -75,10 +75,10 @@ def _refuse(text: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    number = float(text)
+    if not math.isfinite(number):
         raise JsonLimitError(f"{text:.20} is too large a number")
-    return found
+    return number
 
 
 def _too_deep() -> JsonLimitError:

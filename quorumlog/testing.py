@@ -69,8 +69,8 @@ class Cluster:
     async def leader_id(self, group: str | None = None) -> int:
         """Return the leader of the first broker group, or of this one; 0: there is none."""
         if group is not None and group not in self.groups:
-            known = ", ".join(self.groups)
-            raise InvalidRequestError(f"there is no broker group {group!r}; use one of {known}")
+            names = ", ".join(self.groups)
+            raise InvalidRequestError(f"there is no broker group {group!r}; use one of {names}")
         return await asyncio.to_thread(self._local.leader_id, group)
 
     async def wait_ready(self, timeout_ms: int = 120_000) -> int:
@@ -104,8 +104,8 @@ class Cluster:
     def _named(self, node_id: int) -> int:
         """Return the id of a node. Raises InvalidRequestError if the cluster has no such node."""
         if node_id not in self.node_ids:
-            known = ", ".join(map(str, self.node_ids))
-            raise InvalidRequestError(f"there is no node {node_id}; use one of {known}")
+            node_ids = ", ".join(map(str, self.node_ids))
+            raise InvalidRequestError(f"there is no node {node_id}; use one of {node_ids}")
         return node_id
 
 

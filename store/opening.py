@@ -201,7 +201,7 @@ def open_plain_log(
     log.files.load()
     known_good = known_good_position(mark, last_run)
     try:
-        found = recover_commit_log(
+        recovery = recover_commit_log(
             fs,
             log,
             known_good,
@@ -211,13 +211,13 @@ def open_plain_log(
     except BaseException:
         log.close()
         raise
-    log.checked.trusted_position = found.lo
+    log.checked.trusted_position = recovery.lo
     return OpenedLog(
         log,
-        found.end_position,
-        found.end_position - found.lo,
-        found.cut_size_bytes,
-        found.cut_reason,
+        recovery.end_position,
+        recovery.end_position - recovery.lo,
+        recovery.cut_size_bytes,
+        recovery.cut_reason,
         is_adopting,
     )
 

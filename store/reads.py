@@ -114,14 +114,14 @@ class Reads:
         origin, key = self.origin(queue.topic), (queue.topic, queue.queue_id)
         if not origin:
             return 0
-        known = self._begins.get(key)
-        if known is None or known[0] != origin:  # Later records have later offsets.
+        begin = self._begins.get(key)
+        if begin is None or begin[0] != origin:  # Later records have later offsets.
             if len(self._begins) >= _BEGINS_MAX:
                 self._begins.clear()
             lo, hi = queue.min_offset, queue.max_offset
-            known = origin, queue.search(lo, hi, lambda position, _: position < origin)
-            self._begins[key] = known
-        return known[1]
+            begin = origin, queue.search(lo, hi, lambda position, _: position < origin)
+            self._begins[key] = begin
+        return begin[1]
 
     def was_written(self, topic: str) -> bool:
         """Whether queues of this name ever had a record, in the log or expired.
@@ -210,13 +210,13 @@ class Reads:
 
         Stored within [lo, hi). The index finds hashes; each record's topic and key are compared.
         """
-        found: list[Message] = []
+        messages: list[Message] = []
         for step in self.newest_by_key(topic, key, lo_unix_ms=lo_unix_ms, hi_unix_ms=hi_unix_ms):
             if step.message is not None:
-                found.append(step.message)
-                if len(found) == max_count:
+                messages.append(step.message)
+                if len(messages) == max_count:
                     break
-        return found[::-1]
+        return messages[::-1]
 
     def newest_by_key(
         self,

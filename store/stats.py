@@ -172,29 +172,29 @@ class StoreStats:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know, in sentences; empty when all is well."""
-        found = []
+        texts = []
         if count := self.counters["memory_lock_failed_count"]:
-            found.append(
+            texts.append(
                 f"{count} times memory could not be locked; raise the memlock limit (ulimit -l) "
                 f"or set lock_memory to false"
             )
         if count := self.counters["prepare_failed_count"]:
-            found.append(f"{count} times a file could not be made ahead; check the disk's space")
+            texts.append(f"{count} times a file could not be made ahead; check the disk's space")
         if count := self.counters["pool_empty_count"]:
-            found.append(f"{count} files got no write buffer; raise transient_pool_size")
+            texts.append(f"{count} files got no write buffer; raise transient_pool_size")
         if count := self.counters["dispatch_failed_count"]:
-            found.append(f"{count} times the queues could not grow on the full disk; free space")
+            texts.append(f"{count} times the queues could not grow on the full disk; free space")
         if count := self.gauges.inner_batch_topic_count:
-            found.append(
+            texts.append(
                 f"{count} topics have inner batches of RocketMQ (queue.type=BatchCQ), which are "
                 f"kept and cannot be read here; read them with RocketMQ"
             )
         if self.gauges.disk_state != "ok":
-            found.append(
+            texts.append(
                 f"the disk is {self.gauges.disk_used_ratio:.0%} used ({self.gauges.disk_state}); "
                 f"{_CONSEQUENCES[self.gauges.disk_state]}free space or shorten retention"
             )
-        return tuple(found)
+        return tuple(texts)
 
 
 def snapshot(counters: StoreCounters, gauges: StoreGauges) -> StoreStats:

@@ -60,21 +60,21 @@ async def status(client: "Client") -> Printout:
 
     Ends with 0 when all is well, and with 1 when there is a problem; it is named.
     """
-    found = await client.admin.cluster_status()
-    rows = status_rows(found)
-    wrong = problems(found, rows)
+    statuses = await client.admin.cluster_status()
+    rows = status_rows(statuses)
+    wrong = problems(statuses, rows)
     summary: dict[str, Any] = {
-        "cluster_id": found.cluster_id,
-        "leader_id": found.leader_id or None,
-        "term": found.term,
+        "cluster_id": statuses.cluster_id,
+        "leader_id": statuses.leader_id or None,
+        "term": statuses.term,
         "healthy": not wrong,
         "problems": wrong,
         "groups": [
             {"group": one.group, "leader_id": one.leader_id or None, "term": one.term}
-            for one in found.groups
+            for one in statuses.groups
         ],
     }
-    hidden = {"problems"} if len(found.groups) > 1 else {"problems", "groups"}
+    hidden = {"problems"} if len(statuses.groups) > 1 else {"problems", "groups"}
     short = [{key: row.get(key) for key in SHORT_COLUMNS} for row in rows]
     return Printout(
         {**summary, "nodes": [{key: row.get(key) for key in STATUS_COLUMNS} for row in rows]},
@@ -184,15 +184,15 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None) -> Pr
 
     Ends with 0 when no node is recovering any more, and with 1 when one is.
     """
-    found = ask(server, lambda client: client.admin.cluster_status())
-    up = [node for node in found.nodes if not is_down(node)]
+    statuses = ask(server, lambda client: client.admin.cluster_status())
+    up = [node for node in statuses.nodes if not is_down(node)]
     recovering = [node.node_id for node in up if node.standing == "recovering"]
     if accept_loss and recovering:
-        _confirm_cluster(found.cluster_id, cluster_id)
+        _confirm_cluster(statuses.cluster_id, cluster_id)
 
         async def accept(client: "Client") -> None:
             for node_id in recovering:
-                await client.admin.accept_loss(node_id, confirm_cluster_id=found.cluster_id)
+                await client.admin.accept_loss(node_id, confirm_cluster_id=statuses.cluster_id)
 
         ask(server, accept)
     is_accepted = accept_loss and bool(recovering)
@@ -203,9 +203,9 @@ def recover(accept_loss: bool, cluster_id: str | None, server: str | None) -> Pr
     else:
         verdict = "wait for the missing nodes, or run it with --accept-loss"
     record = {
-        "cluster_id": found.cluster_id,
+        "cluster_id": statuses.cluster_id,
         "recovering": recovering,
-        "down": [node.node_id for node in found.nodes if is_down(node)],
+        "down": [node.node_id for node in statuses.nodes if is_down(node)],
         "accepted": is_accepted,
         "verdict": verdict,
     }

@@ -83,21 +83,21 @@ def import_files(directory: Path, dry_run: bool, group: str, server: str | None)
             "name the config directory of a broker, or one that 'qlog config-files export' wrote",
         )
 
-    found = ask(
+    report = ask(
         server,
         lambda client: client.admin.import_config_files(
             files, is_dry_run=dry_run, broker_group=group
         ),
     )
     return Printout(
-        found,
+        report,
         omitted=("refusals", "skipped", "warnings"),
         lines=[
-            *(f"skipped: {text}" for text in found.skipped),
-            *(f"warning: {text}" for text in found.warnings),
-            *(f"refused: {text}" for text in found.refusals),
+            *(f"skipped: {text}" for text in report.skipped),
+            *(f"warning: {text}" for text in report.warnings),
+            *(f"refused: {text}" for text in report.refusals),
         ],
-        exit_code=ExitCode.FINDINGS if found.refusals else ExitCode.OK,
+        exit_code=ExitCode.FINDINGS if report.refusals else ExitCode.OK,
     )
 
 

@@ -57,9 +57,9 @@ async def describe(client: "Client", name: str) -> Printout:
       qlog group describe billing
       qlog group describe billing -o json | jq .lag_count
     """
-    found = await client.admin.describe_group(name)
-    warn_away(found.away)
-    return Printout(found, omits_group=True)
+    described = await client.admin.describe_group(name)
+    warn_away(described.away)
+    return Printout(described, omits_group=True)
 
 
 @group.command()

@@ -212,8 +212,8 @@ async def progress(client: "Client", name: str) -> Printout:
       qlog group progress billing
       qlog group progress billing -o json | jq 'map(.diff) | add'
     """
-    found = await client.admin.describe_group(name)
-    warn_away(found.away)
+    described = await client.admin.describe_group(name)
+    warn_away(described.away)
     rows = [
         {
             "topic": queue.topic,
@@ -227,6 +227,6 @@ async def progress(client: "Client", name: str) -> Printout:
             if queue.last_consumed_unix_ms
             else None,
         }
-        for queue in found.queues
+        for queue in described.queues
     ]
-    return Printout(rows, omits_group=True, lines=["", f"diff total  {found.lag_count}"])
+    return Printout(rows, omits_group=True, lines=["", f"diff total  {described.lag_count}"])

@@ -93,15 +93,15 @@ async def promote(client: "Client", node_id: int) -> "HaPromotion":
 
 
 def _summary(group: "HaGroup") -> dict[str, Any]:
-    known = _newest(group)
+    newest = _newest(group)
     master = group.master
     return {
-        "group": known.group if known else None,
+        "group": newest.group if newest else None,
         "master_id": master.node_id if master else None,
-        "epoch": known.epoch if known else None,
-        "mode": (master or known).mode if known else None,
-        "copies": known.copies if known else None,
-        "node_count": len(known.node_ids) if known else None,
+        "epoch": newest.epoch if newest else None,
+        "mode": (master or newest).mode if newest else None,
+        "copies": newest.copies if newest else None,
+        "node_count": len(newest.node_ids) if newest else None,
         "in_sync": list(master.in_sync) if master else [],
     }
 
@@ -151,16 +151,16 @@ def _loss_rows(group: "HaGroup") -> list[dict[str, Any]]:
 
 def _problems(group: "HaGroup") -> list[str]:
     """Return the problems for a person to solve; known losses are shown, but are none of them."""
-    found, master = [], group.master
+    texts, master = [], group.master
     if master is None:
-        found.append("no node is master: run 'qlog ha promote NODE'")
+        texts.append("no node is master: run 'qlog ha promote NODE'")
     elif master.mode == "sync" and len(master.in_sync) < master.copies:
-        found.append(
+        texts.append(
             f"{len(master.in_sync)} of {master.copies} copies are in sync: appends wait for more"
         )
     for node in group.nodes:
         if is_down(node):
-            found.append(f"node {node.node_id} does not answer: {node.error}")
+            texts.append(f"node {node.node_id} does not answer: {node.error}")
         elif node.detail:
-            found.append(f"node {node.node_id}: {node.detail}")
-    return found
+            texts.append(f"node {node.node_id}: {node.detail}")
+    return texts

@@ -130,9 +130,9 @@ def status(server: str | None) -> Printout:
     """
 
     async def call(client: "NameServers") -> "tuple[list[ReplicaStatus], list[ListedTopicShare]]":
-        found = await client.status()
-        is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in found)
-        return found, await client.groups() if is_up else []
+        statuses = await client.status()
+        is_up = any(one.state not in ("off", "down", "failed", "stopped") for one in statuses)
+        return statuses, await client.groups() if is_up else []
 
     replicas, groups = _ask(server, call)
     leader = next((one.leader for one in replicas if one.leader), None)
@@ -174,19 +174,19 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
 
     Ends with 0 when a broker group serves it, else with 1.
     """
-    found = _ask(server, lambda client: client.route(topic))
+    answer = _ask(server, lambda client: client.route(topic))
     if rocketmq:
-        click.echo(shown_json(found.rocketmq_json))
+        click.echo(shown_json(answer.rocketmq_json))
     elif output is Format.TABLE:
         columns = tuple(name for name in _SHARE_COLUMNS if name != "brokers")
-        rows = [{key: _share_row(share)[key] for key in columns} for share in found.shares]
+        rows = [{key: _share_row(share)[key] for key in columns} for share in answer.shares]
         print_rows(rows, output, columns=columns)
         click.echo()
-        brokers = _broker_rows(found.shares)
+        brokers = _broker_rows(answer.shares)
         print_rows(brokers.rows, output, columns=brokers.columns)
     else:
-        print_rows([_share_row(s) for s in found.shares], output, columns=_SHARE_COLUMNS)
-    return ExitCode.OK if found.shares else ExitCode.FINDINGS
+        print_rows([_share_row(s) for s in answer.shares], output, columns=_SHARE_COLUMNS)
+    return ExitCode.OK if answer.shares else ExitCode.FINDINGS
 
 
 @nameserver.command()

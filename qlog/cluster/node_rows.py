@@ -73,32 +73,32 @@ def leader_of(status: "ClusterStatus", group: str) -> "NodeStatus | None":
 
 def problems(status: "ClusterStatus", rows: list[Row]) -> list[str]:
     """Return the problems for a person to solve; empty when all is well."""
-    found = []
+    texts = []
     groups = groups_of(status)
     for group in groups or [""]:
         if leader_of(status, group) is None:
             where = f" of group {group}" if len(groups) > 1 else ""
-            found.append(f"no node{where} leads: appends wait until one does")
+            texts.append(f"no node{where} leads: appends wait until one does")
     for row in rows:
         name = f"node {row['node_id']}"
         if row["role"] == "down":
-            found.append(f"{name} does not answer: {row['detail']}")
+            texts.append(f"{name} does not answer: {row['detail']}")
             continue
         if row["standing"] == "diverged":
-            found.append(f"{name} has a history that contradicts the leader's: {row['detail']}")
+            texts.append(f"{name} has a history that contradicts the leader's: {row['detail']}")
         elif row["standing"] not in ("full", ""):
-            found.append(f"{name} is {row['standing']}: it does not count toward a quorum yet")
+            texts.append(f"{name} is {row['standing']}: it does not count toward a quorum yet")
         if row["detail"] and ("divergent history" in row["detail"] or "old copy" in row["detail"]):
-            found.append(f"{name}: {row['detail']}")
+            texts.append(f"{name}: {row['detail']}")
         if row["disk_state"] not in ("ok", "normal", ""):
-            found.append(f"{name}: the disk is {row['disk_state']}")
+            texts.append(f"{name}: the disk is {row['disk_state']}")
         if row["is_draining"]:
-            found.append(f"{name} is draining: it takes no appends")
+            texts.append(f"{name} is draining: it takes no appends")
         if row["loss_from_index"] is not None:
-            found.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
+            texts.append(f"{name}: acked records may be missing from {row['loss_from_index']} on")
         if row["role"] in ("repairing", "starting"):
-            found.append(f"{name} is {row['role']}: {row['detail']}")
-    return found
+            texts.append(f"{name} is {row['role']}: {row['detail']}")
+    return texts
 
 
 def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) -> list[Row]:
@@ -106,20 +106,20 @@ def list_rows(status: "ClusterStatus", before: "ClusterStatus", seconds: float) 
     earlier, nodes = _by_id(before), _by_id(status)
     rows = []
     for row in status_rows(status):
-        found: Row = {key: row.get(key) for key in ("group", "node_id", "address", "role")}
-        found["cluster_id"] = status.cluster_id
+        cells: Row = {key: row.get(key) for key in ("group", "node_id", "address", "role")}
+        cells["cluster_id"] = status.cluster_id
         node, old = nodes.get(row["node_id"]), earlier.get(row["node_id"])
-        found["activated"] = node is not None
+        cells["activated"] = node is not None
         if node is not None:
-            found["version"] = node.version
-            found["in_flight_kib"] = node.in_flight_size_bytes >> 10
-            found["space"] = round(node.disk_used_ratio, 4)
+            cells["version"] = node.version
+            cells["in_flight_kib"] = node.in_flight_size_bytes >> 10
+            cells["space"] = round(node.disk_used_ratio, 4)
         if node is not None and old is not None and old.pid == node.pid and seconds > 0:
             taken = node.appends_total - old.appends_total
             given = node.pulled_records_total - old.pulled_records_total
-            found["in_tps"] = round(taken / seconds, 1)
-            found["out_tps"] = round(given / seconds, 1)
-        rows.append(found)
+            cells["in_tps"] = round(taken / seconds, 1)
+            cells["out_tps"] = round(given / seconds, 1)
+        rows.append(cells)
     return rows
 
 

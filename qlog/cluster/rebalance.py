@@ -42,10 +42,10 @@ class _HostNames(click.ParamType):  # type: ignore[type-arg]  # Generic in some 
         """Parse the text of a command line."""
         if isinstance(value, tuple):
             return value
-        found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9]{1,9}(?:,[0-9]{1,9})*)", value)
-        if found is None:
+        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9]{1,9}(?:,[0-9]{1,9})*)", value)
+        if match is None:
             self.fail(f"{value!r} is no host; use NAME=NODE,NODE,...", param, ctx)
-        return found[1], tuple(map(int, found[2].split(",")))
+        return match[1], tuple(map(int, match[2].split(",")))
 
 
 @click.command()

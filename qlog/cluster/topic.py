@@ -94,9 +94,9 @@ async def list_topics(client: "Client", with_system: bool) -> Printout:
       qlog topic list
       qlog topic list --system -o jsonl
     """
-    found = await client.admin.list_topics(with_system=with_system)
-    warn_away(found[0].away if found else ())
-    return Printout([_topic_row(info) for info in found], omitted=("shares",))
+    topics = await client.admin.list_topics(with_system=with_system)
+    warn_away(topics[0].away if topics else ())
+    return Printout([_topic_row(info) for info in topics], omitted=("shares",))
 
 
 @topic.command()

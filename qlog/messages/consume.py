@@ -231,15 +231,15 @@ async def _pop(client: "Client", job: Job, group: str, writer: MessageWriter, sh
     async with consumer:
         while job.max_count is None or job.done_count < job.max_count:
             left = RECEIVE_COUNT_MAX if job.max_count is None else job.max_count - job.done_count
-            found = await consumer.receive(
+            messages = await consumer.receive(
                 min(left, RECEIVE_COUNT_MAX), wait=0 if job.until else _POP_WAIT_S
             )
-            if not found and job.until:
+            if not messages and job.until:
                 return
-            await writer.write(found)
-            job.done_count += len(found)
-            if found:
-                await consumer.ack(found)
+            await writer.write(messages)
+            job.done_count += len(messages)
+            if messages:
+                await consumer.ack(messages)
             show("consumed", job.done_count, job.max_count)
 
 
@@ -269,8 +269,8 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
 
     ends = None
     if job.until:
-        found = await client.queue_offsets(job.topic, consistency="linearizable")
-        ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in found}
+        ranges = await client.queue_offsets(job.topic, consistency="linearizable")
+        ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in ranges}
     consumer = client.group_consumer(
         group, job.topic, position=job.position, auto_commit=False, tags=job.tags, sql=job.sql
     )

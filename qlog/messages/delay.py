@@ -42,12 +42,14 @@ async def status(client: "Client") -> Row:
       qlog delay status -o json | jq .held_count
       qlog consume rmq_sys_undeliverable --until end
     """
-    found = await client.admin.delay_status()
+    described = await client.admin.delay_status()
     return {
-        "held_count": sum(status.held_count for status in found),
-        "groups": found,
+        "held_count": sum(status.held_count for status in described),
+        "groups": described,
         "queues": [
-            {"group": status.group, **asdict(queue)} for status in found for queue in status.queues
+            {"group": status.group, **asdict(queue)}
+            for status in described
+            for queue in status.queues
         ],
     }
 

@@ -57,12 +57,12 @@ async def list_dead(
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-    found = await client.admin.dead_letters(
+    letters = await client.admin.dead_letters(
         name, offset=offset, max_count=max_count + 1, broker_group=group
     )
-    say_if_more(found, max_count)
-    rows = [_row(letter) for letter in found[:max_count]]
-    return Printout(rows, exit_code=ExitCode.OK if found else ExitCode.FINDINGS)
+    say_if_more(letters, max_count)
+    rows = [_row(letter) for letter in letters[:max_count]]
+    return Printout(rows, exit_code=ExitCode.OK if letters else ExitCode.FINDINGS)
 
 
 def _row(letter: "DeadLetter") -> dict[str, object]:
@@ -98,19 +98,19 @@ async def show(client: "Client", name: str, offset: int, group: str) -> Row:
       qlog dlq show billing 17
       qlog dlq show billing 17 -o json | jq -r .body
     """
-    found = await client.admin.dead_letters(name, offset=offset, max_count=1, broker_group=group)
-    if not found or found[0].offset != offset:
+    letters = await client.admin.dead_letters(name, offset=offset, max_count=1, broker_group=group)
+    if not letters or letters[0].offset != offset:
         raise CliError(
             f"group {name} has no dead letter {offset}",
             "it has expired, or there never was one",
             f"see 'qlog dlq list {name}'",
         )
-    message = found[0].message
+    message = letters[0].message
     return {
         **message_row(message),
         "origin_topic": message.origin_topic,
         "reconsume_times": message.reconsume_times,
-        "is_resent": found[0].is_resent,
+        "is_resent": letters[0].is_resent,
     }
 
 
@@ -172,10 +172,10 @@ async def _left(client: "Client", name: str, group: str) -> list[int]:
     left: list[int] = []
     offset = 0
     while True:
-        found = await client.admin.dead_letters(
+        letters = await client.admin.dead_letters(
             name, offset=offset, max_count=_AT_ONCE, broker_group=group
         )
-        if not found:
+        if not letters:
             return left
-        left += [one.offset for one in found if not one.is_resent]
-        offset = found[-1].offset + 1
+        left += [one.offset for one in letters if not one.is_resent]
+        offset = letters[-1].offset + 1

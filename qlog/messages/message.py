@@ -96,11 +96,11 @@ async def query(
 
     Ends with 0 when there is one, and with 1 when there is none.
     """
-    found = await client.query_by_key(
+    messages = await client.query_by_key(
         topic, key, lo_unix_ms=since or 0, hi_unix_ms=before or 0, max_count=max_count + 1
     )
-    say_if_more(found, max_count)
-    return _printout(found[-max_count:])
+    say_if_more(messages, max_count)
+    return _printout(messages[-max_count:])
 
 
 @message.command()
@@ -151,9 +151,9 @@ def find(
             topic or "", key or unique or "", max_count=_FIND_COUNT_MAX + 1
         )
 
-    found = ask(server, call)
-    say_if_more(found, _FIND_COUNT_MAX, "use `qlog message query` with --max-count")
-    return _printout(found[-_FIND_COUNT_MAX:])
+    answer = ask(server, call)
+    say_if_more(answer, _FIND_COUNT_MAX, "use `qlog message query` with --max-count")
+    return _printout(answer[-_FIND_COUNT_MAX:])
 
 
 @message.command()
@@ -181,10 +181,10 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
       qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
     """
 
-    found = ask(server, lambda client: client.admin.trace_message(message_id))
+    traced = ask(server, lambda client: client.admin.trace_message(message_id))
     is_table = output is Format.TABLE
     events: list[dict[str, object]] = []
-    for event in found.events:
+    for event in traced.events:
         row: dict[str, object] = {"kind": event.kind}
         if is_table:
             row["time"] = time_text(event.unix_ms) if event.unix_ms else None
@@ -199,18 +199,18 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
             "message_id": event.message_id or None,
         }
         events.append(row)
-    if found.message is not None:
-        topic, queue_id = found.message.topic, found.message.queue_id
-        queue_offset = found.message.queue_offset
+    if traced.message is not None:
+        topic, queue_id = traced.message.topic, traced.message.queue_id
+        queue_offset = traced.message.queue_offset
     else:  # One that is held: the first of its events in the log is where.
-        own = next(event for event in found.events if event.message_id)
+        own = next(event for event in traced.events if event.message_id)
         topic, queue_id, queue_offset = own.topic, own.queue_id, own.offset
     record = {
         "message_id": message_id,
         "topic": topic,
         "queue_id": queue_id,
         "queue_offset": queue_offset,
-        "is_complete": found.is_complete,
+        "is_complete": traced.is_complete,
         "events": events,
     }
     print_record(record, output)

@@ -92,8 +92,8 @@ def parse_lines(
     separator = key_separator.encode()
     for number, line in enumerate(lines, first_line):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        key, found, body = text.partition(separator)
-        if not found:
+        key, has_separator, body = text.partition(separator)
+        if not has_separator:
             raise CliError(
                 f"line {number} of {name} has no key separator {key_separator!r}",
                 "with --key-separator every line is KEY, separator, BODY",

@@ -56,12 +56,14 @@ async def list_transactions(client: "Client", producer_group: str, max_count: in
       qlog transaction list
       qlog transaction list --producer-group billing -o jsonl
     """
-    found = await client.admin.list_transactions(
+    transactions = await client.admin.list_transactions(
         producer_group=producer_group, max_count=max_count + 1
     )
-    say_if_more(found, max_count)
-    found = found[:max_count]
-    return Printout(found, table=[TableRows.of(_COLUMNS, [_line(info) for info in found])])
+    say_if_more(transactions, max_count)
+    transactions = transactions[:max_count]
+    return Printout(
+        transactions, table=[TableRows.of(_COLUMNS, [_line(info) for info in transactions])]
+    )
 
 
 @transaction.command()
@@ -81,20 +83,22 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
       qlog transaction show 1044
       qlog transaction show 1044 -o json | jq -r '.messages[].body'
     """
-    found = await client.admin.describe_transaction(transaction_id, group=group)
-    info = found.info
+    described = await client.admin.describe_transaction(transaction_id, group=group)
+    info = described.info
     row: dict[str, object] = {
-        "transaction_id": found.transaction_id,
-        "group": found.group,
-        "outcome": found.outcome,
+        "transaction_id": described.transaction_id,
+        "group": described.group,
+        "outcome": described.outcome,
         "producer_group": info.producer_group if info else None,
         "begun_unix_ms": info.begun_unix_ms if info else None,
         "check_count": info.check_count if info else None,
         "next_check_unix_ms": info.next_check_unix_ms if info else None,
         "is_orphaned": info.is_orphaned if info else None,
-        "messages": [message_row(message) for message in found.messages],
+        "messages": [message_row(message) for message in described.messages],
     }
-    return Printout(row, table=[{**row, "messages": [table_row(one) for one in found.messages]}])
+    return Printout(
+        row, table=[{**row, "messages": [table_row(one) for one in described.messages]}]
+    )
 
 
 @transaction.command()

@@ -57,25 +57,25 @@ def audit(directories: tuple[str, ...], master: str | None) -> Printout:
 
     with spark_session("audit", master) as spark, progress_bars() as show:
         began = time.monotonic()
-        found = run(spark, directories, show=show)
+        report = run(spark, directories, show=show)
         seconds = time.monotonic() - began
-    verdicts = sorted({one.verdict for one in found.replicas})
+    verdicts = sorted({one.verdict for one in report.replicas})
     replicas = [
-        {name: getattr(one, name) for name in one.__dataclass_fields__} for one in found.replicas
+        {name: getattr(one, name) for name in one.__dataclass_fields__} for one in report.replicas
     ]
     summary = {
         "verdict": ", ".join(verdicts),
-        "clean": found.is_clean,
-        "size_bytes": found.size_bytes,
+        "clean": report.is_clean,
+        "size_bytes": report.size_bytes,
         "took_s": round(seconds, 3),
-        "mb_per_s": round(found.size_bytes / seconds / 1e6, 1),
+        "mb_per_s": round(report.size_bytes / seconds / 1e6, 1),
     }
-    findings = [one.row() for one in found.findings]
+    findings = [one.row() for one in report.findings]
     shown = [{name: row[name] for name in _REPLICA_COLUMNS} for row in replicas]
     table: list[Row | TableRows] = [TableRows(_REPLICA_COLUMNS, shown)]
     table += [TableRows(_FINDING_COLUMNS, findings)] if findings else []
     return Printout(
         {**summary, "replicas": replicas, "findings": findings},
         table=[*table, summary],
-        exit_code=ExitCode.OK if found.is_clean else ExitCode.FINDINGS,
+        exit_code=ExitCode.OK if report.is_clean else ExitCode.FINDINGS,
     )

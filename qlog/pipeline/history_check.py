@@ -39,17 +39,17 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
     from pipeline.jobs.history_check import history_check as run
 
     with spark_session("history-check", master) as spark, progress_bars() as show:
-        found = run(spark, directories, show=show)
-    rows = [one.row() for one in found.violations]
+        report = run(spark, directories, show=show)
+    rows = [one.row() for one in report.violations]
     summary = {
-        "verdict": f"{found.violation_count} violations" if rows else "a right log can have it",
-        "operation_count": sum(found.operation_counts.values()),
-        "queue_count": len(found.operation_counts),
-        "violation_count": found.violation_count,
+        "verdict": f"{report.violation_count} violations" if rows else "a right log can have it",
+        "operation_count": sum(report.operation_counts.values()),
+        "queue_count": len(report.operation_counts),
+        "violation_count": report.violation_count,
     }
     table = TableRows(("rule", "queue", "detail", "witnesses"), rows)
     return Printout(
-        {**summary, "operation_counts": found.operation_counts, "violations": rows},
+        {**summary, "operation_counts": report.operation_counts, "violations": rows},
         table=[table, summary] if rows else [summary],
         exit_code=ExitCode.FINDINGS if rows else ExitCode.OK,
     )

@@ -73,18 +73,18 @@ async def _offsets(
     source: RocketSource, group: str, addresses: list[str], copies: Copies
 ) -> dict[Queue, int]:
     """Return the offsets of a group in the queues of the target."""
-    copied, known = {copy.topic for copy in copies.topics}, set[str]()
+    copied, topics = {copy.topic for copy in copies.topics}, set[str]()
     for address in addresses:
         names = await source.topics_of_group(group, address)
         if names is None:
-            known = copied
+            topics = copied
             break
-        known |= copied.intersection(names)
-    queues = (queue for copy in copies.topics if copy.topic in known for queue in copy.queues)
+        topics |= copied.intersection(names)
+    queues = (queue for copy in copies.topics if copy.topic in topics for queue in copy.queues)
 
     async def offset(target: TargetQueue) -> tuple[Queue, int | None]:
-        found = await source.group_offset(group, target.source)
-        return target.queue, None if found is None else target.offset_of(found)
+        offset_there = await source.group_offset(group, target.source)
+        return target.queue, None if offset_there is None else target.offset_of(offset_there)
 
     return {queue: found for queue, found in await all_of(map(offset, queues)) if found is not None}
 

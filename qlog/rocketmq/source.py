@@ -199,10 +199,10 @@ class RocketSource:
         ext = _place(queue)
         lo = await self._ask(queue.address, RequestCode.GET_MIN_OFFSET, ext)
         hi = await self._ask(queue.address, RequestCode.GET_MAX_OFFSET, ext)
-        found = number_of(lo.ext, "offset", str(queue)), number_of(hi.ext, "offset", str(queue))
-        if found[0] > found[1]:
-            raise SourceError.foreign(str(queue), f"first offset {found[0]}, end {found[1]}")
-        return found
+        ends = number_of(lo.ext, "offset", str(queue)), number_of(hi.ext, "offset", str(queue))
+        if ends[0] > ends[1]:
+            raise SourceError.foreign(str(queue), f"first offset {ends[0]}, end {ends[1]}")
+        return ends
 
     async def pull(self, queue: SourceQueue, offset: int) -> Pulled:
         """Read once from an offset on."""

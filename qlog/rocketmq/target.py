@@ -70,10 +70,10 @@ class TargetQueue:
         (row,) = await client.queue_offsets(queue.topic, [queue])
         last = None
         if row.min_offset < row.max_offset:
-            found = await client.pull(
+            pulled = await client.pull(
                 queue.topic, queue.queue_id, row.max_offset - 1, max_count=1, group=queue.group
             )
-            last = found[0].properties if found else {}
+            last = pulled[0].properties if pulled else {}
         # Read behind the end: another run may go on meanwhile, and offsets of groups are never too
         # high.
         progress = await client.admin.fetch_offsets(self._progress, [queue])

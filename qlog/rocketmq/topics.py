@@ -44,8 +44,8 @@ class Refused:
     @classmethod
     def of(cls, name: str, error: Exception) -> "Refused":
         """Make it of a foreseen error."""
-        found = explain(error)
-        return cls(name, found.what, found.why, found.do)
+        explained = explain(error)
+        return cls(name, explained.what, explained.why, explained.do)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ async def _begin(source: RocketSource, client: "Client", topic: str, count_max: 
 
 
 def _left_behind(queues: list[TargetQueue]) -> SourceError:
-    found = [queue.left for queue in queues if queue.left is not None]
-    count = sum(one.count for one in found)
+    left = [queue.left for queue in queues if queue.left is not None]
+    count = sum(one.count for one in left)
     return SourceError(
         f"{count} messages of topic {queues[0].queue.topic} are left behind, "
-        f"the first at offset {found[0].first_offset} of {queues[0].source}",
-        found[0].why,
+        f"the first at offset {left[0].first_offset} of {queues[0].source}",
+        left[0].why,
         "read these from the source and send them as this cluster takes them; all others are here",
     )
 
@@ -211,10 +211,10 @@ async def _pass(source: RocketSource, copy: TopicCopy, show: Show) -> bool:
     """Copy what the queues of a topic have now; return whether there was anything."""
     began_s = time.monotonic()
     try:
-        found = await all_of(_copy_queue(source, copy, target, show) for target in copy.queues)
+        copied = await all_of(_copy_queue(source, copy, target, show) for target in copy.queues)
     finally:
         copy.duration_s += time.monotonic() - began_s
-    return any(found)
+    return any(copied)
 
 
 async def _copy_queue(
@@ -260,9 +260,9 @@ async def _read(
     while offset < hi and size_bytes < BATCH_SIZE_BYTES:
         pulled, next_offset = await source.pull(target.source, offset)
         # What lies behind the end that the source named waits until it names another one.
-        found, pulled = pulled, [message for message in pulled if message.queue_offset < hi]
-        if found and not pulled:
-            got = f"a message at offset {found[0].queue_offset}"
+        kept, pulled = pulled, [message for message in pulled if message.queue_offset < hi]
+        if kept and not pulled:
+            got = f"a message at offset {kept[0].queue_offset}"
             raise SourceError.foreign(str(target.source), f"{got} of a queue that ends at {hi}")
         messages += pulled
         size_bytes += sum(

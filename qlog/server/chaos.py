@@ -122,8 +122,10 @@ def _attack(
     except LocalError as error:
         raise CliError(error.what, f"code {error.code}", error.do) from error
     if node is not None and node not in cluster.node_ids:
-        known = ", ".join(map(str, cluster.node_ids))
-        raise CliError(f"there is no node {node}", f"the cluster has {known}", "name one of these")
+        node_ids = ", ".join(map(str, cluster.node_ids))
+        raise CliError(
+            f"there is no node {node}", f"the cluster has {node_ids}", "name one of these"
+        )
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     ways = {"node": node, "seconds": seconds, "seed": seed, "transport": transport()}
     result: TrialResult = asyncio.run(run(cluster, attack, **ways))

@@ -157,8 +157,8 @@ def kill(directory: str | None, node: int | None, leader: bool, group: str | Non
         cluster = _opened(directory)
         if node is None:
             if group is not None and group not in cluster.groups:
-                known = ", ".join(cluster.groups)
-                raise CliError(f"there is no group {group!r}", f"there are {known}", "name one")
+                names = ", ".join(cluster.groups)
+                raise CliError(f"there is no group {group!r}", f"there are {names}", "name one")
             node = cluster.leader_id(group)
             if not node:
                 raise CliError("no node leads", "there is no quorum", "see qlog local status")

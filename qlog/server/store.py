@@ -206,9 +206,9 @@ def repair(
 
     given = _given(options)
     with progress_bars() as progress:
-        found = list(verify_directory(directory, progress, given=given, owner=NODE_FILES))
-        actions = plan(directory, found, given=given)
-        left = len(found)
+        findings = list(verify_directory(directory, progress, given=given, owner=NODE_FILES))
+        actions = plan(directory, findings, given=given)
+        left = len(findings)
         if is_applied and actions:
             apply(directory, actions, accept_loss=accept_loss, given=given, progress=progress)
             left = sum(
@@ -216,10 +216,10 @@ def repair(
             )
     loss = loses(actions)
     lost = _loss_row(loss)
-    if not found:
+    if not findings:
         verdict = "nothing is wrong, nothing to do"
     elif not actions:
-        verdict = f"{len(found)} findings, and nothing that a repair could do"
+        verdict = f"{len(findings)} findings, and nothing that a repair could do"
     elif not is_applied:
         verdict = f"{len(actions)} steps are planned, nothing was changed; run it with --apply"
         if loss is not None:
@@ -231,7 +231,7 @@ def repair(
     summary = {
         "directory": directory,
         "verdict": verdict,
-        "finding_count": len(found),
+        "finding_count": len(findings),
         "applied": is_applied and bool(actions),
         "left_count": left,
         "loses": lost,

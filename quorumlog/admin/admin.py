@@ -123,11 +123,11 @@ class Admin:
         """Return all topics by name."""
         request = admin_pb2.ListTopicsRequest(with_system=with_system)
         answers, away = await self._calls.each("ListTopics", request)
-        found: dict[str, Answers] = {}
+        by_topic: dict[str, Answers] = {}
         for name, response in answers.items():
             for topic in response.topics:
-                found.setdefault(topic.topic, {})[name] = topic
-        return [TopicInfo.of(found[topic], away) for topic in sorted(found)]
+                by_topic.setdefault(topic.topic, {})[name] = topic
+        return [TopicInfo.of(by_topic[topic], away) for topic in sorted(by_topic)]
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic and the state of its queues. Raises UnknownTopicError."""
@@ -169,14 +169,14 @@ class Admin:
         self, group: BrokerGroup
     ) -> tuple[GroupStatus, list[NodeStatus | NodeDown]]:
         router, deadline = group.router, Deadline(STATUS_TIMEOUT_MS)
-        asked: dict[str, asyncio.Task[NodeStatus | QuorumlogError]] = {}
+        questions: dict[str, asyncio.Task[NodeStatus | QuorumlogError]] = {}
 
         def ask(tasks: asyncio.TaskGroup) -> dict[str, int]:
             """Ask each known node once; return the node ids by address."""
             ids = {address: node_id for node_id, address in router.nodes.items()}
             ids = ids or dict.fromkeys(router.bootstrap, 0)
-            for address in ids.keys() - asked.keys():
-                asked[address] = tasks.create_task(self._status_of(group, address, deadline))
+            for address in ids.keys() - questions.keys():
+                questions[address] = tasks.create_task(self._status_of(group, address, deadline))
             return ids
 
         async with asyncio.TaskGroup() as tasks:
@@ -184,11 +184,11 @@ class Admin:
             with contextlib.suppress(QuorumlogError):  # Those that are known are asked anyway.
                 await router.refresh(deadline)
             ids = ask(tasks)
-            for address in asked.keys() - ids.keys():
-                asked[address].cancel()
+            for address in questions.keys() - ids.keys():
+                questions[address].cancel()
         nodes: list[NodeStatus | NodeDown] = []
         for address, node_id in ids.items():
-            answer = asked[address].result()
+            answer = questions[address].result()
             if isinstance(answer, QuorumlogError):
                 nodes.append(NodeDown(node_id, address, str(answer), group.name))
             else:

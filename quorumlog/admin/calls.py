@@ -74,7 +74,7 @@ class AdminCalls:
         """
         groups, deadline = self.groups.all, deadline or self.deadline()
         away_ms = min(AWAY_MS, deadline.remaining_ms)
-        asked = (
+        questions = (
             group.calls.leader(
                 service,
                 method,
@@ -85,7 +85,7 @@ class AdminCalls:
             )
             for group in groups
         )
-        results = await asyncio.gather(*asked, return_exceptions=True)
+        results = await asyncio.gather(*questions, return_exceptions=True)
         answers: Answers = {}
         away: list[str] = []
         lacking: list[BaseException] = []
@@ -146,7 +146,7 @@ class AdminCalls:
 
     def by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
         """Return queues by their broker group."""
-        found: dict[BrokerGroup, list[Queue]] = {}
+        queues_of: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
-            found.setdefault(self.groups.get(queue.group), []).append(queue)
-        return found
+            queues_of.setdefault(self.groups.get(queue.group), []).append(queue)
+        return queues_of

@@ -111,11 +111,11 @@ class GroupAdmin:
     async def list_groups(self) -> list[GroupInfo]:
         """Return all consumer groups by name."""
         answers, _ = await self._calls.each("ListGroups", admin_pb2.ListGroupsRequest())
-        found: dict[str, list[admin_pb2.GroupInfo]] = {}
+        infos: dict[str, list[admin_pb2.GroupInfo]] = {}
         for response in answers.values():
             for group in response.groups:
-                found.setdefault(group.group, []).append(group)
-        return [GroupInfo.of(found[group]) for group in sorted(found)]
+                infos.setdefault(group.group, []).append(group)
+        return [GroupInfo.of(infos[group]) for group in sorted(infos)]
 
     async def describe_group(self, group: str) -> GroupDescription:
         """Return a group, how far it has come, and its members. Raises NotFoundError."""
@@ -143,7 +143,7 @@ class GroupAdmin:
                 for o in response.offsets
                 if o.offset >= 0
             }
-        found: dict[Queue, int] = {}
+        offsets: dict[Queue, int] = {}
         deadline = self._calls.deadline()
         parts = (
             (broker_group, mine[at : at + QUEUES_OF_CALL_MAX])
@@ -163,8 +163,8 @@ class GroupAdmin:
             )
             for o in response.offsets:
                 if o.offset >= 0:
-                    found[Queue(o.topic, o.queue_id, broker_group.name)] = o.offset
-        return found
+                    offsets[Queue(o.topic, o.queue_id, broker_group.name)] = o.offset
+        return offsets
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> int:
         """Store offsets for a group; a broker group stores its part entirely or not at all.

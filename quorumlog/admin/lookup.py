@@ -84,10 +84,10 @@ class LookupAdmin:
         """
         request = lookup_pb2.TraceMessageRequest(message_id=message_id)
         answers = await self._ask_groups("TraceMessage", request, NotFoundError)
-        group, found = answers[0]
-        events = [of_pb(TraceEvent, event) for event in found.events]
-        messages = decode_records(found.record, group=group.name)
-        return Trace(messages[0] if messages else None, events, found.is_complete)
+        group, answer = answers[0]
+        events = [of_pb(TraceEvent, event) for event in answer.events]
+        messages = decode_records(answer.record, group=group.name)
+        return Trace(messages[0] if messages else None, events, answer.is_complete)
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
         """Return the sizes of the messages of a topic, for each broker group."""
@@ -108,20 +108,20 @@ class LookupAdmin:
     ) -> list[tuple[BrokerGroup, Any]]:
         """Ask all broker groups; leave out those that raise `lacking` if another one answers."""
         groups, deadline = self._calls.groups.all, self._calls.deadline()
-        asked = (
+        questions = (
             group.calls.leader(
                 "lookup", method, request, deadline, is_repeatable=True, is_read=True
             )
             for group in groups
         )
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        found = [
+        results = await asyncio.gather(*questions, return_exceptions=True)
+        answers = [
             (group, result)
             for group, result in zip(groups, results, strict=True)
             if not isinstance(result, BaseException)
         ]
         failed = [result for result in results if isinstance(result, BaseException)]
         others = [error for error in failed if not isinstance(error, lacking)]
-        if not found:
+        if not answers:
             raise (others or failed)[0]
-        return found
+        return answers

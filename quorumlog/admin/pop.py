@@ -46,13 +46,13 @@ class PopAdmin:
     async def describe_pop(self, group: str) -> list[PopQueue]:
         """Return the queues in which a group has messages in flight, by topic."""
         request = pop_pb2.DescribePopRequest(group=group)
-        asked = self._calls.groups.all
+        groups = self._calls.groups.all
         answers = await asyncio.gather(
-            *(self._calls.lead(one, "DescribePop", request, service="pop") for one in asked)
+            *(self._calls.lead(one, "DescribePop", request, service="pop") for one in groups)
         )
-        found = [
+        queues = [
             of_pb(PopQueue, queue, group=one.name)
-            for one, answer in zip(asked, answers, strict=True)
+            for one, answer in zip(groups, answers, strict=True)
             for queue in answer.queues
         ]
-        return sorted(found, key=lambda queue: (queue.topic, queue.group, queue.queue_id))
+        return sorted(queues, key=lambda queue: (queue.topic, queue.group, queue.queue_id))

@@ -37,21 +37,23 @@ class TransactionAdmin:
         self, *, producer_group: str = "", max_count: int = 100_000
     ) -> list[TransactionInfo]:
         """Return open transactions of all broker groups, the oldest of each first."""
-        found: list[TransactionInfo] = []
+        transactions: list[TransactionInfo] = []
         for group in self._calls.groups.all:
             after_id, page = 0, _PAGE_COUNT
-            while page == _PAGE_COUNT and len(found) < max_count:
+            while page == _PAGE_COUNT and len(transactions) < max_count:
                 request = transaction_pb2.ListTransactionsRequest(
                     producer_group=producer_group,
-                    max_count=min(_PAGE_COUNT, max_count - len(found)),
+                    max_count=min(_PAGE_COUNT, max_count - len(transactions)),
                     after_id=after_id,
                 )
                 response = await self._ask(group, "ListTransactions", request)
                 page = len(response.transactions)
-                found += [TransactionInfo.of(one, group.name) for one in response.transactions]
+                transactions += [
+                    TransactionInfo.of(one, group.name) for one in response.transactions
+                ]
                 if page:
                     after_id = response.transactions[-1].transaction_id
-        return found
+        return transactions
 
     async def describe_transaction(
         self, transaction_id: int, *, group: str = ""

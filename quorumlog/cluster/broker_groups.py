@@ -116,8 +116,8 @@ class BrokerGroups:
         for group in self.known():
             if group.name == name:
                 return group
-        known = ", ".join(group.name for group in self.known())
-        raise InvalidRequestError(f"no broker group {name!r}; known are {known}")
+        names = ", ".join(group.name for group in self.known())
+        raise InvalidRequestError(f"no broker group {name!r}; known are {names}")
 
     def of_node(self, node_id: int) -> BrokerGroup:
         """Return the group that a node is of; the first one if no group has it."""
@@ -125,8 +125,8 @@ class BrokerGroups:
 
     def known(self) -> tuple[BrokerGroup, ...]:
         """Return all groups by name, also those that were left out."""
-        found = {*self.all, *self._known.values()}
-        return tuple(sorted(found, key=lambda group: group.name))
+        groups = {*self.all, *self._known.values()}
+        return tuple(sorted(groups, key=lambda group: group.name))
 
     def view(self, topics: Sequence[str]) -> Route:
         """Return the routes of all groups for these topics, as a value."""
@@ -230,8 +230,8 @@ class BrokerGroups:
 
     async def _survey(self) -> None:
         """Ask the given addresses whose group is not known yet."""
-        told = {*self._first.router.nodes.values(), *self._surveyed}
-        unknown = [address for address in self.bootstrap if address not in told]
+        nodes = {*self._first.router.nodes.values(), *self._surveyed}
+        unknown = [address for address in self.bootstrap if address not in nodes]
         await self._first.router.survey(unknown)
 
     async def _refresh_all(self, groups: Sequence[BrokerGroup]) -> None:

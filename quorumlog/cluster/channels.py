@@ -75,11 +75,11 @@ def stub(channel: Any, file: FileDescriptor) -> Any:
 
 
 def _call(channel: Any, method: MethodDescriptor) -> Any:
-    asked, answered = (
+    request, answered = (
         "stream" if is_stream else "unary"
         for is_stream in (method.client_streaming, method.server_streaming)
     )
-    return getattr(channel, f"{asked}_{answered}")(
+    return getattr(channel, f"{request}_{answered}")(
         f"/{method.containing_service.full_name}/{method.name}",
         request_serializer=GetMessageClass(method.input_type).SerializeToString,
         response_deserializer=GetMessageClass(method.output_type).FromString,

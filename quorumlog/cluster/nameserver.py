@@ -146,12 +146,12 @@ class NameServers:
 
     async def status(self) -> list[ReplicaStatus]:
         """Return the status of all replicas, the given and the known ones, asked in parallel."""
-        found = await asyncio.gather(*map(self._status_of, self._addresses))
-        if all(one.state in ("off", "down") for one in found):
-            return list(found)
-        known = {broker.address for group in await self.groups() for broker in group.brokers}
-        others = sorted(known - set(self._addresses))
-        return [*found, *await asyncio.gather(*map(self._status_of, others))]
+        statuses = await asyncio.gather(*map(self._status_of, self._addresses))
+        if all(one.state in ("off", "down") for one in statuses):
+            return list(statuses)
+        addresses = {broker.address for group in await self.groups() for broker in group.brokers}
+        others = sorted(addresses - set(self._addresses))
+        return [*statuses, *await asyncio.gather(*map(self._status_of, others))]
 
     async def groups(self) -> list[ListedTopicShare]:
         """Return all groups with a broker that reported lately, by name, without a topic."""
@@ -188,7 +188,7 @@ class NameServers:
 
     async def _ask(self, method: str, request: Any) -> Any:
         """Ask one replica after the other until one answers."""
-        told: QuorumlogError | None = None
+        last_error: QuorumlogError | None = None
         for address in self._addresses:
             try:
                 return await self._once(address, method, request, self._timeout_s)
@@ -196,10 +196,10 @@ class NameServers:
                 if not _may_ask_another(error):
                     raise
                 # A retryable error says more than a final one of another replica.
-                if told is None or (error.retryable and not told.retryable):
-                    told = error
-        assert told is not None, "there are no addresses"
-        raise told
+                if last_error is None or (error.retryable and not last_error.retryable):
+                    last_error = error
+        assert last_error is not None, "there are no addresses"
+        raise last_error
 
     async def _once(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
         service = stub(self._channels.get(address).channel, pb.DESCRIPTOR)
@@ -208,30 +208,32 @@ class NameServers:
     async def _status_of(self, server: str) -> ReplicaStatus:
         request = pb.NameServerStatusRequest()
         try:
-            found = await self._once(server, "NameServerStatus", request, STATUS_TIMEOUT_MS / 1000)
+            response = await self._once(
+                server, "NameServerStatus", request, STATUS_TIMEOUT_MS / 1000
+            )
         except QuorumlogError as error:
             state = "off" if error.code == "nameserver.off" else "down"
             return ReplicaStatus(server, state, failure=str(error))
         return ReplicaStatus(
             server,
-            found.state,
-            found.address,
-            found.leader,
-            tuple(found.members),
-            found.node_id,
-            found.group,
-            found.term,
-            found.commit_index,
-            found.applied_index,
-            found.journal_size_bytes,
-            found.directory_size_bytes,
-            found.directory_size_bytes_max,
-            found.refused_connections,
-            found.is_encrypted,
-            found.failure,
-            found.problem,
-            found.refused_reports,
-            {one.group: one.problem for one in found.group_problems},
+            response.state,
+            response.address,
+            response.leader,
+            tuple(response.members),
+            response.node_id,
+            response.group,
+            response.term,
+            response.commit_index,
+            response.applied_index,
+            response.journal_size_bytes,
+            response.directory_size_bytes,
+            response.directory_size_bytes_max,
+            response.refused_connections,
+            response.is_encrypted,
+            response.failure,
+            response.problem,
+            response.refused_reports,
+            {one.group: one.problem for one in response.group_problems},
         )
 
 

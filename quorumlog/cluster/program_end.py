@@ -90,11 +90,11 @@ def _is_loaded_at_exit() -> bool:
 
 def _main_calls() -> list[str]:
     """Return the functions that the main thread is in, from the innermost one on."""
-    frame, found = sys._current_frames().get(threading.main_thread().ident or 0), []
+    frame, calls = sys._current_frames().get(threading.main_thread().ident or 0), []
     while frame is not None:
-        found.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
+        calls.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
         frame = frame.f_back
-    return found
+    return calls
 
 
 def _end_after_threads() -> None:

@@ -147,8 +147,8 @@ class Router:
         """Return the node of that id. Raises InvalidRequestError if the cluster has none."""
         address = self.nodes.get(node_id)
         if address is None:
-            known = ", ".join(map(str, sorted(self.nodes))) or "none"
-            raise InvalidRequestError(f"no node {node_id}; known are {known}")
+            node_ids = ", ".join(map(str, sorted(self.nodes))) or "none"
+            raise InvalidRequestError(f"no node {node_id}; known are {node_ids}")
         return self.channels.get(address)
 
     def topic(self, topic: str) -> TopicRoute | None:
@@ -261,16 +261,16 @@ class Router:
     async def _ask_all(self, doubted: str) -> _Round:
         """Ask all nodes at once; return as soon as the answers suffice to name the leader."""
         poll = _Round()
-        asked = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
+        questions = [asyncio.create_task(self._ask(address)) for address in self.addresses()]
         try:
-            for answer in asyncio.as_completed(asked):
+            for answer in asyncio.as_completed(questions):
                 self._weigh(poll, *await answer)
                 if self._suffices(poll, doubted):
                     break
         finally:
-            for task in asked:
+            for task in questions:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*questions, return_exceptions=True)
         return poll
 
     def _suffices(self, poll: _Round, doubted: str) -> bool:

@@ -74,8 +74,8 @@ class ClientTls(NamedTuple):
                 f"certificate, without a passphrase"
             ) from None
         if ca is None:  # gRPC would trust others than frames do, of its own.
-            found = context.get_ca_certs(binary_form=True)
-            ca = "".join(map(ssl.DER_cert_to_PEM_cert, found)).encode() or None
+            authorities = context.get_ca_certs(binary_form=True)
+            ca = "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
         return TlsCredentials(grpc.ssl_channel_credentials(ca, key, certificate), context)
 
 

@@ -314,8 +314,8 @@ class GroupConsumer(Consumption):
             queue = Queue(message.topic, message.queue_id, message.group)
             offsets[queue].add(message.queue_offset)
         for queue in offsets.keys() & (*self._fetchers, *self._leaving):
-            if (found := self._in_hand.reader_of(queue, offsets[queue])) is not None:
-                return queue, *found
+            if (reader := self._in_hand.reader_of(queue, offsets[queue])) is not None:
+                return queue, *reader
         return None
 
     def _offsets_behind(self, queue: Queue, reader: Reader) -> dict[Queue, int]:
@@ -345,15 +345,15 @@ class GroupConsumer(Consumption):
         except BaseException as error:
             if getattr(error, "outcome", Outcome.UNKNOWN) is not Outcome.NOT_APPLIED:
                 for queue, offset in offsets.items():
-                    known = self._known(queue)
-                    self._stored[queue] = known._replace(unanswered=known.unanswered | {offset})
+                    view = self._known(queue)
+                    self._stored[queue] = view._replace(unanswered=view.unanswered | {offset})
             raise
 
     def _row(self, queue: Queue, offset: int) -> consumer_pb2.GroupOffset:
         topic, queue_id = queue
-        known, move, _ = self._known(queue)
+        offset_known, move, _ = self._known(queue)
         return consumer_pb2.GroupOffset(
-            topic=topic, queue_id=queue_id, offset=offset, newest_known=known, move=move
+            topic=topic, queue_id=queue_id, offset=offset, newest_known=offset_known, move=move
         )
 
     def _known(self, queue: Queue) -> Known:
@@ -670,15 +670,15 @@ class GroupConsumer(Consumption):
         self, group: BrokerGroup, queues: Sequence[Queue], deadline: Deadline
     ) -> dict[Queue, int]:
         """Return the stored offsets, or the start position for queues without one."""
-        known: dict[Queue, Known] = {}
+        begins: dict[Queue, Known] = {}
         if self._local is not None:
-            found = {queue: self._local.get(queue) for queue in queues}
-            known = {q: Known(offset) for q, offset in found.items() if offset is not None}
+            own = {queue: self._local.get(queue) for queue in queues}
+            begins = {q: Known(offset) for q, offset in own.items() if offset is not None}
         else:
             for row in await self._fetch_stored(group, queues, deadline):
-                known[Queue(row.topic, row.queue_id, group.name)] = Known.of(row)
-        self._note_known(known)
-        stored = {queue: one.offset for queue, one in known.items() if one.offset >= 0}
+                begins[Queue(row.topic, row.queue_id, group.name)] = Known.of(row)
+        self._note_known(begins)
+        stored = {queue: one.offset for queue, one in begins.items() if one.offset >= 0}
         new = [queue for queue in queues if queue not in stored]
         if not new:
             return stored

@@ -123,8 +123,8 @@ class LocalOffsets:
         if self._path is None:
             return
         try:
-            self._known = known = _content(self._path)
-            lines = [] if known is None else read_json(known, is_unique=True)["offsets"]
+            self._known = content = _content(self._path)
+            lines = [] if content is None else read_json(content, is_unique=True)["offsets"]
             if not isinstance(lines, list):
                 raise TypeError("offsets are no list")
             self._offsets = {_queue(line): _number(line, "offset") for line in lines}

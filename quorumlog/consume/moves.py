@@ -49,13 +49,13 @@ class Moves:
 
     def held(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
         """Return where those queues are of which an offset must not be stored."""
-        found = {}
+        not_seen = {}
         for queue, moved in self._moved.items():
             offset = offsets.get(queue, moved.lo)
             is_old = moved.lo < offset <= moved.hi
             if is_old and not moved.offset <= offset <= self._position(queue):
-                found[queue] = moved.offset
-        return found
+                not_seen[queue] = moved.offset
+        return not_seen
 
     def take_unseen(self) -> dict[Queue, int]:
         """Count all moves so far as seen by the program. Return where those queues are of which it

@@ -159,8 +159,8 @@ class PopConsumer:
         if not 0 <= wait <= 3_600:
             raise InvalidRequestError(f"wait is {wait}; use 0 to 3600 seconds")
         await self._fill(max_count, wait)
-        found, self._ready = self._ready[:max_count], self._ready[max_count:]
-        return found
+        messages, self._ready = self._ready[:max_count], self._ready[max_count:]
+        return messages
 
     async def _fill(self, max_count: int, wait: float) -> None:
         """Wait until a message is ready, for `wait` seconds at most."""
@@ -286,8 +286,8 @@ class PopConsumer:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
             # One that was refused, and does not ask again, holds no client id.
-            asked = self._asked if self._polls else self._let_in.intersection(self._asked)
-            await asyncio.gather(*map(self._beat, asked))
+            groups = self._asked if self._polls else self._let_in.intersection(self._asked)
+            await asyncio.gather(*map(self._beat, groups))
 
     async def _beat(self, name: str) -> None:
         request = consumer_pb2.HeartbeatRequest(

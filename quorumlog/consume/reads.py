@@ -204,11 +204,11 @@ class ReadCalls:
         self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
     ) -> Any:
         """Repeat a question to any replica that only the leader can answer."""
-        asked = type(request)()
-        asked.CopyFrom(request)
+        repeated = type(request)()
+        repeated.CopyFrom(request)
         if method != "Route":  # Of which each node tells what it knows.
-            asked.consistency = common_pb2.CONSISTENCY_LEADER
-        return await self._led(group, method, asked, deadline, wait_ms)
+            repeated.consistency = common_pb2.CONSISTENCY_LEADER
+        return await self._led(group, method, repeated, deadline, wait_ms)
 
     async def _led(
         self, group: BrokerGroup, method: str, request: Any, deadline: Deadline, wait_ms: int = 0
@@ -222,8 +222,8 @@ class ReadCalls:
     ) -> "list[tuple[BrokerGroup, Any]]":
         """Ask all groups at once. Answers may be QuorumlogErrors; other errors are raised."""
         groups = self.asked_groups(freshness)
-        asked = (self._ask(group, method, request, freshness, deadline) for group in groups)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        questions = (self._ask(group, method, request, freshness, deadline) for group in groups)
+        answers = await asyncio.gather(*questions, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, QuorumlogError):
                 raise answer
@@ -237,9 +237,9 @@ class ReadCalls:
         Raises UnknownTopicError if no group has it, and the first error if no queue was found.
         """
         groups = self.asked_groups(freshness)
-        asked = (self.group_queues(group, [topic], freshness, deadline) for group in groups)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        found: list[Queue] = []
+        questions = (self.group_queues(group, [topic], freshness, deadline) for group in groups)
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        all_queues: list[Queue] = []
         failed: list[QuorumlogError] = []
         for answer in answers:
             if isinstance(answer, QuorumlogError):
@@ -247,10 +247,10 @@ class ReadCalls:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                found += answer
-        if not found:
+                all_queues += answer
+        if not all_queues:
             raise failed[0] if failed else unknown_topic(topic)
-        return found, failed
+        return all_queues, failed
 
     async def group_queues(
         self,
@@ -293,15 +293,15 @@ class ReadCalls:
         by_group: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
             by_group.setdefault(self.group_of(queue, freshness), []).append(queue)
-        asked = (
+        questions = (
             self._offsets_of(group, mine[at : at + QUEUES_OF_CALL_MAX], freshness, deadline)
             for group, mine in by_group.items()
             for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
         )
-        found: dict[Queue, QueueOffsets] = {}
-        for part in await asyncio.gather(*asked):
-            found.update(part)
-        return [found[queue] for queue in queues]
+        offsets: dict[Queue, QueueOffsets] = {}
+        for part in await asyncio.gather(*questions):
+            offsets.update(part)
+        return [offsets[queue] for queue in queues]
 
     async def _offsets_of(
         self,
@@ -344,16 +344,16 @@ class ReadCalls:
         deadline: Deadline,
     ) -> dict[Queue, int]:
         """Turn one position into an offset of each queue."""
-        found = await self._positions(queues, position, freshness, deadline)
+        offsets = await self._positions(queues, position, freshness, deadline)
         wanted = parse_position(position)
         if freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
             there = await self.queue_offsets(queues, freshness, deadline)
             los = {queue: one.min_offset for queue, one in zip(queues, there, strict=True)}
             # The log of that replica begins there; the leader's may have what comes first.
-            unsure = [queue for queue, lo in los.items() if lo and found[queue] <= lo]
+            unsure = [queue for queue, lo in los.items() if lo and offsets[queue] <= lo]
             led = replace(freshness, consistency=Consistency.LEADER)
-            found |= await self._positions(unsure, position, led, deadline)
-        return found
+            offsets |= await self._positions(unsure, position, led, deadline)
+        return offsets
 
     async def _positions(
         self,
@@ -371,10 +371,10 @@ class ReadCalls:
                 for queue in queues
             }
         assert wanted in (FIRST, END), f"position {wanted!r}"
-        found = await self.queue_offsets(queues, freshness, deadline)
+        ranges = await self.queue_offsets(queues, freshness, deadline)
         return {
             queue: q.min_offset if wanted == FIRST else q.max_offset
-            for queue, q in zip(queues, found, strict=True)
+            for queue, q in zip(queues, ranges, strict=True)
         }
 
     async def message(
@@ -396,8 +396,8 @@ class ReadCalls:
         try:
             for answer in asyncio.as_completed(tasks):
                 try:
-                    if found := await answer:
-                        return found[0]  # Other groups may be away; this is the message.
+                    if answered := await answer:
+                        return answered[0]  # Other groups may be away; this is the message.
                 except NotFoundError as error:
                     failed = failed or error
                 except QuorumlogError as error:
@@ -441,13 +441,13 @@ class ReadCalls:
                 continue  # A group may have no share of a topic.
             if isinstance(answer, QuorumlogError):
                 raise answer
-            found, last = _with_key(answer, topic, key, group), answer
-            while len(found) < max_count and last.HasField("next_position"):
+            messages, last = _with_key(answer, topic, key, group), answer
+            while len(messages) < max_count and last.HasField("next_position"):
                 request.next_position = last.next_position
-                request.max_count = max_count - len(found)
+                request.max_count = max_count - len(messages)
                 last = await self._ask(group, "QueryByKey", request, freshness, deadline)
-                found = _with_key(last, topic, key, group) + found
-            parts.append(found)
+                messages = _with_key(last, topic, key, group) + messages
+            parts.append(messages)
         merged = list(heapq.merge(*parts, key=lambda message: message.store_unix_ms))
         return merged[-max_count:] if max_count else merged
 
@@ -465,8 +465,10 @@ def _with_key(
     answer: log_pb2.RecordsResponse, topic: str, key: str, group: BrokerGroup
 ) -> list[Message]:
     newest_move = _newest_move(answer)
-    found = decode_records(answer.records, topic=topic, group=group.name, newest_move=newest_move)
-    return [message for message in found if _has_key(message, key)]
+    messages = decode_records(
+        answer.records, topic=topic, group=group.name, newest_move=newest_move
+    )
+    return [message for message in messages if _has_key(message, key)]
 
 
 def _has_key(message: Message, key: str) -> bool:

@@ -61,8 +61,8 @@ class Starts:
             # The end of now lies behind messages of after the start.
             position = f"@{int(self._began_unix_s * 1000)}"
         later = [queue for queue in queues if not self._is_old(queue)]
-        found = await reads.positions(old, position, freshness, deadline)
-        return found | await reads.positions(later, FIRST, freshness, deadline)
+        positions = await reads.positions(old, position, freshness, deadline)
+        return positions | await reads.positions(later, FIRST, freshness, deadline)
 
     def _is_old(self, queue: Queue) -> bool:
         place = (queue.group, queue.topic)

@@ -252,17 +252,17 @@ class Sender:
 
     async def _encode(self, batch: Batch, node: NodeChannel) -> None:
         """Encode a batch, after asking for routes that are missing."""
-        asked: set[str] = set()
+        asked_for: set[str] = set()
         while True:  # Messages may be added during the call.
-            topics = batch.topics() - asked
+            topics = batch.topics() - asked_for
             missing = [name for name in topics if self._router.topic(name) is None]
             if not missing:
                 break
             await self._ask_routes(missing, batch.deadline, node)
-            asked.update(missing)
+            asked_for.update(missing)
             if not self.waiting or self.waiting[0] is not batch:
                 return  # Another task has taken the batch meanwhile.
-        if any(map(self._router.lacks, asked)) and self._on_stray(batch):
+        if any(map(self._router.lacks, asked_for)) and self._on_stray(batch):
             return
         try:
             batch.encode(self._queue_count, self._choose_queue)
@@ -597,9 +597,9 @@ class Sender:
 
 def _of_one_message(error: QuorumlogError, verdict: Verdict) -> QuorumlogError:
     """Return the error of messages of a batch, from that of the batch."""
-    found = copy.copy(error)
-    found.faulty_records = ()
+    own_error = copy.copy(error)
+    own_error.faulty_records = ()
     if verdict is Verdict.SAME_FAULT:
         first = min(error.faulty_records)
-        found.args = (f"refused like message {first} of its batch: {error.message}",)
-    return found
+        own_error.args = (f"refused like message {first} of its batch: {error.message}",)
+    return own_error

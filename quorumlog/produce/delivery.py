@@ -253,23 +253,23 @@ class Batch:
         """Make a batch of each label, a label a message; this one is done when all of them are."""
         assert self._parts is None, "it is split already"
         assert not self.is_atomic, "all or none"
-        found: dict[Any, Batch] = {}
+        parts: dict[Any, Batch] = {}
         self._parts = []
         for entry, label in zip(self.entries, labels, strict=True):
-            part = found.get(label)
+            part = parts.get(label)
             if part is None:
-                part = found[label] = Batch(
+                part = parts[label] = Batch(
                     self.deadline, self._on_part_done, group=self.group, is_pinned=self.is_pinned
                 )
                 part.created_s, part.attempts = self.created_s, self.attempts
                 part.extra = self.extra
             self._parts.append((part, part.record_count))
             part.add(entry, size_bytes_of(entry))
-        self._parts_open = len(found)
+        self._parts_open = len(parts)
         self.entries, self.records, self.request = [], b"", b""
-        for part in found.values():
+        for part in parts.values():
             part.is_open = False
-        return found
+        return parts
 
     def _on_part_done(self, part: "Batch") -> None:
         self._parts_open -= 1

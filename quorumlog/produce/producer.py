@@ -341,24 +341,24 @@ class Producer:
     def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
         anything there."""
-        found = [backlog.sender for backlog in self._accumulator if backlog.group is group]
-        return found[0].incarnation if found else None
+        senders = [backlog.sender for backlog in self._accumulator if backlog.group is group]
+        return senders[0].incarnation if senders else None
 
     def stats(self) -> ProducerStats:
         """Return the counts so far."""
         senders = [backlog.sender for backlog in self._accumulator]
-        known = [sender.stats for sender in senders]
+        every = [sender.stats for sender in senders]
         return ProducerStats(
-            acked_count=sum(stats.acked_count for stats in known),
-            acked_size_bytes=sum(stats.acked_size_bytes for stats in known),
-            failed_count=sum(stats.failed_count for stats in known),
-            duplicates_count=sum(stats.duplicates_count for stats in known),
-            batches_acked=sum(stats.batches_acked for stats in known),
-            retried_batches=sum(stats.retried_batches for stats in known),
+            acked_count=sum(stats.acked_count for stats in every),
+            acked_size_bytes=sum(stats.acked_size_bytes for stats in every),
+            failed_count=sum(stats.failed_count for stats in every),
+            duplicates_count=sum(stats.duplicates_count for stats in every),
+            batches_acked=sum(stats.batches_acked for stats in every),
+            retried_batches=sum(stats.retried_batches for stats in every),
             in_flight_batches=sum(sender.in_flight_count for sender in senders),
             held_size_bytes=self._held_size_bytes,
             leader_changes=self._leader_changes() - self._leader_changes_before,
-            no_ack_ms_max=round(max((stats.no_ack_ms_max for stats in known), default=0.0), 3),
+            no_ack_ms_max=round(max((stats.no_ack_ms_max for stats in every), default=0.0), 3),
         )
 
     def _leader_changes(self) -> int:

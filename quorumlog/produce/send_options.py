@@ -77,9 +77,9 @@ def takes_options(kind: type) -> Callable[[_Function], _Function]:
 
     def wrap(function: _Function) -> _Function:
         def refuse_unknown(options: Mapping[str, Any]) -> None:
-            if options.keys() <= known:  # Once a message.
+            if options.keys() <= names:  # Once a message.
                 return
-            name = next(name for name in options if name not in known)
+            name = next(name for name in options if name not in names)
             text = f"{function.__qualname__}() got an unexpected keyword argument {name!r}"
             raise TypeError(text)
 
@@ -98,7 +98,7 @@ def takes_options(kind: type) -> Callable[[_Function], _Function]:
         functools.update_wrapper(call, function)
         signature = inspect.signature(function)
         own = {n: p for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
-        known = hints.keys() | own.keys()
+        names = hints.keys() | own.keys()
         call.__signature__ = signature.replace(parameters=[*own.values(), *shown])
         return cast(_Function, call)
 

@@ -85,8 +85,8 @@ class Failures:
             named = len(errors)
 
     def _leave_out(self, number: int, more: _LeftOut) -> None:
-        known = self._left_out.get(number)
-        count = more.message_count + (known.message_count if known else 0)
+        left_out = self._left_out.get(number)
+        count = more.message_count + (left_out.message_count if left_out else 0)
         self._left_out[number] = more._replace(message_count=count)
 
     @contextmanager
@@ -153,8 +153,8 @@ def watch(waiting_count: Callable[[], int], failures: Failures) -> None:
 @at_end
 def _warn_all() -> None:
     for count in list(_watched):
-        if (found := count()) is not None:
-            warn(found)
+        if (count_left := count()) is not None:
+            warn(count_left)
 
 
 def warn(waiting_count: Callable[[], int]) -> None:

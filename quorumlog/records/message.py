@@ -134,10 +134,10 @@ class Message:
     @property
     def properties(self) -> dict[str, str]:
         """All properties, in the order in which they were written."""
-        known = self._properties
-        if isinstance(known, bytes):
-            known = self._properties = _decode_properties(known)
-        return known
+        decoded = self._properties
+        if isinstance(decoded, bytes):
+            decoded = self._properties = _decode_properties(decoded)
+        return decoded
 
     @property
     def keys(self) -> list[str]:

@@ -85,8 +85,10 @@ class LoopThread:
             done, late = concurrent.futures.wait(closes, END_TIMEOUT_S)
             for error in (one.exception() for one in done if not one.cancelled()):
                 if error is not None:
-                    told = "; ".join([str(error), *getattr(error, "__notes__", [])])  # With counts.
-                    _log.error("a client that was open as the program ended: %s", told)
+                    with_counts = "; ".join(
+                        [str(error), *getattr(error, "__notes__", [])]
+                    )  # With counts.
+                    _log.error("a client that was open as the program ended: %s", with_counts)
             if late:
                 text = "%d clients that were open as the program ended took more than %d s to close"
                 _log.warning(text, len(late), END_TIMEOUT_S)

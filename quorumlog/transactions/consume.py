@@ -215,14 +215,14 @@ class ConsumeTransaction:
 
     async def _offsets(self, deadline: Deadline) -> transaction_pb2.ConsumedOffsets:
         """Return the offsets to store, each with the one that is expected to be stored now."""
-        known = self._stored
-        unsure = [q for q, (lo, *_) in self._consumed.items() if known.get(q, UNKNOWN).offset != lo]
+        views = self._stored
+        unsure = [q for q, (lo, *_) in self._consumed.items() if views.get(q, UNKNOWN).offset != lo]
         if unsure:
-            known.update(await self._fetch_stored(unsure, deadline))
+            views.update(await self._fetch_stored(unsure, deadline))
         for queue, newest in self._newest_moves.items():
-            if (known[queue].move or 0) > newest:
+            if (views[queue].move or 0) > newest:
                 raise ConflictError(
-                    f"group {self._consumer_group}: a tool moved {queue} to {known[queue].offset} "
+                    f"group {self._consumer_group}: a tool moved {queue} to {views[queue].offset} "
                     f"after these messages were read, or they do not say when; forget what was "
                     f"made of them, read again with a consumer, pull, query_by_key or get_message"
                 )

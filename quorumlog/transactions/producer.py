@@ -336,8 +336,8 @@ class TransactionalProducer:
         """Ask the program, and tell the cluster. After a failure the cluster asks again."""
         transaction_id = question.transaction_id
         try:
-            asked = CheckedTransaction.of(question, group.name, self.producer_group)
-            said = self._check(asked)
+            transaction = CheckedTransaction.of(question, group.name, self.producer_group)
+            said = self._check(transaction)
             said = await said if inspect.isawaitable(said) else said
             decision = Decision.of(said, what="what the check says")
         except (Exception, asyncio.CancelledError):  # A program may raise any error.

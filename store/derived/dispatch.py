@@ -186,7 +186,7 @@ class Dispatcher:
         """Collect the units and keys of the records in `data`, whose first byte is at `base`.
 
         Return the position behind them."""
-        known, unpack = self._tails.known, _HEAD.unpack_from
+        tails, unpack = self._tails.known, _HEAD.unpack_from
         watched, at, hi = self._watched_topic, 0, len(data)
         tries = _UNIFORM_TRIES
         while at < hi:
@@ -201,7 +201,7 @@ class Dispatcher:
                 continue
             tail_bytes = data[at + 88 + body_size_bytes : end]
             # Here and below without a call: once a record.
-            tail = known[tail_bytes] if tail_bytes in known else self._tails.read(tail_bytes)
+            tail = tails[tail_bytes] if tail_bytes in tails else self._tails.read(tail_bytes)
             if tail is None:
                 raise self._stop(data, at, base)
             topic, pending, tags_code, hashes = tail
@@ -293,8 +293,8 @@ class Dispatcher:
                 expected = range(offsets[0], offsets[0] + len(offsets))
                 if offsets != list(expected):
                     gap = next(n for n, o in zip(expected, offsets, strict=True) if n != o)
-                    found = offsets[gap - offsets[0]]
-                    raise QueueOrderError(topic.decode("ascii"), queue_id, gap, found)
+                    offset = offsets[gap - offsets[0]]
+                    raise QueueOrderError(topic.decode("ascii"), queue_id, gap, offset)
                 del collected[0::4]
                 if topic == self._watched_topic:
                     places = zip(offsets, collected[0::3], collected[1::3], strict=True)
@@ -382,24 +382,24 @@ class Dispatcher:
     def _stop(self, data: bytes, at: int, base: int) -> CorruptionError:
         """End the round before the record at `at`; return the error that says what is wrong."""
         self._walked_position = base + at
-        field, expected, found = "record", "a record", data[at : at + 8].hex()
+        field, expected, actual = "record", "a record", data[at : at + 8].hex()
         try:
             with memoryview(data) as view:
                 layout = record_layout(view, at)
             _, _, queue_id, _, position, _, _, _ = _HEAD.unpack_from(data, at)
             if position != base + at:
-                field, expected, found = "physical offset", str(base + at), str(position)
+                field, expected, actual = "physical offset", str(base + at), str(position)
                 at += fmt.PHYSICAL_OFFSET_AT
             elif queue_id < 0:
-                field, expected, found = "queue id", "0 or more", str(queue_id)
+                field, expected, actual = "queue id", "0 or more", str(queue_id)
                 at += fmt.QUEUE_ID_AT
             else:
                 topic = data[layout.topic_at : layout.topic_hi]
-                field, expected, found = "topic", "a topic name", repr(topic)
+                field, expected, actual = "topic", "a topic name", repr(topic)
                 at = layout.topic_at
         except RecordFormatError as error:
-            at, field, expected, found = error.at, error.field, error.expected, error.actual
-        return CorruptionError("the log", base + at, field, expected, found)
+            at, field, expected, actual = error.at, error.field, error.expected, error.actual
+        return CorruptionError("the log", base + at, field, expected, actual)
 
     def tail_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue that has records which are not built yet.
@@ -407,16 +407,16 @@ class Dispatcher:
         The records are those before `hi_position`. Builds nothing. Errors as `advance`, but for
         full disks.
         """
-        found: dict[QueueKey, int] = {}
+        tails: dict[QueueKey, int] = {}
         with self.lock:
             try:
                 for position, data in self._log.fresh_runs(self.dispatched_position, hi_position):
                     self._walk(position, data)
                 for topic, queue_id, _, collected in self._touched:
-                    found[topic, queue_id] = collected[-4] + 1
+                    tails[topic, queue_id] = collected[-4] + 1
             finally:
                 self._clear_round()
-        return found
+        return tails
 
     # --- Durability ---
 
@@ -561,12 +561,12 @@ def _collect_uniform(
 
 def _watched_of(entry: StampedEntry, offset: int, packed: bytes) -> list[DispatchedUnit]:
     """Return the records of a run of units, with their bytes."""
-    found, base, data = list[DispatchedUnit](), entry.position, entry.data
+    units, base, data = list[DispatchedUnit](), entry.position, entry.data
     for position, size_bytes, _ in _iter_units(packed):
         record = data[position - base : position - base + size_bytes]
-        found += (_new_tuple(DispatchedUnit, (offset, position, size_bytes, record)),)
+        units += (_new_tuple(DispatchedUnit, (offset, position, size_bytes, record)),)
         offset += 1
-    return found
+    return units
 
 
 def _joined(runs: list[UnitRun]) -> list[UnitRun]:

@@ -154,11 +154,11 @@ class DerivedGuard:
                 self.keys.mend(file)
         if files and files[-1].sums is not None:
             file = files[-1]
-            found = file.begin_unix_ms, file.end_unix_ms
+            times = file.begin_unix_ms, file.end_unix_ms
             begin_ms = self.keys.mend_begin(file)
             self.keys.confirm_last(file)
             self.keys.mend_end(file, begin_ms)
-            if (file.begin_unix_ms, file.end_unix_ms) != found:  # On the disk, too.
+            if (file.begin_unix_ms, file.end_unix_ms) != times:  # On the disk, too.
                 file.rewrite_header()
 
     # --- The pass ---
@@ -264,11 +264,11 @@ class DerivedScrubber:
 
     def _step_file(self) -> DerivedPiece:
         number, self._file_number = self._file_number, self._file_number + 1
-        found = self._guard.mend_file(number)
-        if found is None:
+        mended = self._guard.mend_file(number)
+        if mended is None:
             self._next = self._file_number = 0
             return DerivedPiece(ends_pass=True)
-        return DerivedPiece(found[0], int(found[1]))
+        return DerivedPiece(mended[0], int(mended[1]))
 
     def _compare(self, lo: int) -> tuple[int, int]:
         visible = self._visible_position()

@@ -148,10 +148,10 @@ class KeyMender:
         if lo == 1 and file.begin_unix_ms != keys[0].store_unix_ms:
             file.begin_unix_ms = keys[0].store_unix_ms
         begin_ms, wrong = file.begin_unix_ms, 0
-        found = file.raw_entries(lo, lo + len(keys))
-        right = bytearray(found)
+        stored = file.raw_entries(lo, lo + len(keys))
+        right = bytearray(stored)
         for at, key, entry in zip(
-            range(0, len(found), _STEP), keys, _ENTRY.iter_unpack(found), strict=True
+            range(0, len(stored), _STEP), keys, _ENTRY.iter_unpack(stored), strict=True
         ):
             seconds = _seconds_of(key.store_unix_ms, begin_ms)
             if entry[:3] != (key.value, key.position, seconds):
@@ -304,11 +304,11 @@ class KeyMender:
 
     @staticmethod
     def _seconds_max(file: IndexFile, lo: int, hi: int) -> int:
-        found = 0
+        seconds = 0
         for first in range(lo, hi, _ENTRIES_AT_ONCE):
             entries = file.raw_entries(first, min(first + _ENTRIES_AT_ONCE, hi))
-            found = max(found, *(entry[2] for entry in _ENTRY.iter_unpack(entries)))
-        return found
+            seconds = max(seconds, *(entry[2] for entry in _ENTRY.iter_unpack(entries)))
+        return seconds
 
     def _mend_chains(self, file: IndexFile, number: int) -> int:
         """Rebuild chains, slots and header; return how many were wrong."""
@@ -334,13 +334,13 @@ class KeyMender:
         return wrong
 
     def _chain(self, file: IndexFile, lo: int, hi: int, slots: "array[int]", number: int) -> int:
-        found, slot_count, wrong = file.raw_entries(lo, hi), file.slot_count, 0
+        stored, slot_count, wrong = file.raw_entries(lo, hi), file.slot_count, 0
         right: bytearray | None = None
-        for entry, (value, position, seconds, before) in enumerate(_ENTRY.iter_unpack(found), lo):
+        for entry, (value, position, seconds, before) in enumerate(_ENTRY.iter_unpack(stored), lo):
             slot = value % slot_count
             if before != slots[slot]:
                 wrong += 1
-                right = right or bytearray(found)
+                right = right or bytearray(stored)
                 at = (entry - lo) * _STEP
                 _ENTRY.pack_into(right, at, value, position, seconds, slots[slot])
             slots[slot] = entry
@@ -417,13 +417,13 @@ class KeyMender:
                 hi = middle
         is_first, hi = lo == 1, min(file.count, lo + len(keys))
         is_last = hi == file.count
-        found = [one[:2] for one in _ENTRY.iter_unpack(file.raw_entries(lo, hi))]
+        stored = [one[:2] for one in _ENTRY.iter_unpack(file.raw_entries(lo, hi))]
         wanted = [(key.value, key.position) for key in keys]
-        spare = len(wanted) - len(found)
+        spare = len(wanted) - len(stored)
         tries = range(spare + 1) if is_first else range(1)
         if spare and not (is_first or is_last):
             return False
-        return any(wanted[skip : skip + len(found)] == found for skip in tries)
+        return any(wanted[skip : skip + len(stored)] == stored for skip in tries)
 
 
 def _seconds_of(store_unix_ms: int, begin_ms: int) -> int:

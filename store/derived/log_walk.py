@@ -63,11 +63,11 @@ class LogWalk:
                 raise ClosedError("the walk through the log")
             at = 0
             while at < len(data):
-                one = self._said(data, at, position + at)
-                if one is None:
+                unit = self._said(data, at, position + at)
+                if unit is None:
                     raise PositionRangeError("record position", position + at, lo, hi)
-                yield one
-                at += one.size_bytes
+                yield unit
+                at += unit.size_bytes
 
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         log = self._log

@@ -130,21 +130,21 @@ class UnitMender:
         if size_bytes_max is not None and size_bytes > size_bytes_max:
             raise queue.damage_error(lo, hi)
         key = queue.topic.encode(), queue.queue_id
-        found: list[bytes] = []
+        mended: list[bytes] = []
         first = hi
         for said in self._walk.said(from_position, to_position):
             if said.has_unit and (said.topic, said.queue_id) == key and lo <= said.offset < hi:
-                first = first if found else said.offset
-                if said.offset != first + len(found):
+                first = first if mended else said.offset
+                if said.offset != first + len(mended):
                     break
-                found.append(said.unit)
-        is_whole = first + len(found) == hi
+                mended.append(said.unit)
+        is_whole = first + len(mended) == hi
         # The first records may have expired: the queue learns it a moment later than the log.
         if not is_whole or (first > lo and from_position > self._log.min_position):
             what = f"records of the offsets {lo} to {hi - 1}"
-            raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(found)}")
-        if found:
-            self._write(queue, first, b"".join(found), number)
+            raise DerivedFileError(queue.directory, 0, what, "in the log", f"{len(mended)}")
+        if mended:
+            self._write(queue, first, b"".join(mended), number)
         return hi
 
     def _write(self, queue: ConsumeQueue, offset: int, units: bytes, number: int) -> None:
@@ -219,14 +219,14 @@ class UnitMender:
         try:
             if queue.first_file_offset > lo or hi > queue.max_offset:
                 raise PositionRangeError("queue offset", lo, queue.min_offset, queue.max_offset)
-            found = queue.raw_units(lo, hi)
+            stored = queue.raw_units(lo, hi)
             is_hidden = lo < queue.min_offset and self._log.min_position <= position
-            if found == units and not is_hidden:
+            if stored == units and not is_hidden:
                 return 0
             wrong = [
                 n
                 for n in range(hi - lo)
-                if found[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
+                if stored[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
                 != units[n * UNIT_SIZE_BYTES : (n + 1) * UNIT_SIZE_BYTES]
             ] or [0]
             first, last = wrong[0], wrong[-1] + 1

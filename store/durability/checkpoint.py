@@ -67,8 +67,8 @@ class Checkpoint:
         try:
             values = CheckpointValues()
             if fs.size_bytes(fd) >= fmt.CHECKPOINT.size:
-                found = fmt.CHECKPOINT.unpack(fs.read_at(fd, path, 0, fmt.CHECKPOINT.size))
-                values = CheckpointValues(*(max(0, value) for value in found))
+                fields = fmt.CHECKPOINT.unpack(fs.read_at(fd, path, 0, fmt.CHECKPOINT.size))
+                values = CheckpointValues(*(max(0, value) for value in fields))
         except BaseException:
             fs.close(fd)
             raise
@@ -87,14 +87,14 @@ class Checkpoint:
 
         In memory only until `save`. The values must have been synced before the call.
         """
-        asked = (
+        wanted = (
             physic_unix_ms,
             logics_unix_ms,
             index_unix_ms,
             master_flushed_position,
             confirm_position,
         )
-        self.values = CheckpointValues(*map(max, self._now(), asked))
+        self.values = CheckpointValues(*map(max, self._now(), wanted))
 
     def lower(self, limits: CheckpointValues) -> None:
         """Lower fields to the values left after a cut; in memory only until `save`."""

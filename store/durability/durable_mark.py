@@ -157,14 +157,14 @@ class DurableMark:
         """Read the better slot; return False when none is good and there is no log to guard."""
         size_bytes = min(self._fs.size_bytes(self._fd), FILE_SIZE_BYTES)
         data = self._fs.read_at(self._fd, self._path, 0, size_bytes)
-        found = [(*slot, n) for n, at in enumerate(SLOT_AT) if (slot := decode_slot(data, at))]
-        if not found:
+        slots = [(*slot, n) for n, at in enumerate(SLOT_AT) if (slot := decode_slot(data, at))]
+        if not slots:
             if log_is_empty:
                 return False
             raise CorruptionError(
                 self._path, 0, "durable mark", "one good slot of two", "none with a good checksum"
             )
-        self._sequence, mark, good = max(found, key=lambda f: f[0])
+        self._sequence, mark, good = max(slots, key=lambda f: f[0])
         self._values = _values_of(mark)
         # A bad slot is written first, so that two good ones are there again soon. The good slot may
         # be in the page cache only, after a SIGKILL: sync it before the other one is touched.

@@ -67,10 +67,10 @@ def arm(specification: str) -> None:
     for part in filter(None, specification.split(";")):
         name, _, rest = part.partition("=")
         action, _, when = rest.partition("@")
-        known = action in ("kill", "short") or (action.isupper() and hasattr(errno, action))
+        is_action = action in ("kill", "short") or (action.isupper() and hasattr(errno, action))
         and_after = when.endswith("+")
         nth = when.removesuffix("+") or "1"
-        if not (name and known and nth.isdecimal() and int(nth) > 0):
+        if not (name and is_action and nth.isdecimal() and int(nth) > 0):
             raise ValueError(f"failpoint {part!r}: expected name=EIO|kill|short|...[@n[+]]")
         _armed[name] = _Armed(action, int(nth), and_after)
         _note()

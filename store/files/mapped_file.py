@@ -539,10 +539,10 @@ def open_file(fs: FileSystem, directory: str, name: str, size_bytes: int) -> Map
     """
     path = os.path.join(directory, name)
     fd = fs.open(path)
-    found = fs.size_bytes(fd)
-    if found != size_bytes:
+    actual_size = fs.size_bytes(fd)
+    if actual_size != size_bytes:
         fs.close(fd)
-        raise LayoutError(path, f"{size_bytes} bytes", f"{found} bytes")
+        raise LayoutError(path, f"{size_bytes} bytes", f"{actual_size} bytes")
     file = MappedFile(fs, path, int(name), size_bytes, fd)
     try:
         fs.sync(fd, path)

@@ -17,7 +17,7 @@ def is_in_memory(directory: str) -> bool:
 
     False where the kernel has no table of mounts."""
     path = os.fsencode(os.path.realpath(directory))
-    found, kind = b"", ""
+    longest, kind = b"", ""
     try:
         with open(_MOUNTS, "rb") as file:
             lines = file.readlines()
@@ -27,6 +27,6 @@ def is_in_memory(directory: str) -> bool:
         _, escaped, its_kind, *_ = line.split(b" ")
         mount = _ESCAPED.sub(lambda octal: bytes((int(octal[1], 8),)), escaped)
         is_inside = path == mount or path.startswith(mount.rstrip(b"/") + b"/")
-        if is_inside and len(mount) >= len(found):  # A later mount hides an earlier one.
-            found, kind = mount, its_kind.decode()
+        if is_inside and len(mount) >= len(longest):  # A later mount hides an earlier one.
+            longest, kind = mount, its_kind.decode()
     return kind in _IN_MEMORY

@@ -90,8 +90,8 @@ def holder_of(root: str) -> str | None:
     fs = ReadOnlyFileSystem()
     fd = fs.open(path)
     try:
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        lock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock)
         if FLOCK.unpack(answer)[0] == fcntl.F_UNLCK:
             return None
         return DirectoryLock(fs, root).holder(fd)
@@ -146,7 +146,7 @@ class Segments:
         self._load(first_position)
 
     def _load(self, first_position: int | None) -> None:
-        found: dict[int, Segment] = {}
+        segments: dict[int, Segment] = {}
         for name in self._fs.list_directory(os.path.join(self._root, self.directory)):
             path = f"{self.directory}/{name}"
             if not (len(name) == fmt.FILE_NAME_DIGITS and name.isdecimal()):
@@ -160,18 +160,18 @@ class Segments:
             elif first_position is not None and position < first_position:
                 self._note(path, 0, "file", f"none before {first_position}", "one", left_over=True)
             else:
-                found[position] = Segment(path, position, size_bytes, is_missing=False)
+                segments[position] = Segment(path, position, size_bytes, is_missing=False)
                 if size_bytes != size:
                     at = min(size, size_bytes)
                     self._wrong(path, at, "file size", str(size), str(size_bytes))
-        if not found:
+        if not segments:
             return
-        lo = min(found) if first_position is None else first_position
+        lo = min(segments) if first_position is None else first_position
         files = []
-        for position in range(lo, max(found) + 1, self.file_size_bytes):
+        for position in range(lo, max(segments) + 1, self.file_size_bytes):
             path = f"{self.directory}/{fmt.file_name(position)}"
-            files.append(found.get(position) or Segment(path, position, 0, is_missing=True))
-            if position not in found:
+            files.append(segments.get(position) or Segment(path, position, 0, is_missing=True))
+            if position not in segments:
                 self._wrong(path, 0, "file", "present", "missing")
         self.files = tuple(files)
 

@@ -104,14 +104,14 @@ def detect(fs: FileSystem, root: str, given: GivenSettings | None = None) -> Lay
 
 def _containers(fs: FileSystem, root: str) -> list[str]:
     """Name the logs of a directory: `commitlog` and `dledger-<id>`, those with files first."""
-    found = []
+    containers = []
     for name in fs.list_directory(root):
         is_log = name == COMMIT_LOG_DIRECTORY or name.startswith(LEDGER_PREFIX)
         if is_log and os.path.isdir(os.path.join(root, name)):
             data = name if name == COMMIT_LOG_DIRECTORY else os.path.join(name, "data")
             names = fs.list_directory(os.path.join(root, data))
-            found.append((not any(n.isdecimal() for n in names), name))
-    return [name for _, name in sorted(found)]
+            containers.append((not any(n.isdecimal() for n in names), name))
+    return [name for _, name in sorted(containers)]
 
 
 def _choose(root: str, given: GivenSettings, containers: list[str]) -> tuple[str, str | None]:
@@ -226,12 +226,12 @@ def _shape_of(fs: FileSystem, fd: int, path: str, size_bytes: int) -> tuple[int,
     at = fmt.INDEX_HEADER_SIZE_BYTES
     while at < size_bytes:
         data = fs.read_at(fd, path, at, min(_SAMPLE_SIZE_BYTES + step, size_bytes - at))
-        found = data.find(first)
-        while found >= 0:
-            by_begin = at + found - 4 - step
+        start = data.find(first)
+        while start >= 0:
+            by_begin = at + start - 4 - step
             if _fits(fs, fd, path, size_bytes, by_begin, last_at):
                 return _shape(size_bytes, by_begin)
-            found = data.find(first, found + 1)
+            start = data.find(first, start + 1)
         at += _SAMPLE_SIZE_BYTES
     return None
 

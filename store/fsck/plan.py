@@ -147,7 +147,7 @@ class _Planner:
 
     def _rewrites(self, findings: list[Finding], end_position: int) -> list[Action]:
         """Return one action for each log file that stays, for sizes, blanks and unused bytes."""
-        found: dict[str, Action] = {}
+        actions: dict[str, Action] = {}
         size_bytes = self.data.file_size_bytes
         by_path = {file.path: file for file in self.data.files}
         for finding in findings:
@@ -162,9 +162,9 @@ class _Planner:
                 zero_lo, zero_hi = finding.position - file.position, size_bytes
             elif finding.field == "unused byte":
                 zero_hi = self.check.start.min_position - file.position
-            before = found.get(finding.path)
+            before = actions.get(finding.path)
             if before is None or zero_hi:
-                found[finding.path] = Action(
+                actions[finding.path] = Action(
                     ActionKind.REWRITE_FILE,
                     finding.path,
                     f"{finding.field} is {finding.actual}, must be {finding.expected}",
@@ -173,7 +173,7 @@ class _Planner:
                     blank=finding.position >= 0,
                     config=self.config,
                 )
-        return list(found.values())
+        return list(actions.values())
 
     def _kept_pages(self, findings: list[Finding]) -> list[Action]:
         """Return actions that keep damaged pages of derived files as evidence; a bounded number."""
@@ -331,7 +331,7 @@ class _Planner:
 
     def _queue_units(self, position: int) -> dict[tuple[str, int], tuple[int, int]]:
         """Return the offsets of each queue with records at and behind a position, by its units."""
-        found: dict[tuple[str, int], tuple[int, int]] = {}
+        units: dict[tuple[str, int], tuple[int, int]] = {}
         fs, top = self.check.fs, os.path.join(self.root, QUEUE_DIRECTORY)
         for topic in fs.list_directory(top):
             path = os.path.join(top, topic)
@@ -352,8 +352,8 @@ class _Planner:
                     hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
                     lo = first_unit_at(files, position, hi)
                     if lo < hi:
-                        found[topic, int(name)] = (lo, hi)
-        return found
+                        units[topic, int(name)] = (lo, hi)
+        return units
 
 
 def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[int, int]]) -> int:

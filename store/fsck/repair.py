@@ -347,11 +347,11 @@ class _Repair:
         fs, root = self.fs, self.root
         mark, findings = read_marks(fs, root, log_is_empty=False)
         last_run = RunMarker(fs, root).last_run()
-        known = mark or Mark()
+        newest = mark or Mark()
         if marks_action is not None:
             # Opening refuses, and cuts nothing, when the log is not whole up to there.
-            known = Mark(marks_action.position, -1, 0, 0)
-        log = open_log(fs, root, self.config, None, known, last_run).log
+            newest = Mark(marks_action.position, -1, 0, 0)
+        log = open_log(fs, root, self.config, None, newest, last_run).log
         try:
             log.sync()
             end = log.max_position
@@ -403,8 +403,8 @@ class _Repair:
         path = os.path.join(self.root, checkpoint.FILE_NAME)
         size_bytes = fmt.CHECKPOINT_SIZE_BYTES
         if os.path.exists(path):
-            found = b"".join(data for _, data in self._chunks(path, 0, os.stat(path).st_size))
-            if found == bytes(size_bytes):
+            content = b"".join(data for _, data in self._chunks(path, 0, os.stat(path).st_size))
+            if content == bytes(size_bytes):
                 return
             self._move_aside(checkpoint.FILE_NAME)
         Checkpoint.open(self.fs, self.root).close()

@@ -207,11 +207,11 @@ class LedgerIndex:
             except PositionRangeError:
                 return index + at // _UNIT
             size_bytes = min(len(units) - at, file.committed_position - position)
-            found = file.read(position, size_bytes) if size_bytes > 0 else b""
+            data = file.read(position, size_bytes) if size_bytes > 0 else b""
             expected = units[at : at + max(size_bytes, _UNIT)]
-            if found != expected:
+            if data != expected:
                 steps = range(0, len(expected), _UNIT)
-                lo = next(n for n in steps if found[n : n + _UNIT] != expected[n : n + _UNIT])
+                lo = next(n for n in steps if data[n : n + _UNIT] != expected[n : n + _UNIT])
                 return index + (at + lo) // _UNIT
             at += size_bytes
         return None

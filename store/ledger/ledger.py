@@ -440,8 +440,8 @@ class Ledger(LedgerReader):
 
     def fresh_runs(self, lo: int, hi: int) -> Iterator[tuple[int, bytes]]:
         """Return the runs of `record_runs`, out of `recent` as far as it has them."""
-        found, lo = self.recent.runs(lo, hi)
-        return iter(found) if lo >= hi else chain(found, record_runs(self, lo, hi))
+        newest, lo = self.recent.runs(lo, hi)
+        return iter(newest) if lo >= hi else chain(newest, record_runs(self, lo, hi))
 
     def entry_runs(self, records: bytes) -> list[EntryRun]:
         """Return the entries of records; see `RecordLog.entry_runs`."""
@@ -461,9 +461,9 @@ class Ledger(LedgerReader):
         The bytes are checked, unless they were before: damaged ones are never served. Errors as
         `entry`.
         """
-        found = self.range_of(lo_index, hi_index, max_size_bytes)
-        self.check_bytes(found.position, found.position + found.size_bytes)
-        return self.files.read(found.position, found.size_bytes)
+        span = self.range_of(lo_index, hi_index, max_size_bytes)
+        self.check_bytes(span.position, span.position + span.size_bytes)
+        return self.files.read(span.position, span.size_bytes)
 
     def read_entries(self, lo_index: int, hi_index: int) -> bytes:
         """Return all raw entries [lo_index, hi_index), back to back without blanks; else as
@@ -479,10 +479,10 @@ class Ledger(LedgerReader):
             return file.read(position, end - position)
         parts = []
         while lo_index < hi_index:
-            found = self.range_of(lo_index, hi_index, fmt.ENTRY_SIZE_BYTES_MAX)
-            self.check_bytes(found.position, found.position + found.size_bytes)
-            parts.append(self.files.read(found.position, found.size_bytes))
-            lo_index = found.hi_index
+            span = self.range_of(lo_index, hi_index, fmt.ENTRY_SIZE_BYTES_MAX)
+            self.check_bytes(span.position, span.position + span.size_bytes)
+            parts.append(self.files.read(span.position, span.size_bytes))
+            lo_index = span.hi_index
         return b"".join(parts)
 
     def check(self, position: int, data: bytes) -> None:
@@ -703,9 +703,9 @@ class Ledger(LedgerReader):
         if not files.files and start.file_position == start.end_position == 0:
             return
         expected = fmt.file_name(start.file_position)
-        found = fmt.file_name(files.min_position) if files.files else "none"
-        if found != expected:
-            raise LayoutError(files.directory, f"{expected} as the first file", found)
+        first_file = fmt.file_name(files.min_position) if files.files else "none"
+        if first_file != expected:
+            raise LayoutError(files.directory, f"{expected} as the first file", first_file)
 
     def adopt(self, tail: LedgerTail, runs: TermRuns) -> None:
         """Take over the end and the terms that recovery found; for `recover_ledger` only."""

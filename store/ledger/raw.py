@@ -74,9 +74,9 @@ def check_entries(
     Headers, index, position, term order, chain, body CRC, and that the sizes put each entry where
     it says it is. Raises ForeignEntryError, also for no entries at all: drop the connection.
     """
-    one = _one_entry(data, end_position, link, file_size_bytes)
-    if one is not None:
-        return one
+    entry = _one_entry(data, end_position, link, file_size_bytes)
+    if entry is not None:
+        return entry
     before, at = link, 0
     pieces: list[LedgerPiece] = []
     term_changes: list[tuple[int, int]] = []
@@ -138,14 +138,14 @@ def _size_at(data: bytes, at: int, file_size_bytes: int) -> int:
 
 
 def _configurations(data: bytes, pieces: list[LedgerPiece]) -> list[tuple[int, bytes]]:
-    found = []
+    configurations = []
     for piece in pieces:
         for _, position, size_bytes, index, _ in fmt.INDEX_UNIT.iter_unpack(piece.units):
             at = piece.at + position - piece.position
             if data[at + _KIND_AT : at + _KIND_AT + 4] == _CONFIGURATION:
                 assert unpack_header(data, at).entry_index == index, f"entry {index} at byte {at}"
-                found.append((index, data[at + _HEADER : at + size_bytes]))
-    return found
+                configurations.append((index, data[at + _HEADER : at + size_bytes]))
+    return configurations
 
 
 def part_from(checked: CheckedEntries, piece: LedgerPiece, index: int) -> tuple[int, int, bytes]:

@@ -191,8 +191,8 @@ class LedgerReader:
         data = self.files.read(header.position, _HEADER)
         chain_crc = chain_of(self.chain_crc_at(header.entry_index - 1), data)
         if chain_crc != header.chain_crc:
-            expected, found = f"{chain_crc:08X}", f"{header.chain_crc:08X}"
-            problem = EntryProblem(fmt.ENTRY_CHAIN_CRC_AT, "chain CRC", expected, found)
+            expected, actual = f"{chain_crc:08X}", f"{header.chain_crc:08X}"
+            problem = EntryProblem(fmt.ENTRY_CHAIN_CRC_AT, "chain CRC", expected, actual)
             raise corruption(self.files.file_at(header.position), header.position, problem)
 
     def header(self, index: int) -> Header:
@@ -289,12 +289,12 @@ class LedgerReader:
     def _find_index(self, position: int) -> int:
         """Find the entry at a position or the next one behind it: slow, by headers."""
         file = self.files.file_at(position)
-        found = self.first_index  # If only a blank is there, before the first entry.
+        index = self.first_index  # If only a blank is there, before the first entry.
         for header in self._headers(file, max(file.position, self.min_position)):
             if position < header.position + header.size_bytes:
                 return header.entry_index
-            found = header.entry_index + 1  # If the position is in the blank behind the last one.
-        return found
+            index = header.entry_index + 1  # If the position is in the blank behind the last one.
+        return index
 
     def _headers(self, file: MappedFile, position: int) -> Iterator[Header]:
         """Yield the headers of one file from an entry's position on; sizes lead the way."""

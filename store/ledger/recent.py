@@ -70,13 +70,13 @@ class NewestEntries:
         entries = self._entries
         while entries and entries[0].position < lo:
             entries.popleft()
-        found = list[tuple[int, bytes]]()
+        bodies = list[tuple[int, bytes]]()
         for _, position, end_position, data, _ in entries:
             if position != lo or end_position > hi:
                 break
-            found += ((position + _HEADER, data[_HEADER:]),)
+            bodies += ((position + _HEADER, data[_HEADER:]),)
             lo = end_position
-        return found, lo
+        return bodies, lo
 
     def stamped(self, lo: int, hi: int) -> list[NewestEntry] | None:
         """Return the entries that make up the log from `lo` to `hi`, if the units of each are
@@ -84,14 +84,14 @@ class NewestEntries:
         entries = self._entries
         while entries and entries[0].position < lo:
             entries.popleft()
-        found = list[NewestEntry]()
+        newest = list[NewestEntry]()
         for entry in entries:
             if entry.position != lo or entry.units is None:
                 return None
-            found += (entry,)
+            newest += (entry,)
             lo = entry.end_position
             if lo >= hi:
-                return found if lo == hi else None
+                return newest if lo == hi else None
         return None
 
     def data_of(self, lo_index: int, hi_index: int) -> bytes | None:

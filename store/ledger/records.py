@@ -74,10 +74,10 @@ def _entry_size_bytes(file: MappedFile, data: bytes, at: int, position: int, ind
     if len(data) - at < _HEADER:
         return len(data) - at + 1
     header = unpack_header(data, at)
-    found = (header.magic, header.entry_index, header.position, header.size_bytes)
+    actual = (header.magic, header.entry_index, header.position, header.size_bytes)
     wanted = (1, index, position + at, header.body_size_bytes + _HEADER)
-    if found != wanted or header.body_size_bytes < 0:
-        problem = EntryProblem(at, "magic, index, position, size", f"{wanted}", f"{found}")
+    if actual != wanted or header.body_size_bytes < 0:
+        problem = EntryProblem(at, "magic, index, position, size", f"{wanted}", f"{actual}")
         raise corruption(file, position, problem)
     return header.size_bytes
 

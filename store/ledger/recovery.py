@@ -153,10 +153,8 @@ def _below_the_mark(
 ) -> CorruptionError:
     if walk.problem is None:  # Every byte is good, but there are too few of them.
         expected = f"bytes up to {durable_position}, entries up to {durable_index}"
-        found = f"{walk.end_position} and {walk.link.entry_index}"
-        return CorruptionError(
-            ledger.files.directory, walk.end_position, "log end", expected, found
-        )
+        end = f"{walk.end_position} and {walk.link.entry_index}"
+        return CorruptionError(ledger.files.directory, walk.end_position, "log end", expected, end)
     return corruption(ledger.files.file_at(walk.stop_position), walk.stop_position, walk.problem)
 
 

@@ -63,13 +63,13 @@ class TermRuns:
 
     def runs(self, last_index: int) -> list[tuple[int, int]]:
         """Return (first index, term) of each term that has entries up to `last_index`."""
-        found = []
+        term_runs = []
         for number, (first, term) in enumerate(zip(self._firsts, self._terms, strict=True)):
             lo = max(first, self.first_index)
             hi = self._hi(number, last_index)
             if lo < hi:
-                found.append((lo, term))
-        return found
+                term_runs.append((lo, term))
+        return term_runs
 
     def _hi(self, number: int, last_index: int) -> int:
         following = number + 1

@@ -72,12 +72,12 @@ def _check_units(ledger: LedgerReader, index: int, run: Run, hi_index: int) -> N
     at, position = (differs - index) * _UNIT, differs * _UNIT
     try:
         file = ledger.index.files.file_at(position)
-        found = file.read(position, _UNIT).hex()
+        actual = file.read(position, _UNIT).hex()
         path, byte = file.path, position - file.position
     except StoreError:
-        path, byte, found = ledger.index.files.directory, position, "no such unit"
+        path, byte, actual = ledger.index.files.directory, position, "no such unit"
     expected = units[at : at + _UNIT].hex()
-    raise CorruptionError(path, byte, f"index unit of entry {differs}", expected, found)
+    raise CorruptionError(path, byte, f"index unit of entry {differs}", expected, actual)
 
 
 def _damage(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:

@@ -160,11 +160,11 @@ class CommitLog:
             return
         generation = self.checked.generation
         # A range ends where a record does, so the rest begins with one.
-        found = check_records(data[lo - position :], lo)
-        if found.problem is not None or lo + found.end != hi:
-            file = self.files.file_at(lo + found.end)
-            at = lo + found.end - file.position
-            problem = found.problem
+        checked = check_records(data[lo - position :], lo)
+        if checked.problem is not None or lo + checked.end != hi:
+            file = self.files.file_at(lo + checked.end)
+            at = lo + checked.end - file.position
+            problem = checked.problem
             if problem is None:
                 raise CorruptionError(file.path, at, "record", "a whole one", "a part of one")
             raise CorruptionError(

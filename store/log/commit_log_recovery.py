@@ -111,8 +111,8 @@ def _walk_file(file: MappedFile) -> _FileEnd:
         if checked.blank_size_bytes:
             left = file.end_position - position
             if checked.blank_size_bytes != left:
-                found = str(checked.blank_size_bytes)
-                return _FileEnd(position, count, "wrong blank", "blank size", str(left), found)
+                blank_size = str(checked.blank_size_bytes)
+                return _FileEnd(position, count, "wrong blank", "blank size", str(left), blank_size)
             return _FileEnd(file.end_position, count, "", "", "", "")
         if checked.problem is not None:
             problem = checked.problem

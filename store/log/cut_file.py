@@ -90,8 +90,8 @@ def write_cut_file(
 
 
 def _delete_oldest(fs: FileSystem, root: str) -> None:
-    found = list_cut_files(fs, root)
-    for cut in found[: max(0, len(found) - CUT_FILES_KEPT_MAX)]:
+    files = list_cut_files(fs, root)
+    for cut in files[: max(0, len(files) - CUT_FILES_KEPT_MAX)]:
         fs.unlink(cut.path)
 
 
@@ -99,18 +99,18 @@ def list_cut_files(fs: FileSystem, root: str) -> list[CutFile]:
     """Return the files that are there, oldest first. A file with a damaged header counts as of
     time 0, with the values in its name."""
     directory = os.path.join(root, DIRECTORY)
-    found = []
+    files = []
     for name in fs.list_directory(directory):
         match = _NAME.fullmatch(name)
         if match is None:
             continue
         path = os.path.join(directory, name)
         try:
-            found.append(read_cut_header(fs, path)[0])
+            files.append(read_cut_header(fs, path)[0])
         except CorruptionError:
             epoch, lo, hi = (int(match[group]) for group in (1, 2, 3))
-            found.append(CutFile(path, epoch, lo, hi, 0))
-    return sorted(found, key=lambda cut: (cut.cut_unix_ms, cut.epoch, cut.lo))
+            files.append(CutFile(path, epoch, lo, hi, 0))
+    return sorted(files, key=lambda cut: (cut.cut_unix_ms, cut.epoch, cut.lo))
 
 
 def read_cut_header(fs: FileSystem, path: str) -> tuple[CutFile, int]:
@@ -126,10 +126,10 @@ def read_cut_header(fs: FileSystem, path: str) -> tuple[CutFile, int]:
         fs.close(fd)
     if len(data) < HEADER_SIZE_BYTES or not data.startswith(_MAGIC):
         raise CorruptionError(path, 0, "header", "of a file that was cut off", data[:8].hex())
-    expected, found = zlib.crc32(data[: _HEADER.size]), _CRC.unpack_from(data, _HEADER.size)[0]
-    if found != expected:
+    expected, stored = zlib.crc32(data[: _HEADER.size]), _CRC.unpack_from(data, _HEADER.size)[0]
+    if stored != expected:
         raise CorruptionError(
-            path, _HEADER.size, "header CRC-32", f"{expected:08x}", f"{found:08x}"
+            path, _HEADER.size, "header CRC-32", f"{expected:08x}", f"{stored:08x}"
         )
     _, epoch, lo, hi, unix_ms, crc = _HEADER.unpack_from(data)
     if size_bytes != HEADER_SIZE_BYTES + hi - lo:

@@ -115,8 +115,8 @@ class ShippedLog(CommitLog):
         hi = position + len(data)
         file_hi = (position // file_size_bytes + 1) * file_size_bytes
         if not data or hi > file_hi:
-            found = f"{len(data)} bytes, {file_hi - position} to the end of the file"
-            raise RecordFormatError(0, "size of a transfer", "records of one file", found)
+            actual = f"{len(data)} bytes, {file_hi - position} to the end of the file"
+            raise RecordFormatError(0, "size of a transfer", "records of one file", actual)
         checked = check_records(data, position)
         end = checked.end
         if checked.problem is not None:

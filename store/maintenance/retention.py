@@ -279,18 +279,18 @@ class Retention:
         if self._deletable_position is not None:
             hi = min(hi, self._deletable_position())
         complete = files[:-1]  # The last one may have been so before, and was cut since.
-        known = {
+        times = {
             f.position: self.newest_times[f.position]
             for f in complete
             if f.position in self.newest_times
         }
         for file in complete:
-            if file.position not in known:
+            if file.position not in times:
                 newest = self._time_of(file)
                 if newest is not None:
-                    known[file.position] = newest
-        self.newest_times = known
-        ages = [FileAge(f.size_bytes, known.get(f.position), f.end_position <= hi) for f in files]
+                    times[file.position] = newest
+        self.newest_times = times
+        ages = [FileAge(f.size_bytes, times.get(f.position), f.end_position <= hi) for f in files]
         if files:  # The last file grows, so each call reads its time.
             last = ages[-1]
             ages[-1] = FileAge(last.size_bytes, self._time_of(files[-1]), False)

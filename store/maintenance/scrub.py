@@ -232,14 +232,14 @@ class CommitLogScrubber(Scrubber):
         """Return how many bytes are done, blanks included, and the damage in them."""
         for size_bytes in (PIECE_SIZE_BYTES, _READ_SIZE_BYTES_MAX):
             data = file.read_any(position, min(room, size_bytes))
-            found = check_records(data, position)
-            if found.blank_size_bytes:
+            checked = check_records(data, position)
+            if checked.blank_size_bytes:
                 return room, None
-            if found.end:  # A problem behind good records is found by the next step.
-                return found.end, None
-            if found.problem is not None or len(data) == room:
+            if checked.end:  # A problem behind good records is found by the next step.
+                return checked.end, None
+            if checked.problem is not None or len(data) == room:
                 break
-        at, problem = position - file.position, found.problem
+        at, problem = position - file.position, checked.problem
         if problem is None:
             return room, CorruptionError(file.path, at, "record", "a whole one", "a part of one")
         damage = CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)

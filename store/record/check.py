@@ -107,10 +107,10 @@ def _problem(
         layout = record_layout(view, at)
         with view[layout.body_at : layout.body_hi] as body:
             expected = crc32(body) & fmt.CRC_MASK
-        found = fmt.INT32.unpack_from(view, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
-        if found != expected:
+        crc = fmt.INT32.unpack_from(view, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
+        if crc != expected:
             raise RecordFormatError(
-                at + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{found:08X}"
+                at + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{crc:08X}"
             )
         queue_id = fmt.INT32.unpack_from(view, at + fmt.QUEUE_ID_AT)[0]
         if queue_id < 0:

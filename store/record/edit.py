@@ -45,12 +45,12 @@ def start_of(layout: RecordLayout) -> int:
 
 def values(properties: bytes, names: Collection[bytes]) -> dict[bytes, bytes]:
     """Return those of the named properties that are among the encoded ones."""
-    found = {}
+    by_name = {}
     for segment in properties.split(_END):
         name, separator, value = segment.partition(_NAME_END)
         if separator and name in names:
-            found[name] = value
-    return found
+            by_name[name] = value
+    return by_name
 
 
 def changed(properties: bytes, without: Collection[bytes], added: Iterable[Property]) -> bytes:

@@ -341,9 +341,9 @@ def check_property_crc(view: memoryview, at: int, size_bytes: int, properties: b
         return
     covered_hi = at + size_bytes - fmt.PROPERTY_CRC_SIZE_BYTES
     expected = property_crc_digits(crc32(view[at:covered_hi])) + b"\x02"
-    found = area[len(fmt.PROPERTY_CRC_PREFIX) :]
-    if found != expected:
-        raise RecordFormatError(covered_hi, "property CRC", repr(expected), repr(found))
+    stored = area[len(fmt.PROPERTY_CRC_PREFIX) :]
+    if stored != expected:
+        raise RecordFormatError(covered_hi, "property CRC", repr(expected), repr(stored))
 
 
 @lru_cache(maxsize=1_024)  # A gateway has few of them, and each of its messages has two.

@@ -88,7 +88,7 @@ class Stamper:
         stamp = b"" if self._store_v6 else _STORE_STAMP.pack(now_unix_ms, self._store_host)
         record_positions, queue_offsets, updates = list[int](), list[int](), dict[QueueKey, int]()
         runs, hashes, key_positions = list[UnitRun](), list[int](), list[int]()
-        known, body_limit = self._tails.known, self._body_size_bytes_max
+        tails, body_limit = self._tails.known, self._body_size_bytes_max
         at, hi, tries = 0, len(batch), 0 if self._property_crc else _UNIFORM_TRIES
         topic, queue_id, queue_offset, first_offset, units = b"", -1, 0, 0, list[int]()
         self._has_odd_unit, self._key_count, self._checked_count = False, 0, 0
@@ -98,7 +98,7 @@ class Stamper:
             size_bytes, magic, crc, its_queue_id, sys_flag, body_size_bytes = _head_of(batch, at)
             end, body_hi = at + size_bytes, at + 88 + body_size_bytes
             plain = stamp and magic == 0xDAA320A7 and not sys_flag & 0xB4
-            tail = known[key] if plain and (key := batch[body_hi:end]) in known else None
+            tail = tails[key] if plain and (key := batch[body_hi:end]) in tails else None
             is_odd = (
                 tail is None  # Else: bytes that passed all checks once pass them again.
                 or not 0 <= body_size_bytes <= body_limit
@@ -328,11 +328,11 @@ class Stamper:
         queue_id = fmt.INT32.unpack_from(batch, at + fmt.QUEUE_ID_AT)[0]
         if queue_id < 0:
             raise RecordFormatError(at + fmt.QUEUE_ID_AT, "queue id", "0 or more", str(queue_id))
-        found = fmt.INT32.unpack_from(batch, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
+        crc = fmt.INT32.unpack_from(batch, at + fmt.BODY_CRC_AT)[0] & 0xFFFFFFFF
         expected = crc32(batch[layout.body_at : layout.body_hi]) & fmt.CRC_MASK
-        if found != expected:
+        if crc != expected:
             raise RecordFormatError(
-                at + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{found:08X}"
+                at + fmt.BODY_CRC_AT, "body CRC", f"{expected:08X}", f"{crc:08X}"
             )
         nul_at = batch.find(0, layout.properties_at, at + layout.size_bytes)
         assert nul_at >= 0, f"byte {at}: the fast check and the exact one differ"

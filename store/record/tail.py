@@ -76,14 +76,14 @@ class TailReader:
         self._key_hash(prefix_hash, first)
         head_hash = self._heads[first[:-_END_SIZE_BYTES]]
         base = prefix_hash * _POWERS_OF_31[len(first)] + head_hash * 923_521
-        known, found = self._ends, list[int]()
+        ends, hashes = self._ends, list[int]()
         for end in map(_end_of, keys):
-            end_hash = known.get(end)
+            end_hash = ends.get(end)
             if end_hash is None:
-                end_hash = _remember(known, end)
+                end_hash = _remember(ends, end)
             value = (base + end_hash) & 0xFFFFFFFF
-            found += (value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF,)
-        return found
+            hashes += (value if value < 0x80000000 else (0x100000000 - value) & 0x7FFFFFFF,)
+        return hashes
 
     def read(self, tail: bytes) -> Tail | None:
         """Read the bytes from the end of the body to the end of a V1 record; None if malformed."""
@@ -106,10 +106,10 @@ class TailReader:
 
     def _read_shape(self, tail: bytes, key: bytes, rest: bytes) -> Tail | None:
         """Read a tail whose bytes without `key` are new, and remember those."""
-        found = self._read_whole(tail)
-        if found is None or len(rest) > _KNOWN_SIZE_BYTES_MAX or found[0] in _HOLDING_TOPICS:
-            return found
-        topic, pending, code, hashes = found
+        shape = self._read_whole(tail)
+        if shape is None or len(rest) > _KNOWN_SIZE_BYTES_MAX or shape[0] in _HOLDING_TOPICS:
+            return shape
+        topic, pending, code, hashes = shape
         prefix_hash = self._topics[topic][1]
         # Exactly one name of a key, at the start of a property, and the key is one word.
         name = b"UNIQ_KEY\x01" if b"UNIQ_KEY\x01" in rest else b"KEYS\x01"
@@ -120,7 +120,7 @@ class TailReader:
             if len(self._shapes) >= _KNOWN_MAX:
                 self._shapes.clear()
             self._shapes[rest] = (len(key), topic, pending, code, prefix_hash)
-        return found
+        return shape
 
     def _read_whole(self, tail: bytes) -> Tail | None:
         if not tail:
@@ -128,14 +128,14 @@ class TailReader:
         topic_hi = 1 + tail[0]
         if int.from_bytes(tail[topic_hi : topic_hi + 2], "big") != len(tail) - topic_hi - 2:
             return None
-        found = self._read(tail[1:topic_hi], tail[topic_hi + 2 :])
-        if found is None or found[3] or found[0] in _HOLDING_TOPICS:
-            return found
+        shape = self._read(tail[1:topic_hi], tail[topic_hi + 2 :])
+        if shape is None or shape[3] or shape[0] in _HOLDING_TOPICS:
+            return shape
         if len(tail) <= _KNOWN_SIZE_BYTES_MAX:
             if len(self.known) >= _KNOWN_MAX:
                 self.known.clear()
-            self.known[tail] = found
-        return found
+            self.known[tail] = shape
+        return shape
 
     def read_record(self, data: bytes, at: int) -> Tail | None:
         """Read the tail of any record at byte `at`; None if the record is malformed."""

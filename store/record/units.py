@@ -45,6 +45,6 @@ def pack_units(values: Sequence[int]) -> bytes:
 def flat_units(positions: range, size_bytes: int, tags_code: int) -> list[int]:
     """Return the triples of records of one size and tags code, flat as `pack_units` takes them."""
     count = len(positions)
-    found = [size_bytes] * (3 * count)
-    found[0::3], found[2::3] = positions, [tags_code] * count
-    return found
+    flat = [size_bytes] * (3 * count)
+    flat[0::3], flat[2::3] = positions, [tags_code] * count
+    return flat

@@ -199,7 +199,7 @@ class ReplicaStore(ReplicatedStore[Ledger]):
         Call it and `forget` on the owner's loop, the other steps anywhere, and then
         `delete_expired_derived`. Raises CorruptionError when a file does not begin with an entry.
         """
-        ledger, found = self.ledger, None
+        ledger, newest = self.ledger, None
         # So an entry of the next file is dispatched, too: a cut never reaches the first entry.
         hi_position = min(self._due_position, self.engine.mark.mark.dispatched_durable_position)
         for count, file in enumerate(ledger.files.files[:-1], 1):
@@ -208,8 +208,8 @@ class ReplicaStore(ReplicatedStore[Ledger]):
             deletion = ledger.deletion(count)
             if deletion.start.link.entry_index > limit_index:
                 break
-            found = deletion
-        return found
+            newest = deletion
+        return newest
 
     def forget(self, deletion: Deletion) -> bool:
         """Take the files of a deletion out of the log, in memory; return False as `write_start`."""

@@ -165,10 +165,10 @@ class RepairSession:
             sides.append((damaged.end_position, link))
         for position, link in sides:
             header = unpack_header(image.read(position, _HEADER))
-            found = ChainLink(header.entry_index, header.term, header.chain_crc)
-            if found != link:
+            side = ChainLink(header.entry_index, header.term, header.chain_crc)
+            if side != link:
                 at = position % image.file_size_bytes
-                raise CorruptionError(image.path(position), at, "header", f"{link}", f"{found}")
+                raise CorruptionError(image.path(position), at, "header", f"{link}", f"{side}")
 
     @property
     def next_index(self) -> int:
@@ -215,8 +215,8 @@ class RepairSession:
         file_size_bytes = self._config.file_size_bytes
         if not self.is_complete:
             expected = f"those before {damaged.hi_index}, up to {damaged.end_position}"
-            found = f"none behind position {point.position}"
-            raise ForeignEntryError(self.next_index, 0, "entries", expected, found)
+            actual = f"none behind position {point.position}"
+            raise ForeignEntryError(self.next_index, 0, "entries", expected, actual)
         if damaged.after is not None:
             header = self._closed.image.read(damaged.end_position, _HEADER)
             if not leads_to(point, damaged, header, file_size_bytes):

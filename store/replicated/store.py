@@ -112,12 +112,12 @@ class ReplicatedStore(Generic[LogT]):
         not a loop's: damage is repaired, however much of the log has to be read.
         """
         assert position <= self.dispatched_position, f"{position} is not dispatched"
-        found = {}
+        offsets = {}
         for queue in self.engine.queues:
             offset = self._next_offset_at(queue, position)
             if offset:
-                found[queue.topic.encode(), queue.queue_id] = offset
-        return found
+                offsets[queue.topic.encode(), queue.queue_id] = offset
+        return offsets
 
     def _next_offset_at(self, queue: ConsumeQueue, position: int) -> int:
         lo, hi = queue.min_offset, queue.max_offset

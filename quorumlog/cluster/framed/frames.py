@@ -128,7 +128,7 @@ class FrameReader:
                 return []
             data = bytes(self.partial)
             self.partial = bytearray()
-        found: list[Answer] = []
+        answers: list[Answer] = []
         at, hi = 0, len(data)
         while hi - at >= 20:
             size, header, method, flags, reserved, opaque, timeout_ms = HEAD.unpack_from(data, at)
@@ -146,12 +146,12 @@ class FrameReader:
             if end > hi:
                 break
             message, body = data[at + 20 : message_hi], data[message_hi:end]
-            found.append((method, flags, opaque, message, body))
+            answers.append((method, flags, opaque, message, body))
             at = end
         if at < hi:
             self.partial += data[at:]
             self._wanted = end - at if hi - at >= HEAD.size else HEAD.size
-        return found
+        return answers
 
 
 def _what_is_bad(size: int, header: int, flags: int, reserved: int, timeout_ms: int) -> str:

@@ -206,7 +206,7 @@ class FramedPort:
                     self.learn(await self._ask())
                 if self._is_absent():
                     return
-                told = self._advertised, self._node
+                expected = self._advertised, self._node
                 connection = NodeConnection(f"{self._host}:{self._port}", on_end=self._on_end)
                 await asyncio.get_running_loop().create_connection(
                     lambda: connection,
@@ -216,7 +216,7 @@ class FramedPort:
                     server_hostname=self._host if self._context is not None else None,
                 )
                 node = await _node_at(connection)
-            if told != (self._advertised, self._node):
+            if expected != (self._advertised, self._node):
                 return  # Another node got the address meanwhile: start again.
             if node != self._node:
                 self._met_other_node(

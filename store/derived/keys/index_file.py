@@ -223,8 +223,8 @@ class IndexFile(IndexLookup):
     def _is_doubtful(self, lo: int, hi: int) -> bool:
         sums = self.sums
         assert sums is not None, f"{self.path} has no checksums"
-        found = sums.entries_sum(lo, self.raw_entries(lo, hi))
-        return sums.expected_entries(lo, sums.tail) != found
+        entries_sum = sums.entries_sum(lo, self.raw_entries(lo, hi))
+        return sums.expected_entries(lo, sums.tail) != entries_sum
 
     def is_header_doubtful(self) -> bool:
         """Whether the checksum of the header differs from the expected one, or none is known.
@@ -268,15 +268,15 @@ class IndexFile(IndexLookup):
         if sys.byteorder == "little":
             right.byteswap()
         data = right.tobytes()
-        found = self._read(at, len(data))
-        if found != data:
+        stored = self._read(at, len(data))
+        if stored != data:
             self._fs.write_at(self._fd, self.path, at, data)
         self._fs.write_at(self._fd, self.path, 0, self._header())
         self.is_dirty = True
         if self.sums is not None and self._slots is None:
             self.sums.save(self._header(), data)
         blocks = (slice(lo, lo + 4096) for lo in range(0, len(data), 4096))  # Fast: appends wait.
-        some = ((found[at], data[at]) for at in blocks if found[at] != data[at])
+        some = ((stored[at], data[at]) for at in blocks if stored[at] != data[at])
         return sum(a[n : n + 4] != b[n : n + 4] for a, b in some for n in range(0, len(a), 4))
 
     def rewrite_header(self) -> None:
@@ -342,9 +342,9 @@ class IndexFile(IndexLookup):
             raise self._damage(at, "last position", str(self.end_position), str(position))
         at += _ENTRY_SIZE_BYTES
         if at < self.size_bytes:
-            found = self._read(at, _ENTRY_SIZE_BYTES)
-            if found != _NO_ENTRY:
-                raise self._damage(at, "entry after the last", "zeros", found.hex())
+            entry = self._read(at, _ENTRY_SIZE_BYTES)
+            if entry != _NO_ENTRY:
+                raise self._damage(at, "entry after the last", "zeros", entry.hex())
 
     def recover(self, hi_position: int, *, is_cached: bool) -> None:
         """Keep the entries of records before `hi_position`, with slots and header for them.

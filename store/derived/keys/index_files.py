@@ -99,9 +99,11 @@ class IndexFiles:
         fd = self._fs.open(path)
         try:
             expected = file_size_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
-            found = self._fs.size_bytes(fd)
-            if found != expected:
-                raise DerivedFileError(path, found, "file size", str(expected), str(found))
+            size_bytes = self._fs.size_bytes(fd)
+            if size_bytes != expected:
+                raise DerivedFileError(
+                    path, size_bytes, "file size", str(expected), str(size_bytes)
+                )
             return IndexFile(
                 self._fs,
                 path,

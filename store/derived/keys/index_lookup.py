@@ -108,10 +108,10 @@ class IndexLookup:
                 data = self.raw_entries(lo, hi)
                 if sums.expected_entries(lo, tail) not in (UNKNOWN, sums.entries_sum(lo, data)):
                     raise self._met(at, f"entries {lo} to {hi - 1}")
-                found: tuple[int, int, int, int] = _ENTRY.unpack_from(
+                fields: tuple[int, int, int, int] = _ENTRY.unpack_from(
                     data, (entry - lo) * _ENTRY_SIZE_BYTES
                 )
-                return found
+                return fields
         alone: tuple[int, int, int, int] = _ENTRY.unpack(self._read(at, _ENTRY_SIZE_BYTES))
         return alone
 

@@ -217,13 +217,13 @@ class ConsumeQueue(QueueReads):
         skip = max(0, min(self.min_offset - first_offset, len(units) // UNIT_SIZE_BYTES))
         lo, hi = first_offset + skip, first_offset + len(units) // UNIT_SIZE_BYTES
         units = units[skip * UNIT_SIZE_BYTES :]
-        found = self._read(lo, hi)
-        if found == units:
+        stored = self._read(lo, hi)
+        if stored == units:
             return
         for at in range(0, len(units), UNIT_SIZE_BYTES):
-            one, other = units[at : at + UNIT_SIZE_BYTES], found[at : at + UNIT_SIZE_BYTES]
-            if one != other:
-                raise self._damage(lo + at // UNIT_SIZE_BYTES, "unit", one.hex(), other.hex())
+            unit, other = units[at : at + UNIT_SIZE_BYTES], stored[at : at + UNIT_SIZE_BYTES]
+            if unit != other:
+                raise self._damage(lo + at // UNIT_SIZE_BYTES, "unit", unit.hex(), other.hex())
 
     def rewrite(self, offset: int, units: bytes) -> None:
         """Overwrite units that are there already; the caller excludes `put`, cuts and deletions.
@@ -318,13 +318,15 @@ class ConsumeQueue(QueueReads):
             if int(name) != expected_at or expected_at % environment.file_size_bytes:
                 raise DerivedFileError(path, 0, "file name", fmt.file_name(expected_at), name)
             with environment.descriptors.use(path) as file:
-                found = environment.fs.size_bytes(file.fd)
-                if may_be_short and name == names[-1] and not found % UNIT_SIZE_BYTES:
+                names_size = environment.fs.size_bytes(file.fd)
+                if may_be_short and name == names[-1] and not names_size % UNIT_SIZE_BYTES:
                     environment.fs.set_size(file.fd, file.path, environment.file_size_bytes)
-                    found = environment.file_size_bytes
-            if found != environment.file_size_bytes:
+                    names_size = environment.file_size_bytes
+            if names_size != environment.file_size_bytes:
                 size_bytes = environment.file_size_bytes
-                raise DerivedFileError(path, found, "file size", str(size_bytes), str(found))
+                raise DerivedFileError(
+                    path, names_size, "file size", str(size_bytes), str(names_size)
+                )
             expected_at += environment.file_size_bytes
         return names
 
@@ -368,11 +370,11 @@ class ConsumeQueue(QueueReads):
     def _offset_at(self, position: int) -> int:
         """Return the first offset whose record is at or after `position`."""
         lo, hi = self.min_offset, self.max_offset
-        found = self.search(lo, hi, lambda p, _: p < position, is_proof_needed=False)
-        if found < hi:  # Units will be dropped, and a wrong one may have led here.
+        offset = self.search(lo, hi, lambda p, _: p < position, is_proof_needed=False)
+        if offset < hi:  # Units will be dropped, and a wrong one may have led here.
             with suppress(CorruptionError, DerivedFileError):  # Without proof: `found` stays.
                 return self.search(lo, hi, lambda p, _: p < position)
-        return found
+        return offset
 
     def _cut(self) -> None:
         """Make everything from max_offset on zero: shrink the last file, then grow it again.
@@ -398,15 +400,15 @@ class ConsumeQueue(QueueReads):
         A unit without a known checksum is accepted, since its record may have expired, if it is in
         order with those before it. Raises DerivedFileError otherwise; nothing has changed then.
         """
-        found = self.search(
+        offset = self.search(
             self.min_offset,
             self.max_offset,
             lambda position, _: position < min_position,
             is_proof_needed=False,
         )
-        if found > self.min_offset:  # A wrong unit would hide all units before it.
-            self._check_order(max(self.min_offset, found - _CHECKED_UNITS), found)
-        self.min_offset = found
+        if offset > self.min_offset:  # A wrong unit would hide all units before it.
+            self._check_order(max(self.min_offset, offset - _CHECKED_UNITS), offset)
+        self.min_offset = offset
 
     def delete_expired(self, min_position: int) -> int:
         """Delete files whose last record is before `min_position`; return how many, never the last.

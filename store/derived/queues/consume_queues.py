@@ -284,7 +284,7 @@ class ConsumeQueues:
 
     def _readable_offsets(self, hi_position: int) -> dict[QueueKey, int]:
         """Return the next offset of each queue on disk, as far as its files can be read."""
-        found: dict[QueueKey, int] = {}
+        offsets: dict[QueueKey, int] = {}
         for topic, queue_id in self._names():
             queue = ConsumeQueue(self._environment, topic, queue_id)
             try:
@@ -292,9 +292,9 @@ class ConsumeQueues:
             except DerivedFileError:
                 continue  # Unknown, unless the log still has records of it.
             if queue.has_files:
-                found[topic.encode(), queue_id] = queue.max_offset
+                offsets[topic.encode(), queue_id] = queue.max_offset
         self.descriptors.close()
-        return found
+        return offsets
 
     def _write_mark(self, next_offsets: dict[QueueKey, int]) -> None:
         fs, temporary = self._fs, self._rebuild_mark + TEMPORARY_SUFFIX

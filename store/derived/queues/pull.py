@@ -252,7 +252,7 @@ def _check(data: bytes, queue: ConsumeQueue, chosen: _Chosen, lo: int, hi: int) 
         position, size_bytes = positions[i], sizes_bytes[i]
         expected = (size_bytes, queue_id, offsets[i], position)
         at = position - first
-        found = unpack(data, at) if size_bytes >= fmt.RECORD_SIZE_BYTES_MIN else (size_bytes,)
-        if found != expected:
+        fields = unpack(data, at) if size_bytes >= fmt.RECORD_SIZE_BYTES_MIN else (size_bytes,)
+        if fields != expected:
             field = f"record of offset {offsets[i]} (size, queue id, queue offset, position)"
-            raise DerivedFileError(queue.directory, 0, field, str(expected), str(found))
+            raise DerivedFileError(queue.directory, 0, field, str(expected), str(fields))

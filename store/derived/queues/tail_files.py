@@ -40,8 +40,8 @@ class TailFiles:
             return None
         while len(self.held) >= self._limit:
             self._release(next(iter(self.held)))
-        found = self.held[queue] = TailFile(self._descriptors.acquire(path), file_lo)
-        return found
+        file = self.held[queue] = TailFile(self._descriptors.acquire(path), file_lo)
+        return file
 
     def release_all(self) -> None:
         """Hold no file any more: the queues are closed or dropped."""

@@ -123,17 +123,17 @@ class QueueReads:
         `read_units`, also for `is_proof_needed`.
         """
         try:
-            found = self._search(lo, hi, is_before, self._read)
+            first = self._search(lo, hi, is_before, self._read)
         except (CorruptionError, PositionRangeError):  # Of the callback, at a wrong place maybe.
             return self._search(lo, hi, is_before, self._read_proved)
-        sides = range(max(lo, found - 1), min(hi, found + 1))
+        sides = range(max(lo, first - 1), min(hi, first + 1))
         if sides:
             units = self._read_checked(sides.start, sides.stop, is_proof_needed)
             unpacked = fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)
             answers = [is_before(position, size_bytes) for position, size_bytes, _ in unpacked]
-            if answers != [offset < found for offset in sides]:  # Damage led elsewhere.
-                found = self._search(lo, hi, is_before, self._read_proved)
-        return found
+            if answers != [offset < first for offset in sides]:  # Damage led elsewhere.
+                first = self._search(lo, hi, is_before, self._read_proved)
+        return first
 
     def _read_proved(self, lo: int, hi: int) -> bytes:
         return self._read_checked(lo, hi, True)

@@ -58,8 +58,10 @@ class PlainCheck:
         if magic == fmt.MAGIC_BLANK:
             return WalkStep(0, [], [], True, None)
         if checked.problem is not None:
-            found = checked.problem
-            problem = EntryProblem(found.at, found.field, found.expected, found.actual)
+            first_problem = checked.problem
+            problem = EntryProblem(
+                first_problem.at, first_problem.field, first_problem.expected, first_problem.actual
+            )
         else:
             limits = f"{fmt.RECORD_SIZE_BYTES_MIN} to {len(data)}"
             problem = EntryProblem(0, "total size", limits, str(size_bytes))
@@ -290,12 +292,12 @@ def compare_units(index: Segments, first_index: int, units: bytes) -> list[Findi
         stored = index.read(position, len(part))
         if stored != part:
             for lo in range(0, len(part), _UNIT):
-                one, other = part[lo : lo + _UNIT], stored[lo : lo + _UNIT]
-                if one != other:
+                unit, other = part[lo : lo + _UNIT], stored[lo : lo + _UNIT]
+                if unit != other:
                     path, byte = index.place(position + lo)
-                    byte += next(n for n in range(_UNIT) if one[n] != other[n])
+                    byte += next(n for n in range(_UNIT) if unit[n] != other[n])
                     number = first_index + (at + lo) // _UNIT
-                    findings.append(_unit_finding(path, byte, number, one.hex(), other.hex()))
+                    findings.append(_unit_finding(path, byte, number, unit.hex(), other.hex()))
         at += len(part)
     return findings
 

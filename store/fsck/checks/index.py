@@ -92,10 +92,10 @@ class IndexCheck:
             if name not in names:
                 self._pending.append(odd_file(path, Part.KEY_INDEX))
                 continue
-            found = os.stat(os.path.join(self._root, path)).st_size
-            if found != size_bytes:
-                at = min(found, size_bytes)
-                self._pending.append(_finding(path, at, "file size", size_bytes, found))
+            file_size = os.stat(os.path.join(self._root, path)).st_size
+            if file_size != size_bytes:
+                at = min(file_size, size_bytes)
+                self._pending.append(_finding(path, at, "file size", size_bytes, file_size))
         return [f"{DIRECTORY}/{name}" for name in names]
 
     def damage(self, bad: Bad) -> None:
@@ -228,8 +228,8 @@ class IndexCheck:
                 with self._descriptors.use(path) as opened:
                     data = self._fs.read_at(opened.fd, path, at, there)
             except FileSystemError as error:
-                found = os.strerror(error.errno_value)
-                self._pending.append(_finding(name, at, "bytes", "readable", found))
+                reason = os.strerror(error.errno_value)
+                self._pending.append(_finding(name, at, "bytes", "readable", reason))
         return data.ljust(size_bytes, b"\0")
 
     def finish(self) -> Iterator[Finding]:
@@ -239,15 +239,15 @@ class IndexCheck:
             if file is None:
                 break
             data = self._read(file, self._entries_at + file.entry * _STEP, _STEP)
-            found = _ENTRY.unpack(data)
-            position = found[1]
+            entry = _ENTRY.unpack(data)
+            position = entry[1]
             is_later = position >= self._required_position and not self._is_clean
             if not self._is_unknown(position):
                 at = self._entries_at + file.entry * _STEP + 4
                 field = f"position of entry {file.entry}"
                 expected = "that of a record with keys"
                 yield from self._report(file, at, field, expected, position, is_torn=is_later)
-            yield from self._pass(file, found)
+            yield from self._pass(file, entry)
         if self._file is not None:
             yield from self._close(self._file, is_last=True)
         yield from self._pending
@@ -269,9 +269,9 @@ class IndexCheck:
             ]
             if not self._is_end_time(file):
                 checks.append((8, "end time", file.newest_ms, file.end_ms))
-        for at, field, expected, found in checks:
-            if expected != found:
-                yield from self._report(file, at, field, expected, found, is_torn=is_torn)
+        for at, field, expected, actual in checks:
+            if expected != actual:
+                yield from self._report(file, at, field, expected, actual, is_torn=is_torn)
         yield from self._close_slots(file, is_torn=is_torn)
         if self._read(file, self._entries_at, _STEP) != bytes(_STEP):
             yield from self._report(file, self._entries_at, "entry 0", "zeros", "not zeros")
@@ -282,8 +282,8 @@ class IndexCheck:
             rest = data.lstrip(b"\0")
             if rest:
                 at += len(data) - len(rest)
-                field, found = "entry behind the last", f"{rest[0]:02x}"
-                yield from self._report(file, at, field, "zeros", found, is_torn=is_torn)
+                field, actual = "entry behind the last", f"{rest[0]:02x}"
+                yield from self._report(file, at, field, "zeros", actual, is_torn=is_torn)
                 return
             at += len(data)
 

@@ -151,8 +151,8 @@ class LogPass:
             return file_end
         yield self._finding(position, problem, Severity.DAMAGE)
         check.lose()
-        found = self._find(position, file_end)
-        hi = min(file_end, self.dirty_hi) if found is None else found
+        next_entry = self._find(position, file_end)
+        hi = min(file_end, self.dirty_hi) if next_entry is None else next_entry
         bad = Bad(position, hi)
         self.bad.append(bad)
         yield bad
@@ -163,11 +163,11 @@ class LogPass:
         dirty = position
         while dirty < self.dirty_hi:
             hi = self._segments.file_at(dirty).position + self._segments.file_size_bytes
-            found = self._segments.first_dirty(dirty, hi)
-            if found is not None:
-                if found - position < fmt.BLANK_SIZE_BYTES_MIN:
+            dirty_at = self._segments.first_dirty(dirty, hi)
+            if dirty_at is not None:
+                if dirty_at - position < fmt.BLANK_SIZE_BYTES_MIN:
                     break
-                return EntryProblem(found - position, "unused byte", "0", "not 0")
+                return EntryProblem(dirty_at - position, "unused byte", "0", "not 0")
             dirty = hi
         return problem
 
@@ -180,8 +180,8 @@ class LogPass:
         lo = position
         if not self._check.ends_with_blank and position % self._segments.file_size_bytes == 0:
             lo = min(position, self.end_position)
-        expected, found = problem.expected, problem.actual
-        return Finding(path, at, problem.field, expected, found, severity, Part.LOG, lo)
+        expected, actual = problem.expected, problem.actual
+        return Finding(path, at, problem.field, expected, actual, severity, Part.LOG, lo)
 
     def _find(self, position: int, file_end: int) -> int | None:
         """Return where the next good bytes of this file begin, after damage at `position`."""

@@ -133,10 +133,10 @@ def read_marks(
         return None, [_mark_finding(0, "file", "the marks of the log beside it", "missing")]
     findings: list[Finding] = []
     size_bytes = durable_mark.FILE_SIZE_BYTES
-    data, found = read_small(fs, path, size_bytes)
-    if found != size_bytes:
-        at = min(found, size_bytes)
-        findings.append(_mark_finding(at, "file size", str(size_bytes), str(found)))
+    data, actual_size = read_small(fs, path, size_bytes)
+    if actual_size != size_bytes:
+        at = min(actual_size, size_bytes)
+        findings.append(_mark_finding(at, "file size", str(size_bytes), str(actual_size)))
     slots = []
     for at in durable_mark.SLOT_AT:
         slot = durable_mark.decode_slot(data, at)
@@ -185,8 +185,8 @@ def check_mark(
             yield _mark_finding(0, field, f"at most {end_position}", str(value))
     expected_position = mark.dispatched_position if trust.is_replica else end_position
     if trust.last_run.was_clean and mark.dispatched_durable_position < expected_position:
-        found = str(mark.dispatched_durable_position)
-        yield _mark_finding(0, "durably dispatched position", str(expected_position), found)
+        actual = str(mark.dispatched_durable_position)
+        yield _mark_finding(0, "durably dispatched position", str(expected_position), actual)
 
 
 def check_checkpoint(fs: FileSystem, root: str, newest_unix_ms: int) -> Iterator[Finding]:
@@ -278,7 +278,7 @@ def stray_files(
     if layout.config.container != "ledger":
         return
     directory = layout.ledger_directory
-    known = {
+    names = {
         "data",
         "index",
         "snapshot",
@@ -288,10 +288,10 @@ def stray_files(
         "checkpoint.bak",
         STAGING_DIRECTORY,
     }
-    known |= {f"{START_NAME}.0", f"{START_NAME}.1"}
+    names |= {f"{START_NAME}.0", f"{START_NAME}.1"}
     yield from _unfinished_files(fs, root, f"{directory}/{STAGING_DIRECTORY}")
     for name in fs.list_directory(os.path.join(root, directory)):
-        if name not in known:
+        if name not in names:
             yield odd_file(f"{directory}/{name}", Part.DIRECTORY)
 
 

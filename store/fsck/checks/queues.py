@@ -128,17 +128,17 @@ class QueueCheck:
         if stored == run:
             return
         for at in range(0, len(run), UNIT_SIZE_BYTES):
-            one, number = run[at : at + UNIT_SIZE_BYTES], offset + at // UNIT_SIZE_BYTES
+            unit, number = run[at : at + UNIT_SIZE_BYTES], offset + at // UNIT_SIZE_BYTES
             other = stored[at : at + UNIT_SIZE_BYTES]
-            if one == other:
+            if unit == other:
                 continue
-            is_required = _UNIT.unpack(one)[0] < self._required_position
+            is_required = _UNIT.unpack(unit)[0] < self._required_position
             if not is_required and other in (b"", _ZEROS):
                 continue  # Opening builds it.
-            byte = next((n for n, b in enumerate(other) if b != one[n]), 0)
-            found = other.hex() if other else "no file"
+            byte = next((n for n, b in enumerate(other) if b != unit[n]), 0)
+            actual = other.hex() if other else "no file"
             yield from self._report(
-                queue, segments, number, byte, one.hex(), found, is_torn=not is_required
+                queue, segments, number, byte, unit.hex(), actual, is_torn=not is_required
             )
 
     def _report(
@@ -163,9 +163,9 @@ class QueueCheck:
 
     def _files(self, topic: str, queue_id: int) -> Segments:
         key = (topic, queue_id)
-        found = self._segments.get(key)
-        if found is None:
-            found = self._segments[key] = Segments(
+        segments = self._segments.get(key)
+        if segments is None:
+            segments = self._segments[key] = Segments(
                 self._descriptors,
                 self._fs,
                 self._root,
@@ -174,7 +174,7 @@ class QueueCheck:
                 Part.QUEUE,
                 severity=Severity.DERIVED,
             )
-        return found
+        return segments
 
     def _read(self, segments: Segments, offset: int, count: int) -> bytes:
         """Read units; those in files that do not exist are left out: only last ones can be."""
@@ -259,8 +259,8 @@ class QueueCheck:
         path, at = segments.place(lo)
         field = f"unit of offset {lo // UNIT_SIZE_BYTES}"
         expected = f"a record in [{before}, {self._min_position}), expired"
-        found = f"position {position}, {size_bytes} bytes"
-        return Finding(path, at, field, expected, found, Severity.DERIVED, Part.QUEUE)
+        actual = f"position {position}, {size_bytes} bytes"
+        return Finding(path, at, field, expected, actual, Severity.DERIVED, Part.QUEUE)
 
     def _is_bad(self, position: int) -> bool:
         return any(bad.lo <= position < bad.hi for bad in self._bad)
@@ -290,6 +290,6 @@ class QueueCheck:
     ) -> Finding:
         path, at = segments.place(position)
         unit_at = position // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
-        found = segments.read(unit_at, UNIT_SIZE_BYTES).hex()
+        actual = segments.read(unit_at, UNIT_SIZE_BYTES).hex()
         field = f"unit of offset {position // UNIT_SIZE_BYTES}"
-        return Finding(path, at, field, expected, found, severity, Part.QUEUE)
+        return Finding(path, at, field, expected, actual, severity, Part.QUEUE)

@@ -53,7 +53,7 @@ class DerivedCheck:
     def put(self, records: RecordRun) -> Iterator[Finding]:
         """Collect whole good records, and compare when enough are there."""
         base, data = records
-        known, read = self._tails.known, self._tails.read
+        tails, read = self._tails.known, self._tails.read
         at, hi = 0, len(data)
         while at < hi:
             size_bytes, magic, queue_id, offset, position, flags, unix_ms, body_size_bytes = (
@@ -61,7 +61,7 @@ class DerivedCheck:
             )
             if magic == fmt.MAGIC_V1 and not flags & fmt.SYS_FLAG_ANY_V6:
                 tail_bytes = data[at + fmt.BODY_AT + body_size_bytes : at + size_bytes]
-                tail = known.get(tail_bytes) or read(tail_bytes)
+                tail = tails.get(tail_bytes) or read(tail_bytes)
             else:
                 tail = self._tails.read_record(data, at)
                 unix_ms = store_timestamp(data, at)

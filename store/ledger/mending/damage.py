@@ -78,10 +78,10 @@ class DataImage:
             if len(name) != fmt.FILE_NAME_DIGITS or not name.isdecimal():
                 continue
             path = os.path.join(directory, name)
-            found = os.path.getsize(path)
-            if int(name) % file_size_bytes or found > file_size_bytes:
+            size_bytes = os.path.getsize(path)
+            if int(name) % file_size_bytes or size_bytes > file_size_bytes:
                 expected = f"a file of {file_size_bytes} bytes, named by a multiple of that"
-                raise LayoutError(path, expected, f"{found} bytes")
+                raise LayoutError(path, expected, f"{size_bytes} bytes")
 
     def path(self, position: int) -> str:
         """Return the file that holds a position, whether it exists or not."""
@@ -96,8 +96,8 @@ class DataImage:
             return bytes(size_bytes)
         there = max(0, min(size_bytes, self._fs.size_bytes(fd) - at))
         fs, opened = self._fs, fd
-        found = read_around(lambda lo, size: fs.read_at(opened, path, lo, size), at, there)
-        return found.ljust(size_bytes, b"\0")
+        piece = read_around(lambda lo, size: fs.read_at(opened, path, lo, size), at, there)
+        return piece.ljust(size_bytes, b"\0")
 
     def _descriptor(self, path: str) -> int | None:
         if self._open is not None and self._open[0] == path:
@@ -185,10 +185,10 @@ class DamageWalk(LedgerWalk):
                 following = self._behind_damage(point)
                 if following is None:
                     break
-                point, found = following
-                if found is not None:
-                    yield opened.closed(found.entry_index, found.position, found)
-                    opened, before_position = None, found.position
+                point, is_proved = following
+                if is_proved is not None:
+                    yield opened.closed(is_proved.entry_index, is_proved.position, is_proved)
+                    opened, before_position = None, is_proved.position
         if opened is not None:
             hi_index = max(goal.entry_index, point.link.entry_index, opened.point.link.entry_index)
             yield opened.closed(hi_index + 1, goal.position, None)
@@ -232,11 +232,11 @@ class DamageWalk(LedgerWalk):
                 # The body is damaged, or the field with the chain itself.
                 if header.chain_crc == chain_crc or self._leads_on(own, end):
                     return EntryBoundary(end, own), None
-        found = self._search(point)
-        if found is None:
+        next_point = self._search(point)
+        if next_point is None:
             return None
-        own = ChainLink(found.entry_index, found.term, found.chain_crc)
-        return EntryBoundary(found.position + found.size_bytes, own), found
+        own = ChainLink(next_point.entry_index, next_point.term, next_point.chain_crc)
+        return EntryBoundary(next_point.position + next_point.size_bytes, own), next_point
 
     def _continues(self, link: ChainLink, position: int) -> bool:
         """Whether the header at a position is that of the entry behind `link`, by its chain."""

@@ -201,8 +201,8 @@ def _prove(ledger: Ledger, damaged: DamagedRange, point: EntryBoundary) -> None:
             wider = walk_of(ledger).wider(damaged, damaged.hi_index)
             raise DamageWiderError(wider.lo_index, wider.hi_index, wider.end_position)
     elif point != EntryBoundary(tail.end_position, tail.link):
-        found = f"{point.link}, up to {point.position}"
-        raise ForeignEntryError(damaged.hi_index, 0, "last entry", f"{tail}", found)
+        reached = f"{point.link}, up to {point.position}"
+        raise ForeignEntryError(damaged.hi_index, 0, "last entry", f"{tail}", reached)
 
 
 def _write(
