@@ -91,8 +91,8 @@ class NameServerCalls:
         service, now_ms = self._service, self._service.trusted_ms
         server = service.server
         if not request.topic:
-            found = server.look(lambda directory: groups(directory, now_ms))
-            return pb.TopicRouteResponse(shares=[_share(share) for share in found])
+            shares = server.look(lambda directory: groups(directory, now_ms))
+            return pb.TopicRouteResponse(shares=[_share(share) for share in shares])
         routed = server.look(lambda directory: route(directory, request.topic, now_ms))
         # Clients follow the route, so it has no share of another cluster, which a false report may
         # have brought into the directory.
@@ -151,14 +151,14 @@ class NameServerCalls:
         if request.command:
             command = report_judge.believed(request, service.highest_epoch)
             is_beat = command["op"] in _UNCONFIRMED
-            found = await (server.report(command) if is_beat else self._confirmed(command))
-            report_judge.note(found)
-            result = RESULT.dump_json(found)
-        known, now_ms = dict(request.known_topics), service.trusted_ms
+            answer = await (server.report(command) if is_beat else self._confirmed(command))
+            report_judge.note(answer)
+            result = RESULT.dump_json(answer)
+        versions, now_ms = dict(request.known_topics), service.trusted_ms
 
         def read(directory: Directory) -> pb.ReportResponse:
             def wanted(group: Group) -> Iterable[str]:
-                return () if known.get(group.name) == version_of(group) else group.topics
+                return () if versions.get(group.name) == version_of(group) else group.topics
 
             group = directory.groups.get(own)
             return pb.ReportResponse(

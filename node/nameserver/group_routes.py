@@ -36,7 +36,7 @@ def version_of(group: Group) -> str:
 
 
 def _route(share: KnownGroupRoute, group: Group, topics: Iterable[str]) -> GroupRoute:
-    known = group.topics
+    own_topics = group.topics
     return GroupRoute(
         group=share.group,
         kind=share.kind,
@@ -49,10 +49,10 @@ def _route(share: KnownGroupRoute, group: Group, topics: Iterable[str]) -> Group
         topics=[
             TopicRoute(
                 topic=name,
-                queue_count=known[name].write_queue_count,
-                permission=known[name].permission,
+                queue_count=own_topics[name].write_queue_count,
+                permission=own_topics[name].permission,
             )
             for name in topics
-            if name in known
+            if name in own_topics
         ],
     )

@@ -45,8 +45,8 @@ class HaBroker:
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         """Return everything that the directory should know of this broker."""
-        state, found = self._machine.state, self._driver.report()
-        bound, is_master = found.bound, found.role is HaRole.MASTER
+        state, own = self._machine.state, self._driver.report()
+        bound, is_master = own.bound, own.role is HaRole.MASTER
         return BrokerReport(
             cluster=self._cluster_id,
             group=self.group,
@@ -57,33 +57,31 @@ class HaBroker:
             now_ms=now_ms,
             role="master" if is_master else "slave",
             # The controller must give out numbers higher than any that a replica has seen.
-            epoch=bound.number if is_master else max(bound.number, found.highest_seen),
+            epoch=bound.number if is_master else max(bound.number, own.highest_seen),
             ha_address=self._ha_address,
             # A replica without memory cannot become the master, however long its log is.
-            log_end=(
-                LogEnd(found.log_epoch, found.end) if found.standing is HaStanding.FULL else NO_LOG
-            ),
+            log_end=(LogEnd(own.log_epoch, own.end) if own.standing is HaStanding.FULL else NO_LOG),
             bindings=(
                 {bound.number: Binding(bound.master_id, str(bound.nonce))}
                 if bound.number != NO_EPOCH
                 else {}
             ),
-            copy_count=found.copies,
+            copy_count=own.copies,
             topics_version=(0, state.versions["topics"]),
             topics=topics_of(state) if with_topics else None,
         )
 
     def master_view(self) -> MasterView | None:
         """Return its view of the other replicas; None unless it is the serving master."""
-        found = self._driver.report()
-        if found.role is not HaRole.MASTER:
+        report = self._driver.report()
+        if report.role is not HaRole.MASTER:
             return None
         replicas = {
             slave.replica_id: ReplicaAck(slave.acked, slave.caught_up_ms)
-            for slave in found.slaves
+            for slave in report.slaves
             if slave.acked >= 0 and slave.caught_up_ms > 0
         }
-        return MasterView(replicas, found.confirm, found.epoch_start, found.now_ms)
+        return MasterView(replicas, report.confirm, report.epoch_start, report.now_ms)
 
     def advise(self, number: int, binding: Binding) -> None:
         """Pass on to which broker the controller gave an epoch; ignore an invalid nonce."""

@@ -143,9 +143,9 @@ class Registration:
         if not leader:
             raise NoQuorumError(LOOK_PERIOD_MS)
         report = self._broker.report(unix_ms(), with_topics=False)
-        told = _Told.of(report)
-        may_register = told != self._refused or now_s >= self._refused_until_s
-        if may_register and (told != self._last_report or now_s >= self._next_register_s):
+        statement = _Told.of(report)
+        may_register = statement != self._refused or now_s >= self._refused_until_s
+        if may_register and (statement != self._last_report or now_s >= self._next_register_s):
             await self._register(report)
         elif now_s >= self._next_beat_s:
             await self._beat(report)

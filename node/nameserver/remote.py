@@ -148,14 +148,14 @@ class RemoteDirectory:
 
     def other_groups(self, topics: Iterable[str]) -> list[GroupRoute]:
         """Return the other groups and their shares of `topics`, from the last answer."""
-        wanted, found = tuple(topics), []
+        wanted, shares = tuple(topics), []
         for name in sorted(self._others):
             answer = GroupRoute()
             answer.CopyFrom(self._others[name])
-            known = self._topics.get(name, ("", {}))[1]
-            answer.topics.extend(known[topic] for topic in wanted if topic in known)
-            found.append(answer)
-        return found
+            version = self._topics.get(name, ("", {}))[1]
+            answer.topics.extend(version[topic] for topic in wanted if topic in version)
+            shares.append(answer)
+        return shares
 
     async def _say(self, command: Command, timeout_ms: int) -> Result:
         if self._prover is not None and not self._connected().is_challenged(time.monotonic()):

@@ -91,18 +91,18 @@ class ReportJudge:
         group itself decided on; they override the configured ones."""
 
         def known() -> Mapping[int, str]:
-            found = {node: str(peer.address) for node, peer in settings.peers.items()}
+            addresses = {node: str(peer.address) for node, peer in settings.peers.items()}
             for node, (address, _) in members().items():
-                found[node] = address or found.get(node, "")
-            return found
+                addresses[node] = address or addresses.get(node, "")
+            return addresses
 
         own_id = NO_BROKER if is_standalone else settings.node_id
-        found = cls(
+        judge = cls(
             settings.cluster_id, settings.group, settings.secret(), own_id=own_id, known=known
         )
-        if is_standalone and found._challenges is None and not settings.peers:
+        if is_standalone and judge._challenges is None and not settings.peers:
             _log.warning("no broker is believed: %s, or peers of one group", _SECRET)
-        return found
+        return judge
 
     @property
     def refused_count(self) -> int:
@@ -147,38 +147,38 @@ class ReportJudge:
         other than this one if that is the group of this process; the cluster must match."""
         named = command.get("group")
         if named != group:
-            found = f"of a node of group {group!r} is about group {named!r:.80}"
-            raise NotVouchedError(found, "a node speaks for its own group only")
+            problem = f"of a node of group {group!r} is about group {named!r:.80}"
+            raise NotVouchedError(problem, "a node speaks for its own group only")
         cluster = command.get("cluster", self.cluster_id)
         if cluster != self.cluster_id:
-            found = f"is of cluster {cluster!r:.80}, and this is {self.cluster_id!r}"
-            raise NotVouchedError(found, "correct nameserver_servers or cluster_id")
-        broker_id, known = _broker_id(command), self._known()
-        if group != self._group or (self._own_id == NO_BROKER and not known):
+            problem = f"is of cluster {cluster!r:.80}, and this is {self.cluster_id!r}"
+            raise NotVouchedError(problem, "correct nameserver_servers or cluster_id")
+        broker_id, members = _broker_id(command), self._known()
+        if group != self._group or (self._own_id == NO_BROKER and not members):
             return
         if broker_id == self._own_id:
-            found = f"is about node {broker_id}, which is this one"
-            raise NotVouchedError(found, "it speaks for itself; correct node_id of the other")
-        if broker_id not in known:
-            found = f"is about node {broker_id}, which is no member of group {group!r} here"
+            problem = f"is about node {broker_id}, which is this one"
+            raise NotVouchedError(problem, "it speaks for itself; correct node_id of the other")
+        if broker_id not in members:
+            problem = f"is about node {broker_id}, which is no member of group {group!r} here"
             remedy = "add it with 'qlog cluster members add', or to peers"
-            raise NotVouchedError(found, remedy)
+            raise NotVouchedError(problem, remedy)
 
     def _check_settings(self, group: str, command: Command) -> None:
         """Raise NotVouchedError for a report without a proof that does not repeat known facts."""
         broker_id = _broker_id(command)
         address = self._known().get(broker_id) if group == self._group else None
         if not address:
-            found = f"is about broker {broker_id} of group {group!r}, for which no node vouches"
+            problem = f"is about broker {broker_id} of group {group!r}, for which no node vouches"
             remedy = f"{_SECRET}: without one only the peers of {self._group!r} are believed"
-            raise NotVouchedError(found, remedy)
+            raise NotVouchedError(problem, remedy)
         if command["op"] == "unregister":
-            found = f"without a proof takes node {broker_id} out"
-            raise NotVouchedError(found, f"wait until it expires; {_SECRET}")
+            problem = f"without a proof takes node {broker_id} out"
+            raise NotVouchedError(problem, f"wait until it expires; {_SECRET}")
         if command["op"] == "register" and command.get("address") != address:
             said = command.get("address")
-            found = f"has node {broker_id} at {said!r:.200}, and peers has it at {address}"
-            raise NotVouchedError(found, f"make them the same, or {_SECRET}")
+            problem = f"has node {broker_id} at {said!r:.200}, and peers has it at {address}"
+            raise NotVouchedError(problem, f"make them the same, or {_SECRET}")
 
     def _check_epochs(self, command: Command, highest_epoch: Callable[[], int]) -> None:
         """Raise NotVouchedError for an unproven epoch that this process does not know.
@@ -190,8 +190,8 @@ class ReportJudge:
         said = max(_numbers(command), default=0)
         highest = highest_epoch() if said else 0
         if said > highest:
-            found = f"names epoch {said}, and the highest known here is {highest}"
-            raise NotVouchedError(found, f"wait until this node has heard of it, or {_SECRET}")
+            problem = f"names epoch {said}, and the highest known here is {highest}"
+            raise NotVouchedError(problem, f"wait until this node has heard of it, or {_SECRET}")
 
 
 REASONS: Final = ("unproven", "not_vouched", "bad_request", "busy", *sorted(_TOO_HIGH))

@@ -170,15 +170,15 @@ class NameServerService:
     def problem(self) -> str:
         """Problems of the replica and of this node's group for an operator; empty: none."""
         failure, status = self.failure, self.status()
-        found = [] if failure is None else [f"name server: {failure}"]
+        problems = [] if failure is None else [f"name server: {failure}"]
         if status is not None and status.state == "joining":
-            found.append(f"name server: {status.failure}")
+            problems.append(f"name server: {status.failure}")
         if self.broker is not None:
             if self._server is not None:
-                found.append(self.watch.problems.get(self.broker.group, ""))
+                problems.append(self.watch.problems.get(self.broker.group, ""))
             elif self._remote is not None:
-                found.append(self._remote.own_problem)
-        return "; ".join(filter(None, found))
+                problems.append(self._remote.own_problem)
+        return "; ".join(filter(None, problems))
 
     def highest_epoch(self) -> int:
         """Return the highest epoch of the broker's group that its node or the directory knows."""
@@ -275,6 +275,6 @@ class NameServerService:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         if str(error) != str(self.failure):
-            known = error if not isinstance(error, NodeError) else None
-            _log.error("the name server is off: %s", error, exc_info=known)
+            unforeseen = error if not isinstance(error, NodeError) else None
+            _log.error("the name server is off: %s", error, exc_info=unforeseen)
         self.failure = error

@@ -42,8 +42,8 @@ class Sight(NamedTuple):
 
 def sights(directory: Directory, now_ms: int) -> tuple[Sight, ...]:
     """Return all groups with a broker that is alive at this time."""
-    found = (_sight(group, directory, now_ms) for group in directory.groups.values())
-    return tuple(sight for sight in found if sight.addresses)
+    all_sights = (_sight(group, directory, now_ms) for group in directory.groups.values())
+    return tuple(sight for sight in all_sights if sight.addresses)
 
 
 def _sight(group: Group, directory: Directory, now_ms: int) -> Sight:

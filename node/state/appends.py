@@ -34,11 +34,11 @@ class Prepared:
         """New records per queue, (topic, queue id): (first offset, count). Read it before the
         append; records of unfinished transactions do not count."""
         before, after = self._next_offsets, self.content.next_offsets
-        found = {}
+        counts = {}
         for key in after:
             first = before[key] if key in before else 0  # noqa: SIM401 - Without a call.
-            found[key] = first, after[key] - first
-        return found
+            counts[key] = first, after[key] - first
+        return counts
 
 
 class Committed(NamedTuple):

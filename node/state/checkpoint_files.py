@@ -87,17 +87,17 @@ class CheckpointFiles:
         FileSystemError.
         """
         try:
-            found: dict[str, Any] | None = self._manifest.load(must_exist=False)
+            manifest: dict[str, Any] | None = self._manifest.load(must_exist=False)
         except (CorruptionError, LayoutError) as error:
             what = f"{MANIFEST}.0 and .1"
             raise CheckpointDamagedError(
                 self.directory, 0, what, "one manifest after the other", str(error)
             ) from error
-        if found is None:
+        if manifest is None:
             return None
         try:
-            image = self._image(found)
-            history = History(*found["history"]) if "history" in found else None
+            image = self._image(manifest)
+            history = History(*manifest["history"]) if "history" in manifest else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise CorruptionError(
                 self.directory, 0, "checkpoint", "tables of a state", repr(error)

@@ -91,12 +91,12 @@ def _document(counter: int, written_unix_ms: int, fields: str) -> str:
 
 def _rows(rows: Iterable[str], opening: str, closing: str) -> str:
     """Join one row a line, giving way to other threads in between."""
-    found = []
+    every = []
     for number, row in enumerate(rows):
         if number % _ROWS_AT_ONCE == 0:
             time.sleep(0)
-        found.append(f"\t\t{row}")
-    return f"{opening}\n" + ",\n".join(found) + f"\n\t{closing}" if found else opening + closing
+        every.append(f"\t\t{row}")
+    return f"{opening}\n" + ",\n".join(every) + f"\n\t{closing}" if every else opening + closing
 
 
 def _row(value: Any) -> str:
@@ -129,10 +129,10 @@ def _groups(image: StateImage, written_unix_ms: int) -> str:
     forbidden: Json = {}
     rows = []
     for name in image.groups:
-        found = settings.get(name, {})
-        if "forbidden_topics" in found:
-            forbidden[name] = dict.fromkeys(found["forbidden_topics"], _FORBIDDEN_READ)
-        rows.append(f"{_row(name)}:{_row(group_row(name, found))}")
+        own = settings.get(name, {})
+        if "forbidden_topics" in own:
+            forbidden[name] = dict.fromkeys(own["forbidden_topics"], _FORBIDDEN_READ)
+        rows.append(f"{_row(name)}:{_row(group_row(name, own))}")
     table = _rows(rows, "{", "}")
     fields = f'\t"forbiddenTable":{_row(forbidden)},\n\t"subscriptionGroupTable":{table}'
     return _document(_groups_version(image), written_unix_ms, fields)
@@ -248,9 +248,9 @@ def decode_group_settings(text: str, groups_version: int) -> TableImage:
     forbidden = document.get("forbiddenTable", {})
     content: TableContent = {}
     for name, row in document["subscriptionGroupTable"].items():
-        found = to_json(settings_in(row, forbidden.get(name, {})))
-        if found:
-            content[name] = found
+        row_settings = to_json(settings_in(row, forbidden.get(name, {})))
+        if row_settings:
+            content[name] = row_settings
     return TableImage(int(document["dataVersion"]["counter"]) - groups_version, content)
 
 
@@ -288,7 +288,7 @@ def is_system_group(group: str) -> bool:
 
 def load_table(text: str, *, is_unique: bool = False) -> Json:
     """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    found = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
-    if not isinstance(found, dict):
+    table = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
+    if not isinstance(table, dict):
         raise TypeError(f"not an object: {text[:20]!r}")
-    return found
+    return table

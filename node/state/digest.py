@@ -58,8 +58,8 @@ def digest_of(image: StateImage, position: int) -> Digest:
         "members": image.members,
         **{name: table.content for name, table in image.tables.items()},
     }
-    found = ((name, _table_digest(tables[name])) for name in sorted(tables))
-    return Digest(position, FORM, tuple(found))
+    digests = ((name, _table_digest(tables[name])) for name in sorted(tables))
+    return Digest(position, FORM, tuple(digests))
 
 
 def _table_digest(content: Any) -> bytes:

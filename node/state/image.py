@@ -42,28 +42,31 @@ def encode_image(image: StateImage) -> bytes:
 def decode_image(data: bytes) -> StateImage:
     """Return the state of the bytes of `encode_image`. Raises CorruptionError."""
     try:
-        found: dict[str, Any] = read_json(data)
-        if found["format"] != FORMAT:
-            raise CorruptionError("state", 0, "format", str(FORMAT), str(found["format"]))
+        document: dict[str, Any] = read_json(data)
+        if document["format"] != FORMAT:
+            raise CorruptionError("state", 0, "format", str(FORMAT), str(document["format"]))
         return StateImage(
-            int(found["applied_index"]),
-            int(found["next_command_offset"]),
-            Versions(**{name: _integer(count) for name, count in found["versions"].items()}),
-            {name: _topic(*topic) for name, topic in found["topics"].items()},
+            int(document["applied_index"]),
+            int(document["next_command_offset"]),
+            Versions(**{name: _integer(count) for name, count in document["versions"].items()}),
+            {name: _topic(*topic) for name, topic in document["topics"].items()},
             {
                 name: {
                     topic: {int(queue_id): _integer(offset) for queue_id, offset in offsets.items()}
                     for topic, offsets in group.items()
                 }
-                for name, group in found["groups"].items()
+                for name, group in document["groups"].items()
             },
             tuple(
                 (_integer(i), _integer(last), tuple(map(_integer, positions)))
-                for i, last, positions in found["producers"]
+                for i, last, positions in document["producers"]
             ),
-            {int(node): Member(*map(_text, member)) for node, member in found["members"].items()},
-            int(found["refused_count"]),
-            check_tables({name: TableImage(*p) for name, p in found["parts"].items()}),
+            {
+                int(node): Member(*map(_text, member))
+                for node, member in document["members"].items()
+            },
+            int(document["refused_count"]),
+            check_tables({name: TableImage(*p) for name, p in document["parts"].items()}),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptionError("state", 0, "snapshot", "a state", repr(error)) from error

@@ -35,11 +35,11 @@ def retry_delays_of(policy: Any) -> list[int] | None:
         if type(delays) is list and all(map(_is_delay, delays)):
             return delays[len(_UNUSED_DELAYS_MS) :]
     elif type(policy) is dict and policy["type"] == "EXPONENTIAL":
-        found = policy.get("exponentialRetryPolicy", {})
-        if type(found) is dict:
-            first = found.get("initial", _INITIAL_MS)
-            most = found.get("max", _MAX_MS)
-            factor = found.get("multiplier", _MULTIPLIER)
+        exponential = policy.get("exponentialRetryPolicy", {})
+        if type(exponential) is dict:
+            first = exponential.get("initial", _INITIAL_MS)
+            most = exponential.get("max", _MAX_MS)
+            factor = exponential.get("multiplier", _MULTIPLIER)
             if all(map(_is_delay, (first, most, factor))):
                 return _exponential(first, most, factor)
     text = "groupRetryPolicy is CUSTOMIZED with next, or EXPONENTIAL with initial, max, multiplier"

@@ -307,7 +307,7 @@ class State:
         stored = self._stored(group, row)
         if stored is None or not row.HasField("newest_known"):
             return None
-        known, followed = row.newest_known, row.move if row.HasField("move") else None
+        newest_known, followed = row.newest_known, row.move if row.HasField("move") else None
         move = self.table(MovedOffsetsTable).of(group, row.topic, row.queue_id)
         is_news = move is not None and move.is_news(followed)
         if is_news and followed is not None:
@@ -315,8 +315,8 @@ class State:
         if stored == row.offset:
             return None
         if is_news:
-            return None if known == stored else stored
-        return None if known <= stored <= max(row.offset, known) else stored
+            return None if newest_known == stored else stored
+        return None if newest_known <= stored <= max(row.offset, newest_known) else stored
 
     def store_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> NodeError | None:
         """Store offsets of queues of one topic, for tables; all or none."""

@@ -28,7 +28,7 @@ def faulty_records(
     """
     if isinstance(error, LimitExceededError) and error.what in OF_THE_BATCH:
         return ()
-    found, at, view = list[int](), 0, memoryview(records)
+    numbers, at, view = list[int](), 0, memoryview(records)
     for number in range(LOOKED_AT_MAX):
         if at >= len(records):
             break
@@ -36,12 +36,12 @@ def faulty_records(
             end = at + record_layout(view, at).size_bytes
         except RecordFormatError as unreadable:
             if unreadable.code == error.code:
-                found.append(number)
+                numbers.append(number)
             break
         try:
             check(records[at:end])
         except (NodeError, StoreError) as fault:
             if fault.code == error.code:
-                found.append(number)
+                numbers.append(number)
         at = end
-    return tuple(found)
+    return tuple(numbers)

@@ -149,9 +149,11 @@ class _Append:
             if key not in writable and (key != COMMAND_QUEUE or count != command_count):
                 produce.check_queue(key, attached_commands.system_queues)
         record_count = len(prepared.content.queue_offsets)
-        found = record_count - command_count
-        if found != self.record_count:
-            raise BadRequestError("record_count", f"{found}, as in records", f"{self.record_count}")
+        message_count = record_count - command_count
+        if message_count != self.record_count:
+            raise BadRequestError(
+                "record_count", f"{message_count}, as in records", f"{self.record_count}"
+            )
         if visible_count != record_count:
             raise BadRequestError("records", "no prepared or rolled back ones", "some")
         if self.incarnation is not None:
@@ -426,13 +428,13 @@ class Produce:
         whether none is left."""
         while left:
             request = AppendRequest(record_count=1, timeout_ms=append.timeout_ms)
-            one = _Append(self, request, left[0].records, left[0].future, NOTHING_ATTACHED)
+            single = _Append(self, request, left[0].records, left[0].future, NOTHING_ATTACHED)
             try:
-                if not self._has_room(one) or not self._propose(one):
+                if not self._has_room(single) or not self._propose(single):
                     return False
-                one.timer = self._loop.call_later(one.timeout_ms / 1000, one.on_timeout)
+                single.timer = self._loop.call_later(single.timeout_ms / 1000, single.on_timeout)
             except Refused as error:
-                self._fail(one.future, error)
+                self._fail(single.future, error)
             left.popleft()
         _cancel(append.timer)
         return True

@@ -42,13 +42,13 @@ class Sizes:
                 continue
             topic, count = key[0], queues[key][1]
             if topic in topics:  # Without a call: once an append.
-                found = topics[topic]
+                buckets = topics[topic]
             else:
                 if len(topics) >= self._topic_count_max:
                     topics.clear()  # Names of deleted topics have piled up: begin again.
-                found = topics[topic] = [0] * (BUCKET_COUNT + 1)
-            found[0] += count * mean
-            found[bucket] += count
+                buckets = topics[topic] = [0] * (BUCKET_COUNT + 1)
+            buckets[0] += count * mean
+            buckets[bucket] += count
 
     def topics(self) -> list[str]:
         """Return the topics with counts, deleted ones among them."""
@@ -60,11 +60,11 @@ class Sizes:
 
     def of(self, topic: str) -> AppendedSizes:
         """Return the sizes of a topic."""
-        found = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))
-        return AppendedSizes(sum(found[1:]), found[0], tuple(found[1:]))
+        buckets = self._topics.get(topic.encode(), [0] * (BUCKET_COUNT + 1))
+        return AppendedSizes(sum(buckets[1:]), buckets[0], tuple(buckets[1:]))
 
     @property
     def total(self) -> AppendedSizes:
         """The sizes of all topics."""
-        found = self._total
-        return AppendedSizes(sum(found[1:]), found[0], tuple(found[1:]))
+        buckets = self._total
+        return AppendedSizes(sum(buckets[1:]), buckets[0], tuple(buckets[1:]))

@@ -245,11 +245,11 @@ class Context:
         A group behind the end would miss messages. The end is that of the log: another replica may
         have shown readers what this one applies in a moment. Raises UnknownTopicError,
         UnknownQueueError, BadRequestError."""
-        found = self.state.topics.get(topic)
-        if found is None:
+        config = self.state.topics.get(topic)
+        if config is None:
             raise UnknownTopicError(topic)
-        if not 0 <= queue_id < found.queue_count:
-            raise UnknownQueueError(topic, queue_id, found.queue_count)
+        if not 0 <= queue_id < config.queue_count:
+            raise UnknownQueueError(topic, queue_id, config.queue_count)
         end = self.store.written_end(topic, queue_id) if has_end else _OFFSET_MAX
         if not 0 <= offset <= end:
             expected = f"0 to {end}, the end of {topic}/{queue_id}"

@@ -61,10 +61,10 @@ class Freshness:
         try:
             await self._wait(context.driver.read_barrier, "no quorum confirmed the read")
         except (NodeError, RaftError) as error:
-            told = context.translate(error)
-            if told is error:
+            translated = context.translate(error)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     async def _wait(self, begin: Callable[[], Awaitable[object]], what: str) -> None:
         host = self._parked.reads.take()

@@ -129,9 +129,9 @@ class Makers:
         def take_back() -> None:
             for key, count in held.items():
                 if key in self._delayed:  # Else the time is over, or this node led no longer.
-                    known = self._delayed[key][1]
-                    self._delayed[key] = address, known - min(count, known)
-                    address.hold(Kind.DELAYED, -min(count, known))
+                    maker = self._delayed[key][1]
+                    self._delayed[key] = address, maker - min(count, maker)
+                    address.hold(Kind.DELAYED, -min(count, maker))
 
         return take_back
 

@@ -77,13 +77,13 @@ class Deliveries:
         if count < len(dues):
             dues, left = dues[:count], dues[count:]
             by_queue = _by_queue(dues)
-        found, unreadable = self._read(by_queue)
+        readable, unreadable = self._read(by_queue)
         taken, parts = list[Due](), list[bytes]()
         undeliverable_count = missing_count = 0
         for due in dues:
             if due in unreadable:
                 continue
-            record = found.get(due)
+            record = readable.get(due)
             if record is None:
                 missing_count += 1
             else:
@@ -120,36 +120,36 @@ class Deliveries:
     def _sizes_bytes(self, queue: int, dues: Sequence[Due]) -> list[int]:
         """Return the sizes of records; 0 for one whose unit, and so the record, cannot be read."""
         topic, queue_id = HOLDERS[queue]
-        found: list[int] = []
+        every: list[int] = []
         span = _UNITS_AT_ONCE
-        while len(found) < len(dues):
-            lo = len(found)
+        while len(every) < len(dues):
+            lo = len(every)
             first = dues[lo].offset
             hi = bisect_left(dues, first + span, lo, key=_offset)
             try:
                 units = self._store.units(topic, queue_id, first, dues[hi - 1].offset + 1)
             except StoreError:
                 if span == 1:
-                    found.append(0)
+                    every.append(0)
                 span = 1  # At least one unit is unreadable: read each one alone.
                 continue
             sizes = [size_bytes for _, size_bytes, _ in fmt.CONSUME_QUEUE_UNIT.iter_unpack(units)]
             if len(sizes) > hi - lo:
                 sizes = [sizes[due.offset - first] for due in dues[lo:hi]]
-            found += sizes
-        return found
+            every += sizes
+        return every
 
     def _read(self, by_queue: _ByQueue) -> tuple[dict[Due, bytes], dict[Due, None]]:
         """Return held records, and the unreadable ones; one in neither is not in the log."""
-        found: dict[Due, bytes] = {}
+        records: dict[Due, bytes] = {}
         unreadable: dict[Due, None] = {}
         for queue, some in by_queue.items():
             try:
-                found.update(zip(some, self._records(queue, some), strict=True))
+                records.update(zip(some, self._records(queue, some), strict=True))
             except StoreError:  # At least one is unreadable; the others are not to wait.
                 for due in some:
-                    self._read_one(due, found, unreadable)
-        return found, unreadable
+                    self._read_one(due, records, unreadable)
+        return records, unreadable
 
     def _read_one(self, due: Due, records: dict[Due, bytes], unreadable: dict[Due, None]) -> None:
         try:

@@ -273,15 +273,15 @@ class DeliveryTask:
         """
         leadership = self.leadership
         assert leadership is not None, "the leader's work begins before its calls"
-        one = due[1:]
-        task = leadership.cancels.get(one)
+        message = due[1:]
+        task = leadership.cancels.get(message)
         if task is None:
-            if one in leadership.taking:
-                raise DelayedGoneError(*one)
-            leadership.taking.add(one)
+            if message in leadership.taking:
+                raise DelayedGoneError(*message)
+            leadership.taking.add(message)
             command = Command.CancelDelayed(queue=due.queue, offset=due.offset)
             task = leadership.tasks.run(self._write_cancel(leadership, due, command))
-            leadership.cancels[one] = task
+            leadership.cancels[message] = task
         try:
             error = await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -82,14 +82,14 @@ class DueIndex:
 
     def take(self, now_unix_ms: int, at_most: int) -> list[Due]:
         """Remove and return messages that are due and in order already, the oldest first."""
-        near, found = self._near, list[Due]()
+        near, taken = self._near, list[Due]()
         hi = now_unix_ms + 1 << _DUE_SHIFT
-        while near and near[0] < hi and len(found) < at_most:
+        while near and near[0] < hi and len(taken) < at_most:
             key = heappop(near)
             queue = key >> _OFFSET_BITS & _QUEUE_MASK
-            found.append(Due(key >> _DUE_SHIFT, queue, key & _OFFSET_MASK))
-        self.count -= len(found)
-        return found
+            taken.append(Due(key >> _DUE_SHIFT, queue, key & _OFFSET_MASK))
+        self.count -= len(taken)
+        return taken
 
     def next_look_unix_ms(self) -> int | None:
         """Return when there is something to do; None if the index is empty."""

@@ -183,9 +183,9 @@ class Groups:
                 for route in other.topics
                 if route.topic == topic
             }
-            found = context.state.topics.get(topic)
-            if found is not None:
-                counts[own] = found.queue_count
+            config = context.state.topics.get(topic)
+            if config is not None:
+                counts[own] = config.queue_count
             readers = set(shares.readers.get(topic, range(len(ids))))
             heirs = sorted({index} | readers & shares.speaking)
             left = [i for i in range(len(ids)) if i not in readers]
@@ -324,8 +324,8 @@ class Groups:
         at = queue.offset - 1
         if not queue.min_offset <= at < queue.max_offset:
             return 0
-        found = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
-        return store_timestamp(found.data) if found.record_count else 0
+        pulled = self._context.store.pull(queue.topic, queue.queue_id, at, max_count=1)
+        return store_timestamp(pulled.data) if pulled.record_count else 0
 
 
 def _rows(group: Offsets) -> Iterable[tuple[str, int, int]]:

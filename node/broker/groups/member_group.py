@@ -97,11 +97,11 @@ class MemberGroup:
         Those that share are collected first."""
         if kind is MemberKind.SHARING and unsettled_ms:
             return
-        found = self.kind(unsettled_ms)
-        if found not in (None, kind) and kind is not MemberKind.BROADCASTING:
+        actual = self.kind(unsettled_ms)
+        if actual not in (None, kind) and kind is not MemberKind.BROADCASTING:
             words = {MemberKind.SHARING: "by queue", MemberKind.POPPING: "by pop"}
-            client_id = next(name for name, one in self.members.items() if one.kind is found)
-            raise GroupKindError(self.name, words[found], client_id, words[kind])
+            client_id = next(name for name, one in self.members.items() if one.kind is actual)
+            raise GroupKindError(self.name, words[actual], client_id, words[kind])
 
     # --- Shares ---
 

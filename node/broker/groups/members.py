@@ -90,26 +90,26 @@ class Members:
         GroupKindError, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
-        found = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
-        member = self._of_instance(found, client_id, instance, now_ms, is_new=is_new)
+        members = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
+        member = self._of_instance(members, client_id, instance, now_ms, is_new=is_new)
         filters = dict.fromkeys(topics, reading)
         if member is None or member.kind is not kind or member.is_refused:
-            found.check_kind(kind, self.unsettled_ms(now_ms))
+            members.check_kind(kind, self.unsettled_ms(now_ms))
         if member is None:
             size_bytes = size_bytes_of(topics, filters, frozenset())
-            member = self._add(found, client_id, kind, size_bytes)
+            member = self._add(members, client_id, kind, size_bytes)
         member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
-        told = (topics, filters, kind, strategy)
+        statement = (topics, filters, kind, strategy)
         member.instance, member.spoke_ms = instance, now_ms
         member.until_ms = now_ms + self._context.limits.session_ms
-        if (member.topics, member.filters, member.kind, member.strategy) != told:
+        if (member.topics, member.filters, member.kind, member.strategy) != statement:
             member.resize(topics, filters, member.queues)
-            member.topics, member.filters, member.kind, member.strategy = told
-            self._changed(found)
+            member.topics, member.filters, member.kind, member.strategy = statement
+            self._changed(members)
         unsettled_ms = self.unsettled_ms(now_ms)
-        withheld = found.hold(client_id, queues if unsettled_ms else queues | wanted)
+        withheld = members.hold(client_id, queues if unsettled_ms else queues | wanted)
         self.check_settled(group, now_ms)
-        return found.shares(topics, kind, unsettled_ms, withheld)
+        return members.shares(topics, kind, unsettled_ms, withheld)
 
     def receive(
         self,
@@ -130,9 +130,9 @@ class Members:
         Raises ClientIdInUseError, GroupKindError, LimitReachedError, BusyError.
         """
         self.begin_term(now_ms)
-        found = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
-        found.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
-        member = self._of_instance(found, client_id, instance, now_ms, is_new=is_new)
+        members = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
+        members.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
+        member = self._of_instance(members, client_id, instance, now_ms, is_new=is_new)
         topics = (member.topics if member is not None else NO_TOPICS) | {topic}
         limit = self._context.limits.member_topic_count_max
         if len(topics) > limit:
@@ -140,12 +140,12 @@ class Members:
         filters = {**(NO_FILTERS if member is None else member.filters), topic: reading}
         if member is None:
             size_bytes = size_bytes_of(topics, filters, frozenset())
-            member = self._add(found, client_id, MemberKind.POPPING, size_bytes)
-        told = (topics, filters, MemberKind.POPPING)
-        if (member.topics, member.filters, member.kind) != told:
+            member = self._add(members, client_id, MemberKind.POPPING, size_bytes)
+        statement = (topics, filters, MemberKind.POPPING)
+        if (member.topics, member.filters, member.kind) != statement:
             member.resize(topics, filters, member.queues)
-            member.topics, member.filters, member.kind = told
-            self._changed(found)
+            member.topics, member.filters, member.kind = statement
+            self._changed(members)
         member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
         member.instance, member.spoke_ms = instance, now_ms
         holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
@@ -154,10 +154,10 @@ class Members:
     def leave(self, group: str, client_id: str, now_ms: int, instance: int = 0) -> None:
         """Forget a member, if it is one; another consumer with its client id stays."""
         self.begin_term(now_ms)
-        found = self._group(group, now_ms)
-        member = None if found is None else found.members.get(client_id)
-        if found is not None and member is not None and member.is_of(instance):
-            self._remove(found, [client_id])
+        members = self._group(group, now_ms)
+        member = None if members is None else members.members.get(client_id)
+        if members is not None and member is not None and member.is_of(instance):
+            self._remove(members, [client_id])
 
     def _of_instance(
         self, group: MemberGroup, client_id: str, instance: int, now_ms: int, *, is_new: bool
@@ -219,14 +219,14 @@ class Members:
     def refused_at(self, reporter: int, group: str, now_ms: int) -> list[str]:
         """Return the clients at a node that get no messages of a group: it is read in another way
         than theirs, or they are more than it may have. A new leader knows those of the old one."""
-        found = self._group(group, now_ms)
-        if found is None:
+        members = self._group(group, now_ms)
+        if members is None:
             return []
-        refused = found.refused(self.unsettled_ms(now_ms))
+        refused = members.refused(self.unsettled_ms(now_ms))
         if self.unsettled_ms(now_ms):
-            refused = [name for name, one in found.members.items() if is_out(one)]
-        here = found.reported.get(reporter, {})
-        return [one for one in refused if one in here] + found.left_out.get(reporter, [])
+            refused = [name for name, one in members.members.items() if is_out(one)]
+        here = members.reported.get(reporter, {})
+        return [one for one in refused if one in here] + members.left_out.get(reporter, [])
 
     def _take_report(self, name: str, reporter: int, reported: Reported, now_ms: int) -> None:
         group, names = self._groups.get(name), self._nodes[reporter].groups
@@ -246,26 +246,26 @@ class Members:
         limit, left_out = self._context.limits.group_member_count_max, list[str]()
         topics = {id(one): frozenset(one) for one in reported.filters.values()}
         for client_id, kind in reported.kinds.items():
-            known = group.members.get(client_id)
-            if known is None:
+            member = group.members.get(client_id)
+            if member is None:
                 if len(group.members) >= limit:
                     left_out.append(client_id)  # It keeps no other group from being reported.
                     continue
-                known = self._add(group, client_id, kind, 0)
-            elif not known.nodes:  # The id of a member that speaks for itself.
+                member = self._add(group, client_id, kind, 0)
+            elif not member.nodes:  # The id of a member that speaks for itself.
                 left_out.append(client_id)
                 continue
-            known.nodes.add(reporter)
+            member.nodes.add(reporter)
             taken[client_id] = kind
             # A classic client tells one node that it takes messages by pop.
-            told = max(one.get(client_id, kind) for one in group.reported.values())
+            newest_kind = max(one.get(client_id, kind) for one in group.reported.values())
             filters = reported.filters.get(client_id, NO_FILTERS)
-            if (known.kind, known.filters) != (told, filters):
+            if (member.kind, member.filters) != (newest_kind, filters):
                 self._changed(group)
-            known.kind, known.filters = told, filters
-            known.topics = topics.get(id(filters), NO_TOPICS)
-            is_elsewhere = known.is_refused and len(known.nodes) > 1
-            known.is_refused = is_elsewhere or client_id in reported.refused
+            member.kind, member.filters = newest_kind, filters
+            member.topics = topics.get(id(filters), NO_TOPICS)
+            is_elsewhere = member.is_refused and len(member.nodes) > 1
+            member.is_refused = is_elsewhere or client_id in reported.refused
         twice = {one for one in reported.twice if one in taken}
         if group.twice.pop(reporter, set()) != twice:
             group.known_warnings = None
@@ -309,21 +309,23 @@ class Members:
     def check_sharing(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if a group is read by pop, or NotReadyError where a new leader knows
         of no other member so far."""
-        known = self._groups.get(group)
-        if known is None or (known.shared_at == known.generation and not self.unsettled_ms(now_ms)):
+        members = self._groups.get(group)
+        if members is None or (
+            members.shared_at == members.generation and not self.unsettled_ms(now_ms)
+        ):
             return  # Nearly always: nothing of its members has changed.
-        found = self._group(group, now_ms)
-        if found is not None and found.kind(self.unsettled_ms(now_ms)) is MemberKind.POPPING:
+        current = self._group(group, now_ms)
+        if current is not None and current.kind(self.unsettled_ms(now_ms)) is MemberKind.POPPING:
             self.check_settled(group, now_ms)
-            found.check_kind(MemberKind.SHARING, self.unsettled_ms(now_ms))
-        known.shared_at = known.generation
+            current.check_kind(MemberKind.SHARING, self.unsettled_ms(now_ms))
+        members.shared_at = members.generation
 
     def check_popping(self, group: str, now_ms: int) -> None:
         """Raise GroupKindError if members divide the queues of a group."""
         if group in self._groups:
-            found = self._group(group, now_ms)
-            if found is not None:
-                found.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
+            members = self._group(group, now_ms)
+            if members is not None:
+                members.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
 
     def unsettled_ms(self, now_ms: int) -> int:
         """Return the time for which a new leader does not know the members; 0: it knows."""
@@ -347,14 +349,14 @@ class Members:
 
     def warnings_of(self, group: str, now_ms: int) -> list[str]:
         """Return what the members of a group do unlike each other."""
-        found = self._group(group, now_ms)
-        return [] if found is None else found.warnings(self.unsettled_ms(now_ms))
+        members = self._group(group, now_ms)
+        return [] if members is None else members.warnings(self.unsettled_ms(now_ms))
 
     def reader_of(self, group: str, now_ms: int) -> Mapping[tuple[str, int], str]:
         """Return the member that reads each queue, of those that send heartbeats."""
         self.begin_term(now_ms)
-        found = self._group(group, now_ms)
-        return {} if found is None else found.readers
+        members = self._group(group, now_ms)
+        return {} if members is None else members.readers
 
     def groups(self, now_ms: int) -> list[str]:
         """Return the groups that have members."""

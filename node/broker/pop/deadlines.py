@@ -35,8 +35,8 @@ class Deadlines:
 
     def note(self, key: WindowKey, unix_ms: int) -> None:
         """Have a window looked at by a time; an earlier time that is noted already stays."""
-        known = self._times.get(key)
-        if known is not None and known <= unix_ms:
+        noted = self._times.get(key)
+        if noted is not None and noted <= unix_ms:
             return
         self._times[key] = unix_ms
         heapq.heappush(self._heap, (unix_ms, key))

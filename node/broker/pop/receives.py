@@ -298,7 +298,7 @@ class Receives:
     ) -> Choice | None:
         """Choose from one queue. None: it is damaged there, and now held for a moment."""
         shared = self._shared
-        found: CorruptionError | DerivedFileError
+        damage: CorruptionError | DerivedFileError
         for count_max in (count, 1):  # Messages before the damage are handed out one by one.
             try:
                 return shared.taking.choose(
@@ -312,8 +312,8 @@ class Receives:
                     is_ending=shared.under_way.is_ending,
                 )
             except DAMAGE as error:
-                found = error
-        shared.held.hold(key[1], key[2], found)
+                damage = error
+        shared.held.hold(key[1], key[2], damage)
         return None
 
     def _check_held(self, receive: _Receive, queue_ids: Sequence[int]) -> None:
@@ -435,8 +435,8 @@ class Receives:
         The number grows within the state, and a new master that lacks the end of the old
         one's log uses other numbers than the old one.
         """
-        known = max(self._last_generation, self._shared.table.last_generation)
-        self._last_generation = max(known + 1, self._shared.unix_ms() * 1_000)
+        newest = max(self._last_generation, self._shared.table.last_generation)
+        self._last_generation = max(newest + 1, self._shared.unix_ms() * 1_000)
         return self._last_generation
 
     def _is_as_taken(self, key: WindowKey, offset: int, take: PopTake) -> bool:
@@ -455,7 +455,7 @@ class Receives:
         Where its invisible time is over, another receive may hold the first message of a group by
         now: those behind it have to wait for that one.
         """
-        windows, found, wish = self._shared.table.windows, list[_Taken](), self._wish(receive)
+        windows, taken, wish = self._shared.table.windows, list[_Taken](), self._wish(receive)
         for queue_id in queue_ids:
             key = (receive.group, receive.topic, queue_id)
             window = windows.get(key)
@@ -473,8 +473,8 @@ class Receives:
                     continue
                 record = next(split_records(result.data))
                 given = ChosenMessage(offset, generation, item.delivery_count, group, record)
-                found.append(_Taken(key, given))
-        return found
+                taken.append(_Taken(key, given))
+        return taken
 
     def _readable(self, key: WindowKey, offset: int) -> PullResult | None:
         """Read one message; None: it is damaged, and stays in flight until its time is over."""

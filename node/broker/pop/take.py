@@ -315,5 +315,5 @@ def message_group_of(record: bytes) -> int:
     Two groups with the same hash wait for each other, and nothing worse.
     """
     layout = record_layout(memoryview(record), 0)
-    found = values(properties_of(record, layout), (_MESSAGE_GROUP,))
-    return zlib.crc32(found[_MESSAGE_GROUP]) or 1 if found else NO_MESSAGE_GROUP
+    texts = values(properties_of(record, layout), (_MESSAGE_GROUP,))
+    return zlib.crc32(texts[_MESSAGE_GROUP]) or 1 if texts else NO_MESSAGE_GROUP

@@ -133,17 +133,17 @@ class _Builder(Transformer[Token, Node]):
 
     def number(self, *parts: Token) -> float:
         text, sign = parts[-1].rstrip("lL"), -1 if parts[0] == "-" else 1
-        found: float | None
+        parsed: float | None
         if text[:2] in ("0x", "0X"):
             digits = text[2:]
-            found = sign * int(digits, 16) if len(digits) <= _HEX_DIGITS_MAX else None
+            parsed = sign * int(digits, 16) if len(digits) <= _HEX_DIGITS_MAX else None
         else:
             whole, dot, rest = text.partition(".")
             more = "0" if dot and not rest[:1].isdigit() else ""  # `10.` and `10.e3` leave it out.
-            found = number_in(f"{'-' * (sign < 0)}{whole or '0'}{dot}{more}{rest}")
-        if found is None:
+            parsed = number_in(f"{'-' * (sign < 0)}{whole or '0'}{dot}{more}{rest}")
+        if parsed is None:
             raise BadFilterError("a number with too many digits", parts[0].start_pos or 0)
-        return found
+        return parsed
 
 
 def _maybe_not(node: Node, rest: Sequence[Any]) -> Node:
@@ -181,7 +181,7 @@ def parse(text: str) -> Node:
         what = f"{len(text)} characters, the limit is {SIZE_CHARACTERS_MAX}"
         raise BadFilterError(what, SIZE_CHARACTERS_MAX)
     try:
-        found: Any = _PARSER.parse(text)
+        tree: Any = _PARSER.parse(text)
     except UnexpectedCharacters as error:
         at = cast(int, error.pos_in_stream)  # lark declares it as None.
         raise BadFilterError(f"{text[at]!r} makes no sense here", at) from None
@@ -194,4 +194,4 @@ def parse(text: str) -> Node:
         if isinstance(error.orig_exc, BadFilterError):
             raise error.orig_exc from None
         raise
-    return found  # type: ignore[no-any-return]
+    return tree  # type: ignore[no-any-return]

@@ -146,8 +146,8 @@ class Negation:
 
     def decide(self, properties: Properties) -> Decision:
         """Return the opposite; None stays None."""
-        found = self.inner.decide(properties)
-        return None if found is None else not found
+        decision = self.inner.decide(properties)
+        return None if decision is None else not decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +159,14 @@ class Every:
 
     def decide(self, properties: Properties) -> Decision:
         """Return False if a part is false, else None if one is unknown."""
-        found: Decision = True
+        decision: Decision = True
         for part in self.parts:
-            one = part.decide(properties)
-            if one is False:
+            of_part = part.decide(properties)
+            if of_part is False:
                 return False
-            if one is None:
-                found = None
-        return found
+            if of_part is None:
+                decision = None
+        return decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +178,14 @@ class Some:
 
     def decide(self, properties: Properties) -> Decision:
         """Whether a part is true; None if none is and one is unknown."""
-        found: Decision = False
+        decision: Decision = False
         for part in self.parts:
-            one = part.decide(properties)
-            if one:
+            of_part = part.decide(properties)
+            if of_part:
                 return True
-            if one is None:
-                found = None
-        return found
+            if of_part is None:
+                decision = None
+        return decision
 
 
 Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Every | Some
@@ -221,11 +221,11 @@ def _compare(sign: str, left: Scalar, right: Scalar) -> Decision:
     if isinstance(left, bool) or isinstance(right, bool):
         left, right = _text(left), _text(right)
     elif not isinstance(left, str) or not isinstance(right, str) or sign not in EQUALITIES:
-        one, other = _as_number(left), _as_number(right)
-        if one is None or other is None:
+        left_number, other = _as_number(left), _as_number(right)
+        if left_number is None or other is None:
             # A text that is no number differs from every number, and is neither above nor below it.
             return sign != "=" if sign in EQUALITIES else None
-        return _OPERATORS[sign](one, other)
+        return _OPERATORS[sign](left_number, other)
     return _OPERATORS[sign](left, right)
 
 

@@ -176,8 +176,8 @@ class _Trace:
                     )
                 )
             for kind, topic in (("retried", retry_topic(name)), ("dead", dead_letter_topic(name))):
-                known = self._context.state.topic(topic)
-                for queue_id in range(known.queue_count if known is not None else 0):
+                config = self._context.state.topic(topic)
+                for queue_id in range(config.queue_count if config is not None else 0):
                     async for found in self._search(topic, queue_id, message, is_copy):
                         self._add(kind, found, name)
 
@@ -196,9 +196,9 @@ class _Trace:
                     self.is_complete = False
                     return
                 self._left_count -= 1
-                found = step.message
-                if found is not None and found.queue_id == queue_id and is_copy(found):
-                    yield found
+                record = step.message
+                if record is not None and record.queue_id == queue_id and is_copy(record):
+                    yield record
                 await self._walk.step()
             return
         offset = store.offset_by_time(topic, queue_id, origin.store_unix_ms)

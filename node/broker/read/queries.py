@@ -40,9 +40,9 @@ class Queries:
     async def get_message(self, request: GetMessageRequest) -> RecordsResponse:
         """Return the message with an id. Raises BadRequestError, and as `visible_at`."""
         await self._freshness.ensure(request.consistency)
-        found = visible(self._context, queued_by_id(self._context, request.message_id))
+        record = visible(self._context, queued_by_id(self._context, request.message_id))
         return RecordsResponse(
-            records=found.record, record_count=1, newest_move=self._newest_move()
+            records=record.record, record_count=1, newest_move=self._newest_move()
         )
 
     async def query_by_key(self, request: QueryByKeyRequest) -> RecordsResponse:

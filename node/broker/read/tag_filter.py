@@ -71,9 +71,9 @@ class TagFilter:
         if data.startswith(_NAME, properties_at):
             tag_at = properties_at + len(_NAME)
         else:
-            found = data.find(_INNER_NAME, properties_at, end)
-            if found < 0:
+            inner_at = data.find(_INNER_NAME, properties_at, end)
+            if inner_at < 0:
                 return False
-            tag_at = found + len(_INNER_NAME)
+            tag_at = inner_at + len(_INNER_NAME)
         tag_hi = data.find(_SEPARATOR, tag_at, end)
         return data[tag_at : tag_hi if tag_hi >= 0 else end] in self._tags

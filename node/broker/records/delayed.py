@@ -105,17 +105,17 @@ def wish_of(record: bytes) -> DelayWish | None:
     value that is no number.
     """
     layout = record_layout(memoryview(record), 0)
-    _, found = split(record[layout.properties_at :], _WISHES)
-    if not found:
+    _, wishes = split(record[layout.properties_at :], _WISHES)
+    if not wishes:
         return None
-    if _DELAY in found:
-        level = _number(found, _DELAY, layout)
+    if _DELAY in wishes:
+        level = _number(wishes, _DELAY, layout)
         return DelayWish(level=level) if level else None
-    if _DELAY_MS in found:
-        return DelayWish(delay_ms=_number(found, _DELAY_MS, layout))
-    if _DELAY_SECONDS in found:
-        return DelayWish(delay_ms=1_000 * _number(found, _DELAY_SECONDS, layout))
-    return DelayWish(deliver_unix_ms=_number(found, _DELIVER_MS, layout))
+    if _DELAY_MS in wishes:
+        return DelayWish(delay_ms=_number(wishes, _DELAY_MS, layout))
+    if _DELAY_SECONDS in wishes:
+        return DelayWish(delay_ms=1_000 * _number(wishes, _DELAY_SECONDS, layout))
+    return DelayWish(deliver_unix_ms=_number(wishes, _DELIVER_MS, layout))
 
 
 def _number(properties: dict[bytes, bytes], name: bytes, layout: RecordLayout) -> int:
@@ -139,8 +139,8 @@ class Held(NamedTuple):
 def held(record: bytes) -> Held:
     """Return where and when a held record is to be delivered. Raises RecordFormatError."""
     layout = record_layout(memoryview(record), 0)
-    _, found = split(record[layout.properties_at :], HELD_ONLY)
-    return _held(found, layout)
+    _, texts = split(record[layout.properties_at :], HELD_ONLY)
+    return _held(texts, layout)
 
 
 def _held(properties: dict[bytes, bytes], layout: RecordLayout) -> Held:
@@ -161,9 +161,9 @@ def delivered(record: bytes) -> tuple[Held, bytes]:
     Raises RecordFormatError when the record is not a held one.
     """
     layout = record_layout(memoryview(record), 0)
-    kept, found = split(record[layout.properties_at :], HELD_ONLY - {_DELIVER_MS})
-    own = _held(found, layout)
-    topic, queue_id = found[_REAL_TOPIC], own.queue_id
+    kept, texts = split(record[layout.properties_at :], HELD_ONLY - {_DELIVER_MS})
+    own = _held(texts, layout)
+    topic, queue_id = texts[_REAL_TOPIC], own.queue_id
     return own, moved(record, layout, topic=topic, queue_id=queue_id, properties=joined(kept))
 
 
@@ -188,8 +188,8 @@ class DeliveredRecords:
             own, outside = delivered(record)
             return own.topic, own.queue_id, outside, own.due_unix_ms
         kind = tail[:lo] + tail[hi:]
-        found = self._known.get(kind)
-        if found is None:
+        tails = self._known.get(kind)
+        if tails is None:
             own, outside = delivered(record)
             if outside[_MAGIC] != _MAGIC_V1:
                 return own.topic, own.queue_id, outside, own.due_unix_ms
@@ -198,7 +198,7 @@ class DeliveredRecords:
             queue_id = fmt.INT32.pack(own.queue_id)
             self._known[kind] = own.topic, own.queue_id, queue_id, outside[body_hi:]
             return own.topic, own.queue_id, outside, own.due_unix_ms
-        topic, queue_id_number, queue_id, new_tail = found
+        topic, queue_id_number, queue_id, new_tail = tails
         size = fmt.INT32.pack(body_hi + len(new_tail))
         start = record[fmt.INT32.size : fmt.QUEUE_ID_AT]
         rest = record[_AFTER_QUEUE_ID:body_hi]

@@ -74,11 +74,11 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
 
 def portions(halves: bytes, count: int) -> Iterator[bytes]:
     """Cut half messages that lie back to back into portions of `count`."""
-    at = lo = found = 0
+    at = lo = taken = 0
     while at < len(halves):
         at += int(fmt.INT32.unpack_from(halves, at)[0])
-        found += 1
-        if found % count == 0 or at == len(halves):
+        taken += 1
+        if taken % count == 0 or at == len(halves):
             yield halves[lo:at]
             lo = at
 
@@ -99,8 +99,8 @@ def visible_messages(halves: bytes) -> Halves:
     queues = set()
     for layout in layouts(halves):
         properties = properties_of(halves, layout)
-        found = values(properties, (_REAL_TOPIC, _REAL_QUEUE))
-        topic, queue_id = found[_REAL_TOPIC], int(found[_REAL_QUEUE])
+        texts = values(properties, (_REAL_TOPIC, _REAL_QUEUE))
+        topic, queue_id = texts[_REAL_TOPIC], int(texts[_REAL_QUEUE])
         queues.add((topic.decode("latin-1"), queue_id))
         parts.append(
             moved(

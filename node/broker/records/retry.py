@@ -42,13 +42,13 @@ def given_back(record: bytes, group: str, *, is_dead: bool) -> bytes:
     """
     layout = record_layout(memoryview(record), 0)
     topic = record[layout.topic_at : layout.topic_hi]
-    kept, found = split(record[layout.properties_at :], _OWN)
-    if topic != retry_topic(group).encode() or not found.keys() >= _OWN:
+    kept, own = split(record[layout.properties_at :], _OWN)
+    if topic != retry_topic(group).encode() or not own.keys() >= _OWN:
         host_at = layout.store_timestamp_at + fmt.TIMESTAMP.size
         host = record[host_at : layout.body_at - _BEHIND_TIMES]
         position = record[fmt.PHYSICAL_OFFSET_AT : fmt.PHYSICAL_OFFSET_AT + fmt.TIMESTAMP.size]
-        found = {_TOPIC: topic, _ORIGIN: (host + position).hex().upper().encode()}
-    kept += [name + b"\x01" + found[name] for name in (_TOPIC, _ORIGIN)]
+        own = {_TOPIC: topic, _ORIGIN: (host + position).hex().upper().encode()}
+    kept += [name + b"\x01" + own[name] for name in (_TOPIC, _ORIGIN)]
     to = dead_letter_topic(group) if is_dead else retry_topic(group)
     times = min(times_of(record) + 1, (1 << 31) - 1)
     return _with_times(_moved(record, layout, to, 0, kept), times)
@@ -70,10 +70,10 @@ def origin_of(record: bytes) -> tuple[str, int] | None:
     None if the record does not say.
     """
     layout = record_layout(memoryview(record), 0)
-    _, found = split(record[layout.properties_at :], _OWN)
+    _, own = split(record[layout.properties_at :], _OWN)
     try:
-        _, position = parse_message_id(found[_ORIGIN].decode("ascii"))
-        return found[_TOPIC].decode("ascii"), position
+        _, position = parse_message_id(own[_ORIGIN].decode("ascii"))
+        return own[_TOPIC].decode("ascii"), position
     except (KeyError, UnicodeDecodeError, RecordFormatError):
         return None
 
@@ -81,11 +81,11 @@ def origin_of(record: bytes) -> tuple[str, int] | None:
 def origin_topic(record: bytes) -> str:
     """Return the topic a dead letter came from. Raises BadRequestError if it does not say."""
     layout = record_layout(memoryview(record), 0)
-    _, found = split(record[layout.properties_at :], _OWN)
-    if _TOPIC not in found:
+    _, own = split(record[layout.properties_at :], _OWN)
+    if _TOPIC not in own:
         expected = f"a message with property {PROPERTY_RETRY_TOPIC}"
         raise BadRequestError("offsets", expected, "one without")
-    return found[_TOPIC].decode("ascii")
+    return own[_TOPIC].decode("ascii")
 
 
 def sent_again(record: bytes, topic: str, queue_id: int) -> bytes:

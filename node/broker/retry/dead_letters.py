@@ -61,12 +61,12 @@ class DeadLetters:
         offset = max(request.offset, lo)
         limit = context.limits.pull_count_max
         count = min(request.max_count or _LIST_COUNT, limit)
-        found = context.store.pull(topic, QUEUE, offset, max_count=count)
+        pulled = context.store.pull(topic, QUEUE, offset, max_count=count)
         marks = self._marks()
-        next_offset = found.next_offset if found.record_count else offset
+        next_offset = pulled.next_offset if pulled.record_count else offset
         return ListDeadLettersResponse(
-            records=found.data,
-            record_count=found.record_count,
+            records=pulled.data,
+            record_count=pulled.record_count,
             resent=[o for o in range(offset, next_offset) if marks.is_resent(group, o)],
             next_offset=next_offset,
             min_offset=lo,

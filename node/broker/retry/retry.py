@@ -77,8 +77,8 @@ class Retry:
         context.check_call(request.cluster_id, "group", group)
         context.check_count("messages", len(messages), context.limits.retry_batch_count_max, 1)
         context.check_rows("offsets", request.offsets, least=0)
-        asked = _asked(request)
-        before = self._produce.known(request.producer_id, request.sequence, len(messages), asked)
+        wanted = _asked(request)
+        before = self._produce.known(request.producer_id, request.sequence, len(messages), wanted)
         if before is not None:
             return self._answer(await before)
         if request.offsets:
@@ -127,7 +127,7 @@ class Retry:
         )
         attached_commands = self._attached_commands(
             request, commands, frozenset(queues), due_unix_ms
-        )._replace(asked=asked)
+        )._replace(asked=wanted)
         return self._answer(await self._produce.append(append, attached_commands))
 
     async def take_copy(
@@ -244,11 +244,11 @@ class Retry:
 
     def _topics_of(self, group: str) -> list[Command]:
         """Return commands that create the topics of a group that do not exist yet."""
-        known = self._context.state.topics
+        topics = self._context.state.topics
         return [
             Command(put_topic=_topic(name))
             for name in (retry_topic(group), dead_letter_topic(group))
-            if name not in known
+            if name not in topics
         ]
 
     def _answer(self, receipt: AppendResponse) -> RetryLaterResponse:
@@ -274,9 +274,9 @@ def read_record(context: Context, topic: str, queue_id: int, offset: int) -> byt
     CorruptionError."""
     context.readable(topic, queue_id)
     if offset >= 0:
-        found = context.store.pull(topic, queue_id, offset, max_count=1)
-        if found.status is PullStatus.FOUND:
-            return found.data
+        pulled = context.store.pull(topic, queue_id, offset, max_count=1)
+        if pulled.status is PullStatus.FOUND:
+            return pulled.data
     lo, hi = context.store.queue_range(topic, queue_id)
     raise MessageExpiredError(topic, queue_id, offset, lo, hi)
 

@@ -24,12 +24,12 @@ _SHOWN_LENGTH_MAX: Final = 40
 
 def members_of(document: Json, name: str, *, is_needed: bool = True) -> Json:
     """Return an object within another. Raises ValueError."""
-    found = document.get(name)
-    if found is None and not is_needed:
+    rows = document.get(name)
+    if rows is None and not is_needed:
         return {}
-    if type(found) is not dict:
-        raise _wrong(name, found, "an object")
-    return found
+    if type(rows) is not dict:
+        raise _wrong(name, rows, "an object")
+    return rows
 
 
 def row_of(table: Json, name: str, own_name: str) -> Json:

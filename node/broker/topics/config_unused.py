@@ -22,21 +22,21 @@ def unused_of_topic(row: Mapping[str, Any]) -> str:
     attributes = dict(row.get("attributes") or {})
     if attributes.get(ATTRIBUTE) in TOPIC_TYPES:
         del attributes[ATTRIBUTE]
-    found = list(_unlike(TOPIC_DEFAULTS, {**row, "attributes": attributes}, ()))
+    unused = list(_unlike(TOPIC_DEFAULTS, {**row, "attributes": attributes}, ()))
     if row[_READ] != row[_WRITTEN]:
         smaller = min(_READ, _WRITTEN, key=row.__getitem__)
-        found.append(f"{smaller}={row[smaller]}")
-    return ", ".join(found)
+        unused.append(f"{smaller}={row[smaller]}")
+    return ", ".join(unused)
 
 
 def unused_of_group(row: Mapping[str, Any]) -> str:
     """Return the fields of a group without effect here, or an empty text."""
-    found = list(_unlike(GROUP_DEFAULTS, row, _OBEYED))
+    unused = list(_unlike(GROUP_DEFAULTS, row, _OBEYED))
     policy = row.get(_RETRY_POLICY) or {}
     kind = policy.get("type", "CUSTOMIZED")
     if kind != "CUSTOMIZED":
-        found.append(f"{_RETRY_POLICY}={_text(policy)}")
-    return ", ".join(found)
+        unused.append(f"{_RETRY_POLICY}={_text(policy)}")
+    return ", ".join(unused)
 
 
 def _unlike(

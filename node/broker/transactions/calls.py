@@ -117,8 +117,8 @@ class TransactionCalls:
                 charge.release()
 
         commands = self._own_appends.encode([Command(begin_transaction=begin)])
-        asked = asked_digest(wanted.producer_group, wanted.check_after_ms)
-        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided, asked=asked)
+        digest = asked_digest(wanted.producer_group, wanted.check_after_ms)
+        return halves, AttachedCommands(commands, 1, _HALF_QUEUES, check, on_decided, asked=digest)
 
     def _check(self, halves: Halves) -> None:
         """Raise for a transaction that could not be committed, or has no place in the table."""
@@ -180,19 +180,19 @@ class TransactionCalls:
         """
         self._context.check_leads()
         table, transaction_id = self.ends.table, request.transaction_id
-        known = table.open.get(transaction_id)
-        if known is None:
+        transaction = table.open.get(transaction_id)
+        if transaction is None:
             outcome = table.ended.get(transaction_id)
             if outcome is None:
                 raise UnknownTransactionError(transaction_id)
             info = TransactionInfo(transaction_id=transaction_id)
             return DescribeTransactionResponse(info=info, outcome=outcome)  # type: ignore[arg-type]
         try:
-            made = await self.ends.visible_messages(known)
+            made = await self.ends.visible_messages(transaction)
         except PositionRangeError as error:
             raise TransactionEndedError(transaction_id, "expired") from error
         return DescribeTransactionResponse(
-            info=self._info(known), records=made.records, record_count=made.record_count
+            info=self._info(transaction), records=made.records, record_count=made.record_count
         )
 
     def _info(self, known: OpenTransaction) -> TransactionInfo:

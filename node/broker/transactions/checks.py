@@ -81,9 +81,9 @@ class Checks:
 
     def on_begun(self, position: int) -> None:
         """Note when to ask about a transaction that was begun."""
-        known = self._ends.table.open.get(position)
-        if known is not None and self._task is not None:
-            self._push(known.next_check_unix_ms, position)
+        transaction = self._ends.table.open.get(position)
+        if transaction is not None and self._task is not None:
+            self._push(transaction.next_check_unix_ms, position)
 
     def is_orphaned(self, known: OpenTransaction) -> bool:
         """Whether a question is due, and no producer of the group is connected."""
@@ -170,19 +170,19 @@ class Checks:
     def _take_due(self, now_ms: int) -> list[OpenTransaction]:
         """Take due transactions out of the heap, at most as many as one entry holds."""
         opened, due = self._ends.table.open, self._due
-        found: dict[int, OpenTransaction] = {}
-        while due and due[0][0] <= now_ms and len(found) < AT_ONCE:
+        taken: dict[int, OpenTransaction] = {}
+        while due and due[0][0] <= now_ms and len(taken) < AT_ONCE:
             _, position = heapq.heappop(due)
             self._queued.remove(position)
-            known = opened.get(position)
-            if known is None:
+            transaction = opened.get(position)
+            if transaction is None:
                 self._asked.pop(position, None)
                 continue
-            if known.next_check_unix_ms <= now_ms:
-                found[position] = known
+            if transaction.next_check_unix_ms <= now_ms:
+                taken[position] = transaction
             else:  # It was asked about while it was queued.
-                self._push(known.next_check_unix_ms, position)
-        return list(found.values())
+                self._push(transaction.next_check_unix_ms, position)
+        return list(taken.values())
 
     def _aged(self, now_ms: int) -> list[OpenTransaction]:
         """Return the oldest transactions, if retention may soon delete their half messages."""
@@ -193,14 +193,14 @@ class Checks:
         lo_position = log.min_position
         if config.retention_size_bytes:
             lo_position = max(lo_position, log.max_position - config.retention_size_bytes // 2)
-        found = []
+        aged = []
         for known in self._ends.table.open.values():  # Oldest first.
             if known.begun_unix_ms > now_ms - age_ms and known.position >= lo_position:
                 break
-            found.append(known)
-            if len(found) == AT_ONCE:
+            aged.append(known)
+            if len(aged) == AT_ONCE:
                 break
-        return found
+        return aged
 
     async def _ask(
         self, questions: Sequence[tuple[OpenTransaction, WaitingProducer]], now_ms: int

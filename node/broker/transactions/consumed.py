@@ -147,12 +147,12 @@ class OffsetsUnderWay:
             if moves.offsets[key]:
                 raise BusyError(f"commits of {row.topic}/{row.queue_id} by {group}", 1, 1)
             coming = self._coming.get(key)
-            found = coming[-1] if coming else self._stored(key)
-            new_count += found == _NOT_SET
+            newest = coming[-1] if coming else self._stored(key)
+            new_count += newest == _NOT_SET
             move = moved.of(*key)
             is_moved = row.HasField("move") and move is not None and move.is_news(row.move)
-            if found != row.expected or is_moved:
-                raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, found)
+            if newest != row.expected or is_moved:
+                raise OffsetConflictError(group, row.topic, row.queue_id, row.expected, newest)
         if new_count:
             self._check_room(group, new_count)
         table = self._coming

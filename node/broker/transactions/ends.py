@@ -96,8 +96,8 @@ class TransactionEnds:
                 asyncio.wait({running}), timeout_ms, lambda: AppendTimeoutError(timeout_ms)
             )
             context.check_leads()
-        known = self.table.open.get(transaction_id)
-        if known is None or (producer_group and producer_group != known.producer_group):
+        transaction = self.table.open.get(transaction_id)
+        if transaction is None or (producer_group and producer_group != transaction.producer_group):
             ended = self.table.ended.get(transaction_id, _OPEN)
             if ended == _OPEN:
                 raise UnknownTransactionError(transaction_id)
@@ -106,7 +106,7 @@ class TransactionEnds:
             return True
         may_end()
         task = asyncio.get_running_loop().create_task(
-            self._write(known, outcome, context.driver.term, may_end)
+            self._write(transaction, outcome, context.driver.term, may_end)
         )
         self._running_ends[transaction_id] = task
         task.add_done_callback(lambda done: self._on_done(transaction_id, done))
@@ -167,14 +167,14 @@ class TransactionEnds:
 
     async def _in_turns(self, make: Callable[[bytes], _T], halves: bytes) -> list[_T]:
         """Apply `make` to each portion of half messages; others have their turn between."""
-        found = self._context.turn.over(portions(halves, _AT_ONCE))
-        return [make(portion) async for portion in found]
+        pieces = self._context.turn.over(portions(halves, _AT_ONCE))
+        return [make(portion) async for portion in pieces]
 
     def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
         """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
         for topic, queue_id in queues:
-            known = self._context.state.topics.get(topic)
-            if known is None or queue_id >= known.queue_count:
+            config = self._context.state.topics.get(topic)
+            if config is None or queue_id >= config.queue_count:
                 raise UnknownTopicError(topic)
 
 

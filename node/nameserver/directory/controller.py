@@ -52,13 +52,13 @@ class FailoverWatch:
         A group with numbers that none of its brokers reports (`is_unfounded`) is forgotten instead:
         its brokers register again with their own numbers, and then it can be given a master.
         """
-        found: list[Command] = []
+        advice: list[Command] = []
         for group, broker in expired(directory, now_ms):
-            found.append(unregister_command(group.name, broker.broker_id, broker.start_ms))
+            advice.append(unregister_command(group.name, broker.broker_id, broker.start_ms))
         for name in sorted(directory.groups):
             group = directory.groups[name]
             if group.is_unfounded(directory.limits):
-                found.append(forget_group_command(name, group.epoch_highest))
+                advice.append(forget_group_command(name, group.epoch_highest))
                 continue
             if group.kind != "ha" or self._must_wait(group, now_ms):
                 continue
@@ -67,11 +67,11 @@ class FailoverWatch:
             silence_ms = directory.limits.master_silence_ms
             command = propose_master(group, now_ms, silence_ms, nonce)
             if command is not None:
-                found.append(command)
+                advice.append(command)
         self._pending = {
             name: pending for name, pending in self._pending.items() if name in directory.groups
         }
-        return found
+        return advice
 
     def _must_wait(self, group: Group, now_ms: int) -> bool:
         """Whether a master was proposed a moment ago and may be fencing."""

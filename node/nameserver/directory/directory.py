@@ -97,8 +97,8 @@ class Directory:
             return refusal.result()
         if operation == "read_back":
             return self.result_of(key)
-        if (known := self._results.get(key)) is not None:
-            return known
+        if (earlier := self._results.get(key)) is not None:
+            return earlier
         try:
             method = self._methods.get(str(operation))
             if method is None:
@@ -115,10 +115,10 @@ class Directory:
 
     def result_of(self, key: str) -> Result:
         """Return the result of a command; refused with `not_found` if it is not known."""
-        found = self._results.get(key)
-        if found is None:
+        result = self._results.get(key)
+        if result is None:
             return Result(False, "not_found", "no command of this id was applied lately")
-        return found
+        return result
 
     @property
     def topics_size_bytes(self) -> int:
@@ -148,16 +148,16 @@ class Directory:
     def _register(self, /, **fields: Json) -> Values:
         report = checked(_REPORT, fields)
         self._check_address(report)
-        known = self.groups.get(report.group)
-        if known is not None and not known.brokers:
+        registered = self.groups.get(report.group)
+        if registered is not None and not registered.brokers:
             # No broker of the group is registered, so its first report may have been wrong.
-            is_same = (known.cluster, known.kind) == (report.cluster, report.kind)
-            known = known if is_same else None
+            is_same = (registered.cluster, registered.kind) == (report.cluster, report.kind)
+            registered = registered if is_same else None
         left_out = self._left_out_for(report.group)
-        before = known.topics_size_bytes if known is not None else 0
+        before = registered.topics_size_bytes if registered is not None else 0
         growth, limit = report.topics_size_bytes - before, self.limits.topics_size_bytes_max
         _check_room("topics", self.topics_size_bytes, growth, limit)
-        group = known or Group(report.group, report.cluster, report.kind)
+        group = registered or Group(report.group, report.cluster, report.kind)
         values = group.register(report, self.limits)
         if left_out is not None:
             del self.groups[left_out]

@@ -245,9 +245,9 @@ class Group:
             )
 
     def _check_epoch(self, number: int, limits: DirectoryLimits) -> None:
-        is_raft, known = self.kind == "raft", self.epoch_highest
-        highest = known + (limits.term_jump_max if is_raft else limits.epoch_jump_max)
-        if known == 0 or not self.brokers:
+        is_raft, newest = self.kind == "raft", self.epoch_highest
+        highest = newest + (limits.term_jump_max if is_raft else limits.epoch_jump_max)
+        if newest == 0 or not self.brokers:
             # No registered broker could have reported a better number.
             highest = max(highest, limits.term_max if is_raft else limits.epoch_first_max)
         highest = min(highest, limits.term_max if is_raft else limits.epoch_max)
@@ -265,12 +265,12 @@ class Group:
                 "wrong_group",
                 f"group {self.name} is a {self.kind} group of cluster {self.cluster}",
             )
-        known = self.brokers.get(report.broker_id)
-        if known is None and len(self.brokers) >= limits.broker_count_max:
+        broker = self.brokers.get(report.broker_id)
+        if broker is None and len(self.brokers) >= limits.broker_count_max:
             raise CommandRefused(
                 "too_many_brokers", f"a group has at most {limits.broker_count_max}"
             )
-        if known is not None and report.start_ms < known.start_ms:
+        if broker is not None and report.start_ms < broker.start_ms:
             raise CommandRefused("stale_process", "a younger process of this broker has registered")
 
     def _bindings_with(self, report: BrokerReport, limits: DirectoryLimits) -> dict[int, Binding]:

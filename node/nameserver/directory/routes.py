@@ -74,8 +74,8 @@ def route(directory: Directory, topic: str, now_ms: int) -> DirectoryRoute:
 
 def groups(directory: Directory, now_ms: int) -> tuple[KnownGroupRoute, ...]:
     """Return all groups with a broker that is alive at this time, without a topic."""
-    found = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
-    return tuple(share for share in found if share is not None)
+    shares = (_share(group, NO_QUEUES, directory, now_ms) for group in _all(directory))
+    return tuple(share for share in shares if share is not None)
 
 
 def _all(directory: Directory) -> list[Group]:

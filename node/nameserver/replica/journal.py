@@ -126,10 +126,10 @@ class Journal:
     def covers(self, index: int, term: int) -> bool:
         """Whether this replica has all entries of a leader's dump, in its journal or in its own
         dump. Raises TwoHistoriesError if the dump contradicts a committed entry."""
-        known = self.term_at(index)
-        if known not in (None, term) and index <= self._commit_index:
+        own_term = self.term_at(index)
+        if own_term not in (None, term) and index <= self._commit_index:
             raise TwoHistoriesError(self._path, index, self._commit_index)
-        return known == term or index < self.first_index
+        return own_term == term or index < self.first_index
 
     def trim_to(self, index: int, term: int) -> None:
         """Drop the entries that a dump up to `index` covers, to complete an interrupted compaction.

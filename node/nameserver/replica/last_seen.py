@@ -35,19 +35,19 @@ class LastSeen:
         for group in directory.groups.values():
             for broker_id in group.brokers:
                 key, count = (group.name, broker_id), group.report_counts.get(broker_id, 0)
-                known = before.get(key)
-                is_news = known is None or known[0] != count
-                self._last_seen[key] = (count, now_s) if is_news or known is None else known
+                seen = before.get(key)
+                is_news = seen is None or seen[0] != count
+                self._last_seen[key] = (count, now_s) if is_news or seen is None else seen
 
     def view(self, directory: Directory, now_unix_ms: int) -> Directory:
         """Return the directory for readers, which compare its times with `now_unix_ms`."""
         self.note(directory)
         now_s = self._monotonic_s()
-        found = copy.copy(directory)
-        found.groups = {
+        shown = copy.copy(directory)
+        shown.groups = {
             name: self._seen(group, now_unix_ms, now_s) for name, group in directory.groups.items()
         }
-        return found
+        return shown
 
     def _seen(self, group: Group, now_unix_ms: int, now_s: float) -> Group:
         def seen(broker: RegisteredBroker) -> RegisteredBroker:

@@ -74,23 +74,23 @@ class ReplicaLives:
         self._names = {number: member for member, number in self._numbers.items()}
         self._is_guarded = len(self._members) > UNGUARDED_COUNT_MAX
         self._file = LivesFile(fs, directory)
-        found = self._file.load(",".join(self._members), self._numbers[address])
+        loaded = self._file.load(",".join(self._members), self._numbers[address])
         own = journal.own
         self._nonce = secrets.randbits(63) | 1
         # A higher life in the journal was begun while the other file was lost.
-        past = found.nonces[:PAST_MAX] if found.life >= own.life else ()
-        life = 1 + max(found.life, own.life)
-        joined = max(found.joined, own.incarnation) if own.is_joining else found.joined
+        past = loaded.nonces[:PAST_MAX] if loaded.life >= own.life else ()
+        life = 1 + max(loaded.life, own.life)
+        joined = max(loaded.joined, own.incarnation) if own.is_joining else loaded.joined
         self._record = self._saved = replace(
-            found, life=life, nonces=(self._nonce, *past), joined=joined
+            loaded, life=life, nonces=(self._nonce, *past), joined=joined
         )
-        if found.incarnation == own.incarnation:
-            journal.setRaftCommitIndex(max(journal.getRaftCommitIndex(), found.committed))
+        if loaded.incarnation == own.incarnation:
+            journal.setRaftCommitIndex(max(journal.getRaftCommitIndex(), loaded.committed))
         journal.set_own(own._replace(life=life))
         journal.sync()
         self._file.save(self._record)
         self._start = self._term(), journal.last_index
-        self._lives = Lives(found.known, found.apart)
+        self._lives = Lives(loaded.known, loaded.apart)
         self._standings: dict[str, MemberStanding] = {}
         """The standings of connected members that sent their lives."""
         self.refused: dict[str, str] = {}
@@ -170,21 +170,21 @@ class ReplicaLives:
         if members != self._members:
             # The member has other settings, so its numbers mean other replicas.
             return LivesFinding()
-        told, known = decode_lives(lives)
-        if told.life == NO_LIFE or not known.keys() <= self._names.keys():
-            raise LivesFormatError(f"life {told.life}, nodes {sorted(known)}")
+        statement, views = decode_lives(lives)
+        if statement.life == NO_LIFE or not views.keys() <= self._names.keys():
+            raise LivesFormatError(f"life {statement.life}, nodes {sorted(views)}")
         if not self._is_guarded:
             self._standings[member] = MemberStanding.VOTER
             return LivesFinding()
         before = self._marks()
-        has_lost_memory = self._hear_of_self(member, known)
+        has_lost_memory = self._hear_of_self(member, views)
         number = self._numbers[member]
         # The message may have crossed acks that came through other members, so within one life it
         # is not compared here: the member compares itself with the lives that it receives.
-        self._note(member, told, self._lives.judge(number, told, asked=Known()))
+        self._note(member, statement, self._lives.judge(number, statement, asked=Known()))
         cut = [
             self._names[other]
-            for other, found in known.items()
+            for other, found in views.items()
             if other not in (number, self._numbers[self._address])
             and self._lives.hear(other, found)
         ]
@@ -201,10 +201,10 @@ class ReplicaLives:
 
     def on_promise(self, member: str, term: int, last_index: int, committed: int) -> None:
         """Remember the term of a member, and the durable and committed indexes that it reported."""
-        known = self._known(member)
-        if (term, last_index) > (known.acked_term, known.acked) or committed > known.committed:
-            found = Known(NO_LIFE, 0, known.incarnation, term, term, last_index, committed)
-            self._lives.note(self._numbers[member], found)
+        view = self._known(member)
+        if (term, last_index) > (view.acked_term, view.acked) or committed > view.committed:
+            promised = Known(NO_LIFE, 0, view.incarnation, term, term, last_index, committed)
+            self._lives.note(self._numbers[member], promised)
 
     def on_term(self, member: str, term: int) -> None:
         """Remember that a member was seen in a term."""
@@ -227,18 +227,18 @@ class ReplicaLives:
         """Save changes; after an error of a full disk only log it, since the next call tries again.
         Raises SyncFailedError."""
         self._next_save_s = time.monotonic() + SAVE_SECONDS
-        found = replace(
+        record = replace(
             self._record,
             known=dict(self._lives.known),
             apart=dict(self._lives.apart),
             committed=self._journal.getRaftCommitIndex(),
             incarnation=self._journal.own.incarnation,
         )
-        if found == self._saved:
+        if record == self._saved:
             return
         try:
-            self._file.save(found)
-            self._record = self._saved = found
+            self._file.save(record)
+            self._record = self._saved = record
         except (StoreFullError, FileSystemError) as error:
             _log.warning("what is remembered of other replicas was not saved: %s", error)
 
@@ -246,8 +246,8 @@ class ReplicaLives:
 
     def _marks(self) -> list[tuple[int, ...]]:
         """Return the values that show an old copy at once, unlike those that only grow."""
-        known = self._lives.known
-        return [(one, *known[one][:4]) for one in sorted(known)]
+        views = self._lives.known
+        return [(one, *views[one][:4]) for one in sorted(views)]
 
     def _known(self, member: str) -> Known:
         return self._lives.of(self._numbers[member])
@@ -274,14 +274,14 @@ class ReplicaLives:
         )
 
     def _hear_of_self(self, member: str, known: Mapping[int, Known]) -> bool:
-        found = known.get(self._numbers[self._address])
-        if found is None:
+        view = known.get(self._numbers[self._address])
+        if view is None:
             return False
-        lost = memory_lost(found, self._own())
+        lost = memory_lost(view, self._own())
         if not lost:
             return False
         own = self._journal.own
-        incarnation = max(int(time.time()), found.incarnation + 1, own.incarnation + 1)
+        incarnation = max(int(time.time()), view.incarnation + 1, own.incarnation + 1)
         self._record = replace(self._record, lost=f"{lost} (by {member})", joined=incarnation)
         self._journal.set_own(Own(own.life, incarnation, is_joining=True))
         self._journal.sync()

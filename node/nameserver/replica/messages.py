@@ -50,11 +50,11 @@ def verified_append(message: Message, journal: Journal) -> tuple[Message, bool]:
     if term is None or journal.term_at(verified) != term:
         return message, False
     entries = message["entries"]
-    known = 0
-    while known < len(entries) and journal.term_at(entries[known][1]) == entries[known][2]:
-        known += 1
-    verified += known
-    rest = entries[known:]
+    matching = 0
+    while matching < len(entries) and journal.term_at(entries[matching][1]) == entries[matching][2]:
+        matching += 1
+    verified += matching
+    rest = entries[matching:]
     return {
         **message,
         "prevLogIdx": verified,

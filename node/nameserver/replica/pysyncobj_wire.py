@@ -303,11 +303,11 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         replica = self._replica
         if replica.failure is not None:
             return
-        told = told_in(message)
-        if told is not None and not self._is_between_us(node, message):
+        statement = told_in(message)
+        if statement is not None and not self._is_between_us(node, message):
             self._refuse(self._connections[node])
-        elif told is not None:
-            self._on_told(node, *told)
+        elif statement is not None:
+            self._on_told(node, *statement)
         elif replica.may_hear(node.id, message):
             if "term" in message:
                 replica.lives.on_term(node.id, message["term"])

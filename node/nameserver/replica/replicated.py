@@ -183,10 +183,10 @@ class NameServer:
                 if result.reason in _WITHOUT_EFFECT:
                     return result
                 is_open = True
-                found, reason = await self._attempt(read_back_command(), key, deadline_s)
-                if reason == FAIL_REASON.SUCCESS and found is not None:
-                    if found.reason != "not_found":
-                        return found
+                attempted, reason = await self._attempt(read_back_command(), key, deadline_s)
+                if reason == FAIL_REASON.SUCCESS and attempted is not None:
+                    if attempted.reason != "not_found":
+                        return attempted
                     _log.warning("command %s was reported as applied and was not", key)
             is_open = is_open or reason not in _NOT_TAKEN
             left_s = deadline_s - time.monotonic()

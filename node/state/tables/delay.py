@@ -64,19 +64,19 @@ class DelayTable(Table):
         return self._take(command.take_delayed)
 
     def _take(self, command: Command.TakeDelayed) -> NodeError | None:
-        found = []
+        due = []
         for row in command.queues:
             runs = decode_runs(row.runs)
             if row.queue >= QUEUE_COUNT or runs is None:
                 return BadRequestError("queues", "offsets of held messages", str(row.queue))
-            found.append((row.queue, runs))
-        if len({queue for queue, _ in found}) != len(found):
+            due.append((row.queue, runs))
+        if len({queue for queue, _ in due}) != len(due):
             return BadRequestError("queues", "each once", "one twice")
-        for queue, runs in found:
+        for queue, runs in due:
             for lo, hi in runs:
                 if self.queues[queue].has_any(lo, hi):
                     return DelayedGoneError(queue, lo)
-        for queue, runs in found:
+        for queue, runs in due:
             for lo, hi in runs:
                 self.queues[queue].add(lo, hi)
         self.undeliverable_count += command.undeliverable_count

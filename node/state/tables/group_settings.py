@@ -66,8 +66,8 @@ class GroupSettingsTable(Table):
     def _check(self, settings: SubscriptionSettings) -> NodeError | None:
         limits, delays = self._limits, settings.retry_delays_ms
         if settings.retry_count_max > limits.retry_count_max:
-            expected, found = f"at most {limits.retry_count_max}", settings.retry_count_max
-            return BadRequestError("retry_count_max", expected, str(found))
+            expected, actual = f"at most {limits.retry_count_max}", settings.retry_count_max
+            return BadRequestError("retry_count_max", expected, str(actual))
         if len(delays) > limits.retry_delay_count_max:
             limit = limits.retry_delay_count_max
             return LimitReachedError("retry delays of a group", len(delays), limit)

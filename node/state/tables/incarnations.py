@@ -28,10 +28,10 @@ class IncarnationsTable(Table):
     def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:
         """Give a name to an incarnation. The leader has made sure that it is the next one."""
         claim = command.claim_producer
-        found, limit = self.numbers.get(claim.name, 0), self._limits.producer_name_count_max
-        if claim.number <= found:
-            return BadRequestError("number", f"more than {found}", str(claim.number))
-        if not found and len(self.numbers) >= limit:
+        number, limit = self.numbers.get(claim.name, 0), self._limits.producer_name_count_max
+        if claim.number <= number:
+            return BadRequestError("number", f"more than {number}", str(claim.number))
+        if not number and len(self.numbers) >= limit:
             return LimitReachedError("names of producers", len(self.numbers) + 1, limit)
         self.numbers[claim.name] = claim.number
         self._changed()

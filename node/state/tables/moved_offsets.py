@@ -80,8 +80,8 @@ class MovedOffsetsTable(Table):
 
     def follow(self, group: str, queues: Iterable[tuple[str, int]]) -> None:
         """Note that a consumer knows of the last move of a group in queues, if there is one."""
-        found = ((topic, queue_id, self.of(group, topic, queue_id)) for topic, queue_id in queues)
-        new = [(t, i, Move(move.number, True)) for t, i, move in found if move and not move[1]]
+        moves = ((topic, queue_id, self.of(group, topic, queue_id)) for topic, queue_id in queues)
+        new = [(t, i, Move(move.number, True)) for t, i, move in moves if move and not move[1]]
         self._put(group, new)
 
     def _put(self, group: str, moves: Iterable[tuple[str, int, Move]]) -> None:

@@ -121,29 +121,29 @@ class OffsetSet:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "OffsetSet":
         """Return the set of a `content`. Raises ValueError, KeyError or TypeError."""
-        found = cls()
-        found.floor, found.count = int(content["floor"]), int(content["count"])
+        made = cls()
+        made.floor, made.count = int(content["floor"]), int(content["count"])
         for number, text in content["chunks"].items():
             bits = int(text, 16)
             if not 0 < bits < _FULL_BITS:
                 raise ValueError(f"chunk {number} has bits of no chunk")
-            found._chunks[int(number)] = bits
+            made._chunks[int(number)] = bits
         for lo, hi in content["full"]:
-            found._full_los.append(int(lo))
-            found._full_his.append(int(hi))
-        return found
+            made._full_los.append(int(lo))
+            made._full_his.append(int(hi))
+        return made
 
     @classmethod
     def below(cls, floor: int) -> "OffsetSet":
         """Return the set of all offsets below a floor."""
-        found = cls()
+        lower = cls()
         if floor > 0:
-            found.count = floor
-            found.floor = floor
+            lower.count = floor
+            lower.floor = floor
             number, at = divmod(floor, CHUNK_OFFSETS)
             if at:
-                found._chunks[number] = (1 << at) - 1
-        return found
+                lower._chunks[number] = (1 << at) - 1
+        return lower
 
 
 def _masks(lo: int, hi: int) -> Iterator[tuple[int, int]]:

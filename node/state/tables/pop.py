@@ -329,8 +329,8 @@ class PopTable(Table):
 def _is_current(window: Window, queue: PopTake.Queue) -> bool:
     """Whether no message to be handed out again was handed out meanwhile; it may be done."""
     rows = zip(queue.again_offsets, queue.again_generations, strict=True)
-    found = ((window.items.get(offset), before) for offset, before in rows)
-    return all(item is None or item.generation == before for item, before in found)
+    items = ((window.items.get(offset), before) for offset, before in rows)
+    return all(item is None or item.generation == before for item, before in items)
 
 
 def _row_name(key: WindowKey) -> str:

@@ -19,8 +19,8 @@ def takes(topic_type: str, message_type: str) -> bool:
 
 def type_of_attributes(attributes: object) -> str:
     """Return the type in a row of RocketMQ's table of topics; MIXED without one."""
-    found = attributes.get(ATTRIBUTE, MIXED) if isinstance(attributes, dict) else MIXED
-    return found if found in TOPIC_TYPES else MIXED
+    declared = attributes.get(ATTRIBUTE, MIXED) if isinstance(attributes, dict) else MIXED
+    return declared if declared in TOPIC_TYPES else MIXED
 
 
 Offsets = dict[str, dict[int, int]]

@@ -42,10 +42,10 @@ class TransactionsTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        found = image.content.get("format", _FORMAT)
-        if found != _FORMAT:
+        form = image.content.get("format", _FORMAT)
+        if form != _FORMAT:
             expected = str(_FORMAT)
-            raise CorruptionError("state", 0, "format of transactions", expected, str(found))
+            raise CorruptionError("state", 0, "format of transactions", expected, str(form))
         rows = cast("list[tuple[int, str, int, int, int, int, int]]", image.content.get("open", []))
         self.open: Final = {row[0]: OpenTransaction(*row) for row in rows}
         """By position, ascending."""
@@ -84,10 +84,10 @@ class TransactionsTable(Table):
 
     def _check(self, check: Command.CheckTransactions) -> None:
         for position in check.positions:
-            known = self.open.get(position)
-            if known is not None:  # Else ended meanwhile.
-                self.open[position] = known._replace(
-                    check_count=known.check_count + 1, next_check_unix_ms=check.next_unix_ms
+            transaction = self.open.get(position)
+            if transaction is not None:  # Else ended meanwhile.
+                self.open[position] = transaction._replace(
+                    check_count=transaction.check_count + 1, next_check_unix_ms=check.next_unix_ms
                 )
 
     def _end(self, position: int, outcome: int) -> NodeError | None:
