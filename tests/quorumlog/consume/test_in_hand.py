@@ -96,9 +96,9 @@ async def test_readers_that_ended_are_forgotten_and_none_is_missed_by_another_th
 
     class Others(dict[Any, Any]):
         def copy(self) -> dict[Any, Any]:  # Just now another thread takes the next.
-            found = dict(self)
+            copied = dict(self)
             hand.take(other, QUEUE, 9, 1)
-            return found
+            return copied
 
     hand._others = Others()  # type: ignore[misc]
     assert hand.offsets() == {QUEUE: 1}
