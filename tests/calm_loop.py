@@ -24,11 +24,11 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         is_longer = timeout is None or timeout > STEP_MAX_S
-        found = super().select(STEP_MAX_S if is_longer else timeout)
+        events = super().select(STEP_MAX_S if is_longer else timeout)
         looked_s = time.monotonic()
         self.now_s += min(looked_s - self._looked_s, STEP_MAX_S)
         self._looked_s = looked_s
-        return found
+        return events
 
 
 class CalmLoop(asyncio.SelectorEventLoop):

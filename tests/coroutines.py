@@ -41,6 +41,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=LOOPS[given["loop"]]) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: troubles.append(repr(context)))
         runner.run(asyncio.wait_for(pyfuncitem.obj(**arguments), TIMEOUT_S))
-    found = [trouble for trouble in troubles if POLLER not in trouble]
-    assert not found, f"the loop's exception handler was called: {found}"
+    problems = [trouble for trouble in troubles if POLLER not in trouble]
+    assert not problems, f"the loop's exception handler was called: {problems}"
     return True

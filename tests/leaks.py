@@ -46,15 +46,15 @@ class Held:
     def beyond(self, before: "Held") -> list[str]:
         """Name new threads and processes, and what is new of descriptors of each kind of which
         there are more than before: libraries open some of their own anew."""
-        found = []
+        lines = []
         for kind, now in self.by_kind.items():
             then = before.by_kind.get(kind, {})
             more_count = len(now) - len(then)
             if kind == _SOCKETS:
                 more_count -= self.poller_socket_count - before.poller_socket_count
             if more_count > 0 or kind in _ALWAYS:
-                found += [f"{kind} {text}" for key, text in now.items() if key not in then]
-        return sorted(found)
+                lines += [f"{kind} {text}" for key, text in now.items() if key not in then]
+        return sorted(lines)
 
 
 def held() -> Held:
@@ -77,23 +77,23 @@ def held() -> Held:
 
 
 def _descriptors() -> dict[int, str]:
-    found = {}
+    targets = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # That of the listing itself.
             target = os.readlink(f"/proc/self/fd/{name}")
             if _CACHED_FONTS not in target and int(name) not in FORK_SERVERS.fds:
-                found[int(name)] = target
-    return found
+                targets[int(name)] = target
+    return targets
 
 
 def _processes() -> dict[object, str]:
-    found: dict[object, str] = {}
+    commands: dict[object, str] = {}
     for child in psutil.Process().children(recursive=True):
         if child.pid in FORK_SERVERS.pids:
             continue
         with contextlib.suppress(psutil.NoSuchProcess):
-            found[child.pid, child.create_time()] = f"{child.pid}: {' '.join(child.cmdline())}"
-    return found
+            commands[child.pid, child.create_time()] = f"{child.pid}: {' '.join(child.cmdline())}"
+    return commands
 
 
 def left_since(before: Held, patience_s: float) -> list[str]:

@@ -24,9 +24,9 @@ Draw = Callable[[Random], Any]
 
 
 def _properties(chance: Random) -> str:
-    found = {"UNIQ_KEY": f"{chance.randrange(1 << 20):032X}", "KEYS": "k", "TAGS": "a"}
+    properties = {"UNIQ_KEY": f"{chance.randrange(1 << 20):032X}", "KEYS": "k", "TAGS": "a"}
     if chance.random() < 0.2:
-        found |= chance.choice(
+        properties |= chance.choice(
             (
                 {"TRAN_MSG": "true", "PGROUP": GROUPS[0]},
                 {"DELAY": "1"},
@@ -34,7 +34,7 @@ def _properties(chance: Random) -> str:
                 {"CLUSTER": "x", "REPLY_TO_CLIENT": CLIENTS[0], "CORRELATION_ID": "1"},
             )
         )
-    return "".join(f"{name}\x01{value}\x02" for name, value in found.items())
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
 _VALUES: Final = {
@@ -150,8 +150,8 @@ def _batch(chance: Random) -> bytes:
     """Return messages in the form of a batch."""
     body, properties = chance.randbytes(20), b"UNIQ_KEY\x01%032X\x02" % chance.randrange(1 << 20)
     head = (4 * 5 + len(body) + 2 + len(properties), 0, zlib.crc32(body), 0, len(body))
-    one = b"".join(number.to_bytes(4, "big") for number in head) + body
-    return (one + len(properties).to_bytes(2, "big") + properties) * chance.choice((1, 2, 30))
+    message = b"".join(number.to_bytes(4, "big") for number in head) + body
+    return (message + len(properties).to_bytes(2, "big") + properties) * chance.choice((1, 2, 30))
 
 
 _FIELDS: Final = {

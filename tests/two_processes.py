@@ -36,8 +36,8 @@ def results_of(module: str, *arguments: object, hash_seed: str = "random") -> li
     """Return the list in JSON that a module prints. Fails the test if the module does."""
     ran = run_module(module, *arguments, hash_seed=hash_seed)
     assert ran.returncode == 0, f"{module} {arguments}:\n{ran.stderr}"
-    found: list[Any] = json.loads(ran.stdout)
-    return found
+    parsed: list[Any] = json.loads(ran.stdout)
+    return parsed
 
 
 def in_two_processes(module: str, *arguments: object, cases: Sequence[object]) -> list[Any]:

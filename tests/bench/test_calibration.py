@@ -23,18 +23,18 @@ def test_a_calibration_is_measured_checked_and_used(tmp_path: Path) -> None:
     check_keys(record, "bench", "calibrate")
     # The exit code says whether all bounds are met, and on a busy machine they need not be.
     assert (result.exit_code == 0) == all(row["met"] for row in record["checks"])
-    found = calibration_file.load(str(path))
-    assert found.is_measured
-    assert found.to_json() == record["calibration"]
-    assert [(one.batch_count, one.body_size_bytes) for one in found.appends] == list(KINDS)
-    assert all(one.leader_cpu_s < one.nodes_cpu_s for one in found.appends)
+    loaded = calibration_file.load(str(path))
+    assert loaded.is_measured
+    assert loaded.to_json() == record["calibration"]
+    assert [(one.batch_count, one.body_size_bytes) for one in loaded.appends] == list(KINDS)
+    assert all(one.leader_cpu_s < one.nodes_cpu_s for one in loaded.appends)
     assert len(record["checks"]) == 2 * len(CHECKED_KINDS) + 3
     [growth] = [row for row in record["checks"] if row["what"].startswith("log of")]
     assert growth["met"], growth
     load = ["--rate", "5msg/s", "--size", "1KiB", "--retention", "1h", "--zones", "3"]
     planned = CliRunner().invoke(main, ["plan", *load, "--calibration", str(path)])
     assert planned.exit_code == 0, planned.output
-    assert found.source in planned.stdout
+    assert loaded.source in planned.stdout
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:

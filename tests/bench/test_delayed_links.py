@@ -23,16 +23,16 @@ class Target:
         self.port = self.listener.getsockname()[1]
 
     def accept(self) -> socket.socket:
-        found, _ = self.listener.accept()
-        found.settimeout(PATIENCE_S)
-        return found
+        connection, _ = self.listener.accept()
+        connection.settimeout(PATIENCE_S)
+        return connection
 
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    found = Target()
-    with closing(found.listener):
-        yield found
+    listening = Target()
+    with closing(listening.listener):
+        yield listening
 
 
 @pytest.fixture

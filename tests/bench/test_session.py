@@ -75,9 +75,9 @@ class Fake:
 
 
 def cells(text: str) -> dict[str, dict[str, Any]]:
-    found = [json.loads(line) for line in text.splitlines()]
-    assert len({cell["row"] for cell in found}) == len(found)
-    return {cell["row"]: cell for cell in found}
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert len({cell["row"] for cell in rows}) == len(rows)
+    return {cell["row"]: cell for cell in rows}
 
 
 @pytest.mark.long
@@ -86,17 +86,17 @@ def test_rates_are_of_every_size_and_mode(
 ) -> None:
     monkeypatch.setattr("bench.session._FAILOVER_LEAD_S", 0.02)
     asyncio.run(Session(Fake(), str(tmp_path), SCALE).rates(with_failover=True))
-    found = cells(capsys.readouterr().out)
+    rows = cells(capsys.readouterr().out)
     for size in ("1 KiB", "100 B", "64 KiB"):
-        assert found[f"{size}, one in flight, p50"]["value"] > 0
-        assert found[f"{size}, 64 in flight"]["value"] > 0
-        assert found[f"{size}, batches"]["detail"]["batch_count"] in (100, 16)
-    assert found["1 KiB, batches, processor time of a million"]["value"] >= 0
-    assert found["1 KiB, consume from the start"]["value"] > 0
-    detail = found["1 KiB, at half of the rate of 64 in flight, p99"]["detail"]
-    assert detail["rate_per_s"] == pytest.approx(found["1 KiB, 64 in flight"]["value"] / 2, 0.01)
-    assert found["failover: kill to the next ack"]["value"] >= 0.02
-    assert all(cell["value"] is not None for cell in found.values())
+        assert rows[f"{size}, one in flight, p50"]["value"] > 0
+        assert rows[f"{size}, 64 in flight"]["value"] > 0
+        assert rows[f"{size}, batches"]["detail"]["batch_count"] in (100, 16)
+    assert rows["1 KiB, batches, processor time of a million"]["value"] >= 0
+    assert rows["1 KiB, consume from the start"]["value"] > 0
+    detail = rows["1 KiB, at half of the rate of 64 in flight, p99"]["detail"]
+    assert detail["rate_per_s"] == pytest.approx(rows["1 KiB, 64 in flight"]["value"] / 2, 0.01)
+    assert rows["failover: kill to the next ack"]["value"] >= 0.02
+    assert all(cell["value"] is not None for cell in rows.values())
 
 
 def test_a_value_that_a_peer_lacks_has_its_reason(
@@ -114,22 +114,22 @@ def test_a_log_grows_step_by_step_and_not_beyond_the_machine(
 ) -> None:
     peer = Fake()
     asyncio.run(Session(peer, str(tmp_path), SCALE).growth())
-    found = cells(capsys.readouterr().out)
+    rows = cells(capsys.readouterr().out)
     small, middle, large = (f"log of {size / (1 << 30):g} GiB" for size in SCALE["log_sizes_bytes"])
-    assert found[f"{small}, batches"]["value"] > 0
-    assert found[f"{middle}, restart"]["value"] >= 0
+    assert rows[f"{small}, batches"]["value"] > 0
+    assert rows[f"{middle}, restart"]["value"] >= 0
     assert peer.events == ["restart"]
     assert peer.message_count >= 2048
-    assert "GiB of disk are needed" in found[f"{large}, batches"]["reason"]
-    assert f"{small}, restart" not in found
+    assert "GiB of disk are needed" in rows[f"{large}, batches"]["reason"]
+    assert f"{small}, restart" not in rows
     asyncio.run(Session(Fake(memory_share=1e9), str(tmp_path), SCALE).growth())
-    found = cells(capsys.readouterr().out)
-    assert "GiB of memory to keep it" in found[f"{middle}, restart"]["reason"]
+    rows = cells(capsys.readouterr().out)
+    assert "GiB of memory to keep it" in rows[f"{middle}, restart"]["reason"]
     peer = Fake(restart_share=1e9)
     asyncio.run(Session(peer, str(tmp_path), SCALE).growth())
-    found = cells(capsys.readouterr().out)
-    assert found[f"{middle}, batches"]["value"] > 0
-    assert "GiB of memory to start again with it" in found[f"{middle}, restart"]["reason"]
+    rows = cells(capsys.readouterr().out)
+    assert rows[f"{middle}, batches"]["value"] > 0
+    assert "GiB of memory to start again with it" in rows[f"{middle}, restart"]["reason"]
     assert peer.events == []
 
 
@@ -144,11 +144,11 @@ def test_nodes_are_killed_with_few_and_with_many_keys(
     assert len({one.key for one in planned}) == 4
     peer = Fake()
     asyncio.run(Session(peer, str(tmp_path), SCALE).kills(peer, 1))
-    found = cells(capsys.readouterr().out)
+    rows = cells(capsys.readouterr().out)
     _, middle, large = (f"log of {size / (1 << 30):g} GiB" for size in SCALE["log_sizes_bytes"])
     assert peer.events == ["kill False", "kill True"]
-    assert found[f"{middle}, dense keys, SIGKILL of all"]["detail"] == {"read_mib": 3}
-    reason = found[f"{large}, dense keys, SIGKILL of the leader"]["reason"]
+    assert rows[f"{middle}, dense keys, SIGKILL of all"]["detail"] == {"read_mib": 3}
+    reason = rows[f"{large}, dense keys, SIGKILL of the leader"]["reason"]
     assert "GiB of disk are needed" in reason
 
 

@@ -188,8 +188,8 @@ def test_a_planted_violation_is_always_found(plant: Plant, count: int) -> None:
     for seed in range(count):
         history = clean(seed, 1_500)
         rule = plant(Random(seed), history)
-        found = {violation.split(" ", 1)[0] for violation in judge(*history)}
-        assert rule in found, f"seed {seed}: planted {rule}, found {found}"
+        rules = {violation.split(" ", 1)[0] for violation in judge(*history)}
+        assert rule in rules, f"seed {seed}: planted {rule}, found {rules}"
 
 
 def test_only_a_replica_that_may_forget_begins_later() -> None:

@@ -26,68 +26,68 @@ def direction(**condition: float) -> Direction:
 
 
 def test_a_perfect_direction_passes_each_frame_at_once() -> None:
-    one = Direction(Random(7), PERFECT)
-    assert one.arrivals(1514, 5.0) == (5.0,)
-    assert one.counts.to_json() | {"sent": 1, "passed": 1} == one.counts.to_json()
+    way = Direction(Random(7), PERFECT)
+    assert way.arrivals(1514, 5.0) == (5.0,)
+    assert way.counts.to_json() | {"sent": 1, "passed": 1} == way.counts.to_json()
 
 
 def test_a_cut_direction_passes_none_and_counts_them() -> None:
-    one = direction(is_cut=True)
-    assert one.arrivals(60, 1.0) == ()
-    assert (one.counts.sent, one.counts.cut, one.counts.passed) == (1, 1, 0)
+    way = direction(is_cut=True)
+    assert way.arrivals(60, 1.0) == ()
+    assert (way.counts.sent, way.counts.cut, way.counts.passed) == (1, 1, 0)
 
 
 def test_loss_is_the_chance_that_was_asked_for_and_repeats_from_a_seed() -> None:
-    one, other = direction(loss=0.1), direction(loss=0.1)
-    passed = [bool(one.arrivals(60, 0.0)) for _ in range(4000)]
+    first, other = direction(loss=0.1), direction(loss=0.1)
+    passed = [bool(first.arrivals(60, 0.0)) for _ in range(4000)]
     assert passed == [bool(other.arrivals(60, 0.0)) for _ in range(4000)]
-    assert 300 < one.counts.lost < 500
-    assert one.counts.lost + one.counts.passed == 4000
+    assert 300 < first.counts.lost < 500
+    assert first.counts.lost + first.counts.passed == 4000
 
 
 def test_frames_with_jitter_are_late_within_its_bounds_and_stay_in_order() -> None:
-    one = direction(delay_ms=30.0, jitter_ms=5.0)
-    times = [one.arrivals(60, at / 1000)[0] for at in range(500)]
+    way = direction(delay_ms=30.0, jitter_ms=5.0)
+    times = [way.arrivals(60, at / 1000)[0] for at in range(500)]
     assert times == sorted(times)
     assert all(0.025 <= found - at / 1000 <= 0.0355 for at, found in enumerate(times))
-    assert one.counts.delayed == one.in_flight_count == 500
+    assert way.counts.delayed == way.in_flight_count == 500
 
 
 def test_a_frame_that_is_reordered_overtakes_those_on_the_way() -> None:
-    one = direction(delay_ms=30.0, reorder=0.3)
-    times = [one.arrivals(60, at / 1000)[0] for at in range(500)]
+    way = direction(delay_ms=30.0, reorder=0.3)
+    times = [way.arrivals(60, at / 1000)[0] for at in range(500)]
     assert times != sorted(times)
-    assert 100 < one.counts.overtook < 200
+    assert 100 < way.counts.overtook < 200
 
 
 def test_a_doubled_frame_arrives_twice_at_one_time() -> None:
-    one = direction(duplicate=1.0)
-    assert one.arrivals(60, 1.0) == (1.0, 1.0)
-    assert one.counts.doubled == 1
+    way = direction(duplicate=1.0)
+    assert way.arrivals(60, 1.0) == (1.0, 1.0)
+    assert way.counts.doubled == 1
 
 
 def test_a_black_hole_takes_long_frames_and_no_others() -> None:
-    one = direction(frame_size_bytes_max=600)
-    assert one.arrivals(601, 1.0) == ()
-    assert one.arrivals(600, 1.0) == (1.0,)
-    assert one.counts.too_long == 1
+    way = direction(frame_size_bytes_max=600)
+    assert way.arrivals(601, 1.0) == ()
+    assert way.arrivals(600, 1.0) == (1.0,)
+    assert way.counts.too_long == 1
 
 
 def test_frames_on_the_way_have_a_limit() -> None:
-    one = direction(delay_ms=10_000.0)
+    way = direction(delay_ms=10_000.0)
     for _ in range(IN_FLIGHT_COUNT_MAX):
-        assert one.arrivals(60, 0.0)
-    assert one.arrivals(60, 0.0) == ()
-    assert one.counts.overflowed == 1
+        assert way.arrivals(60, 0.0)
+    assert way.arrivals(60, 0.0) == ()
+    assert way.counts.overflowed == 1
 
 
 def test_frames_stay_in_order_when_a_delay_ends() -> None:
-    one = direction(delay_ms=30.0)
-    (late,) = one.arrivals(60, 1.0)
-    one.condition = PERFECT
-    assert one.arrivals(60, 1.01) == (late,)
-    one.in_flight_count = 0
-    assert one.arrivals(60, 2.0) == (2.0,)
+    way = direction(delay_ms=30.0)
+    (late,) = way.arrivals(60, 1.0)
+    way.condition = PERFECT
+    assert way.arrivals(60, 1.01) == (late,)
+    way.in_flight_count = 0
+    assert way.arrivals(60, 2.0) == (2.0,)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def ports() -> Iterator[Ports]:
 
 
 def received(far: socket.socket) -> list[bytes]:
-    found = []
+    frames = []
     while True:
         try:
-            found.append(far.recv(9000))
+            frames.append(far.recv(9000))
         except BlockingIOError:
-            return found
+            return frames
 
 
 def test_a_frame_for_all_and_one_for_an_unknown_address_reach_all_others(ports: Ports) -> None:
@@ -174,9 +174,9 @@ def test_the_switch_tells_what_became_of_frames_by_direction(ports: Ports) -> No
     switch.answer({"set": [[0, 1, {"is_cut": True}]]})
     switch.take(0, ALL + ONE, 0.0)
     counts = json.loads(json.dumps(switch.answer({"counts": True})))["counts"]
-    found = {(source, target): count for source, target, count in counts}
-    assert found[0, 1]["cut"] == 1
-    assert (found[0, 2]["passed"], found[0, 2]["cut"]) == (1, 0)
+    counts_by_link = {(source, target): count for source, target, count in counts}
+    assert counts_by_link[0, 1]["cut"] == 1
+    assert (counts_by_link[0, 2]["passed"], counts_by_link[0, 2]["cut"]) == (1, 0)
     assert received(far[1]) == []
 
 

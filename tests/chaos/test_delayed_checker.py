@@ -17,14 +17,14 @@ def right_history(random: Random) -> DelayHistory:
     history, offset = DelayHistory(), 0
     for number in range(COUNT):
         value, due = f"v{number}", 1_000_000 + random.randrange(5_000)
-        told = random.choices(
+        fate = random.choices(
             (ToldOutcome.OK, ToldOutcome.UNKNOWN, ToldOutcome.NOT_APPLIED), (8, 1, 1)
         )[0]
         if number < 3:
-            told = (ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.NOT_APPLIED)[number]
-        history.sent[value] = Sent(value, random.randrange(2), due, told)
-        comes = told is ToldOutcome.OK or (told is ToldOutcome.UNKNOWN and random.random() < 0.5)
-        if told is ToldOutcome.OK and (number == 1 or (number > 2 and random.random() < 0.4)):
+            fate = (ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.NOT_APPLIED)[number]
+        history.sent[value] = Sent(value, random.randrange(2), due, fate)
+        comes = fate is ToldOutcome.OK or (fate is ToldOutcome.UNKNOWN and random.random() < 0.5)
+        if fate is ToldOutcome.OK and (number == 1 or (number > 2 and random.random() < 0.4)):
             answer = (
                 ToldOutcome.OK
                 if number == 1
@@ -60,9 +60,9 @@ def double(history: DelayHistory) -> None:
 
 def hurry(history: DelayHistory) -> None:
     at = came(history)
-    one = history.delivered[at]
-    due = history.sent[one.value].due_unix_ms
-    history.delivered[at] = replace(one, store_unix_ms=due - 1)
+    delivery = history.delivered[at]
+    due = history.sent[delivery.value].due_unix_ms
+    history.delivered[at] = replace(delivery, store_unix_ms=due - 1)
 
 
 def show_early(history: DelayHistory) -> None:
@@ -72,8 +72,8 @@ def show_early(history: DelayHistory) -> None:
 
 def move(history: DelayHistory) -> None:
     at = came(history)
-    one = history.delivered[at]
-    history.delivered[at] = replace(one, queue_id=1 - one.queue_id)
+    delivery = history.delivered[at]
+    history.delivered[at] = replace(delivery, queue_id=1 - delivery.queue_id)
 
 
 def bring_back_cancelled(history: DelayHistory) -> None:
@@ -125,6 +125,6 @@ def test_a_planted_fault_is_found(
 ) -> None:
     history = right_history(Random(seed))
     plant(history)
-    found = check_delayed(history)
-    assert len(found) == 1, found
-    assert found[0].startswith(f"{word}: ")
+    violations = check_delayed(history)
+    assert len(violations) == 1, violations
+    assert violations[0].startswith(f"{word}: ")

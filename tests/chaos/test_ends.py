@@ -46,9 +46,9 @@ class Processes:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path)
-    yield found
-    for one in found.all:
+    processes = Processes(tmp_path)
+    yield processes
+    for one in processes.all:
         one.send(signal.SIGKILL)
         assert one.wait_end(TIMEOUT_MS)
 

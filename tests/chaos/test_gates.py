@@ -49,14 +49,14 @@ def test_the_gates_are_the_published_figures() -> None:
 def test_a_failover_beyond_the_largest_fails_its_trial() -> None:
     assert late_in_trial(some(), PUBLISHED) == []
     assert late_in_trial(some(failovers_ms=[5_000.0], recovery_ms=2_000.0), PUBLISHED) == []
-    found = late_in_trial(some(failovers_ms=[800.0, 5_001.0]), PUBLISHED)
-    assert len(found) == 1
-    assert found[0].startswith("I15: 5.00 s from the loss of a leader to a receipt, at most 5.00 s")
+    texts = late_in_trial(some(failovers_ms=[800.0, 5_001.0]), PUBLISHED)
+    assert len(texts) == 1
+    assert texts[0].startswith("I15: 5.00 s from the loss of a leader to a receipt, at most 5.00 s")
 
 
 def test_a_recovery_of_more_than_two_seconds_fails_its_trial() -> None:
-    (found,) = late_in_trial(some(recovery_ms=2_001.0), PUBLISHED)
-    assert found.startswith("I15: whole after 2.00 s, at most 2.00 s")
+    (problem,) = late_in_trial(some(recovery_ms=2_001.0), PUBLISHED)
+    assert problem.startswith("I15: whole after 2.00 s, at most 2.00 s")
     assert late_in_trial(some(restarts_ms=[9_000.0]), PUBLISHED) == [], "shown, and not judged"
 
 
@@ -84,8 +84,8 @@ def test_a_cluster_that_waits_longer_before_it_elects_has_that_time_once() -> No
 def test_p99_of_a_run_is_judged() -> None:
     fast = [some(failovers_ms=[800.0] * 3)]
     assert late_in_run(fast, PUBLISHED) == []
-    (found,) = late_in_run([*fast, some(failovers_ms=[2_600.0])], PUBLISHED)
-    assert found.startswith("I15: p99 of 4 fail-overs is 2.60 s, at most 2.5 s")
+    (problem,) = late_in_run([*fast, some(failovers_ms=[2_600.0])], PUBLISHED)
+    assert problem.startswith("I15: p99 of 4 fail-overs is 2.60 s, at most 2.5 s")
     # One of two hundred may be longer, as long as it is no longer than the largest.
     assert late_in_run([some(failovers_ms=[800.0] * 199), some(failovers_ms=[2_600.0])],
                        PUBLISHED) == []  # fmt: skip
@@ -96,8 +96,8 @@ def test_p99_of_a_run_is_judged() -> None:
 def test_the_median_of_a_run_is_judged_once_there_are_enough() -> None:
     slow = [some(failovers_ms=[1_100.0]) for _ in range(MEDIAN_COUNT_MIN)]
     assert late_in_run(slow[1:], PUBLISHED) == []
-    (found,) = late_in_run(slow, PUBLISHED)
-    assert found.startswith("I15: the median of 10 fail-overs is 1.10 s, at most 1.0 s")
+    (problem,) = late_in_run(slow, PUBLISHED)
+    assert problem.startswith("I15: the median of 10 fail-overs is 1.10 s, at most 1.0 s")
     assert late_in_run([replace(one, slowness=1.2) for one in slow], PUBLISHED) == []
     # Each is divided by the factor of its own trial: a slow hour does not excuse the others.
     mixed = [replace(one, slowness=2.0) for one in slow[:4]] + slow[4:]
@@ -135,9 +135,9 @@ def test_a_machine_is_as_slow_as_its_work_and_what_it_waits_for() -> None:
 
 @pytest.mark.long
 def test_the_machine_is_measured(tmp_path: Path) -> None:
-    found = calibrate(tmp_path)
-    assert found.slowness >= 1.0
-    assert min(found.work_ms, found.squeeze_ms, found.wake_ms, found.sync_ms) > 0
+    speed = calibrate(tmp_path)
+    assert speed.slowness >= 1.0
+    assert min(speed.work_ms, speed.squeeze_ms, speed.wake_ms, speed.sync_ms) > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -96,8 +96,8 @@ def test_a_control_group_that_cannot_be_removed_is_named(
     left = tmp_path / "cpu" / ended_name()
     left.mkdir(parents=True)
     (left / "busy").write_text("")
-    (found,) = limits.remove_stale()
-    assert found.startswith(f"{left}: ")
+    (complaint,) = limits.remove_stale()
+    assert complaint.startswith(f"{left}: ")
 
 
 @pytest.mark.parametrize("is_unified", [False, True])
@@ -157,12 +157,12 @@ def test_abilities_are_tried_and_a_missing_one_says_why(monkeypatch: pytest.Monk
 
     probes = {"a": ("all", lambda: "done"), "b": ("some", absent), "c": ("some", failing)}
     monkeypatch.setattr(abilities, "_PROBES", probes)
-    found = find_abilities()
-    assert found["a"] == Ability("a", "all", True, "done")
-    assert found["b"] == Ability("b", "some", False, "the kernel has no such thing")
-    assert found["c"] == Ability("c", "some", False, "not permitted")
+    machine_abilities = find_abilities()
+    assert machine_abilities["a"] == Ability("a", "all", True, "done")
+    assert machine_abilities["b"] == Ability("b", "some", False, "the kernel has no such thing")
+    assert machine_abilities["c"] == Ability("c", "some", False, "not permitted")
     assert list(find_abilities("b")) == ["b"]
-    head, *rows = abilities_table(found).splitlines()
+    head, *rows = abilities_table(machine_abilities).splitlines()
     assert head.split() == ["ability", "here", "used", "for", "detail"]
     assert [row.split()[:2] for row in rows] == [["a", "yes"], ["b", "no"], ["c", "no"]]
 
@@ -191,10 +191,10 @@ async def test_a_scenario_that_the_machine_cannot_do_is_not_run_and_not_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "")
-    found = {name: Ability(name, "all", True, "") for name in ALWAYS}
-    found["slow-cores"] = Ability("slow-cores", "some", False, "no control groups")
+    abilities = {name: Ability(name, "all", True, "") for name in ALWAYS}
+    abilities["slow-cores"] = Ability("slow-cores", "some", False, "no control groups")
     shown: list[str] = []
-    suite = HostSuite(RunPlace(tmp_path), ScenarioOptions(1), tmp_path, found, shown.append)
+    suite = HostSuite(RunPlace(tmp_path), ScenarioOptions(1), tmp_path, abilities, shown.append)
     run = await suite.run(HOST_SCENARIOS["slow-core"], 1)
     assert (run.result.verdict, run.result.operation_count) == ("skipped", 0)
     table = results_table(suite.runs).splitlines()
@@ -214,9 +214,9 @@ def test_results_show_verdicts_and_figures() -> None:
     assert re.search(r"^wan +7 +grpc +passed .* 800 1,234", text, re.MULTILINE)
     assert "    p99, ms: 12\n" in text
     assert re.search(r"^flapping +7 +grpc +failed ", text, re.MULTILINE)
-    found = results_json(runs)
-    assert [one["verdict"] for one in found] == ["passed", "failed"]
-    assert json.loads(json.dumps(found))[1]["why"] == "lost one"
+    document = results_json(runs)
+    assert [one["verdict"] for one in document] == ["passed", "failed"]
+    assert json.loads(json.dumps(document))[1]["why"] == "lost one"
 
 
 def operation(
@@ -234,9 +234,9 @@ def test_latencies_are_of_appends_of_the_interval() -> None:
     operations = [operation(at, 10 + (at % 100 == 0) * 90) for at in range(1000)]
     operations += [operation(at, 5000, Kind.GET) for at in range(1000)]
     operations += [operation(1000, 5000), operation(-1, 5000)]
-    found = AppendLatencies.of(operations, 0, int(1000 * 1e6))
-    assert (found.count, found.p50_ms, found.max_ms) == (1000, 10.0, 100.0)
-    assert found.p99_ms == 100.0
+    latencies = AppendLatencies.of(operations, 0, int(1000 * 1e6))
+    assert (latencies.count, latencies.p50_ms, latencies.max_ms) == (1000, 10.0, 100.0)
+    assert latencies.p99_ms == 100.0
 
 
 def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
@@ -245,11 +245,11 @@ def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
         for window in range(COUNT_MIN)
         for at in range(20)
     ]
-    found = AppendLatencies.of(windows, 0, int(1e12))
-    assert (found.count, found.p50_ms, found.max_ms) == (COUNT_MIN, 50.9, 50.9)
+    latencies = AppendLatencies.of(windows, 0, int(1e12))
+    assert (latencies.count, latencies.p50_ms, latencies.max_ms) == (COUNT_MIN, 50.9, 50.9)
     lost = [operation(at, None, process=2) for at in range(4)]
-    found = AppendLatencies.of([*windows, *lost], 0, int(1e12))
-    assert (found.count, found.max_ms) == (COUNT_MIN + 1, math.inf)
+    latencies = AppendLatencies.of([*windows, *lost], 0, int(1e12))
+    assert (latencies.count, latencies.max_ms) == (COUNT_MIN + 1, math.inf)
 
 
 def test_calls_without_a_receipt_took_for_ever() -> None:
@@ -308,10 +308,10 @@ def test_a_whole_run_on_hosts(tmp_path: Path) -> None:
         words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = json.loads(done.stdout)
-    assert (found["verdict"], found["lost_count"], found["anomaly_count"]) == ("passed", 0, 0)
-    assert found["acked_count"] > 0
-    assert len(found["failovers_ms"]) == 1
+    (report,) = json.loads(done.stdout)
+    assert (report["verdict"], report["lost_count"], report["anomaly_count"]) == ("passed", 0, 0)
+    assert report["acked_count"] > 0
+    assert len(report["failovers_ms"]) == 1
     assert "1 of 1: host-isolated passed" in done.stderr
     assert (tmp_path / "7" / "report.html").read_text().count("<svg") == 1
 
@@ -339,20 +339,20 @@ def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Pat
 
 def _switch_and_nodes(run: int) -> list[NodeProcess]:
     """Return the processes of a run, once all of them are there."""
-    found, kinds = [], []
+    processes, kinds = [], []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(run).children(recursive=True):
             line = " ".join(child.cmdline())
             kinds += [kind for kind in ("-m node", "-m hosts.fabric.switch") if kind in line]
-            found.append(NodeProcess(child.pid, started_at(child.pid)))
-    return found if sorted(kinds) == ["-m hosts.fabric.switch"] + ["-m node"] * 3 else []
+            processes.append(NodeProcess(child.pid, started_at(child.pid)))
+    return processes if sorted(kinds) == ["-m hosts.fabric.switch"] + ["-m node"] * 3 else []
 
 
 def _loop_devices(name: str) -> list[str]:
     """Return the loop devices on files of a run."""
     files = Path("/sys/block").glob("loop*/loop/backing_file")
-    found = []
+    devices = []
     for file in files:
         with contextlib.suppress(OSError):  # Gone meanwhile.
-            found.append(file.read_text("utf-8"))
-    return [one for one in found if f"/{name}/" in one]
+            devices.append(file.read_text("utf-8"))
+    return [one for one in devices if f"/{name}/" in one]

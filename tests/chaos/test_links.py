@@ -30,8 +30,8 @@ class _Server:
         self.made: dict[str, _Proxy] = {}
 
     def create(self, name: str, port: int) -> "_Proxy":
-        found = self.made[name] = _Proxy(name, port, 50_000 + len(self.made))
-        return found
+        proxy = self.made[name] = _Proxy(name, port, 50_000 + len(self.made))
+        return proxy
 
     def byte_counts(self) -> dict[tuple[str, str], tuple[int, int]]:
         return {(name, stream): (1, 0) for name in self.made for stream in BOTH}

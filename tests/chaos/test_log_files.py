@@ -103,9 +103,9 @@ def test_each_asker_of_the_name_server_has_proxies_of_its_own(tmp_path: Path) ->
         assert links.to_nameserver(node) == [(asking(node), one) for one in (1, 2, 3)]
         text = (local.node_directory(node) / "node.toml").read_text("utf-8")
         line = next(line for line in text.splitlines() if line.startswith("nameserver_servers"))
-        told = json.loads(line.partition(" = ")[2])
+        servers = json.loads(line.partition(" = ")[2])
         ports = [links.ports((asking(node), one)) for one in (1, 2, 3)]
-        assert told == [f"127.0.0.1:{port}" for (port,) in ports]
+        assert servers == [f"127.0.0.1:{port}" for (port,) in ports]
     assert not links.to_nameserver(1, 2, 3)
     # They are no links between nodes, nor of clients.
     assert all(pair[0] > 0 for pair in links.all_pairs())

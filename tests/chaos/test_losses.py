@@ -36,9 +36,9 @@ def drain(*gone: int) -> Drain:
 
 
 def test_a_reported_end_is_no_breach() -> None:
-    found = find_losses(PLACES, [drain(5, 6, 7)], [REPORTED])
-    assert found.lost == {"v5", "v6", "v7"}
-    assert not found.problems
+    verdict = find_losses(PLACES, [drain(5, 6, 7)], [REPORTED])
+    assert verdict.lost == {"v5", "v6", "v7"}
+    assert not verdict.problems
     assert find_losses(PLACES, [drain()], []).lost == frozenset()
 
 
@@ -62,9 +62,9 @@ def test_a_count_that_is_too_low_is_found() -> None:
 
 def test_a_hole_that_retention_cannot_make_is_a_loss() -> None:
     kept = Drain(1, "q0", 3, [f"v{n}" for n in range(3, 12) if n != 6])
-    found = find_losses(PLACES, [kept, kept._replace(replica=2)], [])
-    assert found.lost == {"v6"}
-    assert len(found.problems) == 2
+    verdict = find_losses(PLACES, [kept, kept._replace(replica=2)], [])
+    assert verdict.lost == {"v6"}
+    assert len(verdict.problems) == 2
 
 
 def append(
@@ -97,8 +97,8 @@ def test_a_reported_loss_counts_no_more_than_could_be_there() -> None:
     later = append(22, Outcome.UNKNOWN, term=0, invoke_ns=900)
     refused = append(23, Outcome.NOT_APPLIED, invoke_ns=50)
     over = [first._replace(return_ns=55, invoke_ns=51), later, refused]
-    found = find_losses(PLACES, [drain(5, 6, 7)], [losses], [unknown, again, *over])
-    assert not found.problems
+    verdict = find_losses(PLACES, [drain(5, 6, 7)], [losses], [unknown, again, *over])
+    assert not verdict.problems
     (problem,) = find_losses(PLACES, [drain(5, 6, 7)], [losses], over).problems
     assert "and at most 1 that no client heard of, 5 are reported" in problem
 

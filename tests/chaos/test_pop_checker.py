@@ -33,14 +33,14 @@ class _Model:
         if not number % 4:
             self._receive += 1  # Else it came with the one before.
         for count in range(1, 4):
-            one = self._delivery(value, group, number, count)
+            delivery = self._delivery(value, group, number, count)
             if count < 3 and random.random() < 0.3:
-                self._pass_on(one)
+                self._pass_on(delivery)
                 self._receive += 1
                 continue
             is_ack = number != 2 and random.random() < 0.9
             self._settle(
-                one,
+                delivery,
                 is_ack=is_ack,
                 outcome=random.choice((ToldOutcome.OK, ToldOutcome.OK, ToldOutcome.UNKNOWN)),
             )
@@ -53,10 +53,10 @@ class _Model:
         self._now += self._random.randrange(50)
         place = f"g{group}", group % 2, GROUPS * number + group
         handle, visible = f"{value}/{count}", self._now + INVISIBLE_MS
-        one = PopDelivery(value, *place, count, handle, self._receive, self._now, visible)
-        self.history.deliveries.append(one)
+        delivery = PopDelivery(value, *place, count, handle, self._receive, self._now, visible)
+        self.history.deliveries.append(delivery)
         self._now += self._random.randrange(100)
-        return one
+        return delivery
 
     def _pass_on(self, one: PopDelivery) -> None:
         """It is not ended by this holder, and its time runs out."""
@@ -89,8 +89,8 @@ def end(history: PopHistory, *, is_ack: bool) -> tuple[int, PopDelivery]:
     """Return an end that was answered well, and the delivery that it names."""
     for at, settle in enumerate(history.settles):
         if settle.outcome is ToldOutcome.OK and settle.is_ack is is_ack:
-            one = next(one for one in history.deliveries if one.handle == settle.handle)
-            return at, one
+            delivery = next(one for one in history.deliveries if one.handle == settle.handle)
+            return at, delivery
     raise AssertionError("the model has none")
 
 
@@ -108,51 +108,51 @@ def hand_out(history: PopHistory, one: PopDelivery, taken_unix_ms: int) -> None:
 
 
 def hand_out_acked(history: PopHistory) -> None:
-    _, one = end(history, is_ack=True)
-    hand_out(history, one, one.visible_unix_ms + 60_000)
+    _, delivery = end(history, is_ack=True)
+    hand_out(history, delivery, delivery.visible_unix_ms + 60_000)
 
 
 def hand_out_rejected(history: PopHistory) -> None:
-    _, one = end(history, is_ack=False)
-    hand_out(history, one, one.visible_unix_ms + 60_000)
+    _, delivery = end(history, is_ack=False)
+    hand_out(history, delivery, delivery.visible_unix_ms + 60_000)
 
 
 def ack_behind_the_back(history: PopHistory) -> None:
     """An ack counts for a delivery that came after the one that it names."""
-    at, one = end(history, is_ack=True)
-    hand_out(history, one, one.visible_unix_ms)
-    late = one.visible_unix_ms + 10
+    at, delivery = end(history, is_ack=True)
+    hand_out(history, delivery, delivery.visible_unix_ms)
+    late = delivery.visible_unix_ms + 10
     history.settles[at] = replace(history.settles[at], invoke_unix_ms=late, return_unix_ms=late + 5)
 
 
 def share(history: PopHistory) -> None:
     """Hand a message out before the time of its holder is over, who never ends it."""
-    at, one = end(history, is_ack=True)
-    hand_out(history, one, one.visible_unix_ms - 1)
+    at, delivery = end(history, is_ack=True)
+    hand_out(history, delivery, delivery.visible_unix_ms - 1)
     history.settles[at] = replace(history.settles[at], handle="more")
 
 
 def share_one_that_was_held_longer(history: PopHistory) -> None:
-    at, one = end(history, is_ack=True)
-    longer = one.visible_unix_ms + 5_000
-    history.hides.append(Hide(one.handle, one.taken_unix_ms, 6_000, ToldOutcome.OK, longer))
-    hand_out(history, one, longer - 1)
+    at, held = end(history, is_ack=True)
+    longer = held.visible_unix_ms + 5_000
+    history.hides.append(Hide(held.handle, held.taken_unix_ms, 6_000, ToldOutcome.OK, longer))
+    hand_out(history, held, longer - 1)
     history.settles[at] = replace(history.settles[at], handle="more")
 
 
 def hand_out_twice(history: PopHistory) -> None:
-    _, one = end(history, is_ack=True)
-    history.deliveries.append(replace(one, receive=10_000))
+    _, delivery = end(history, is_ack=True)
+    history.deliveries.append(replace(delivery, receive=10_000))
 
 
 def count_twice(history: PopHistory) -> None:
-    _, one = end(history, is_ack=True)
-    history.deliveries.append(replace(one, handle="another", receive=10_000))
+    _, delivery = end(history, is_ack=True)
+    history.deliveries.append(replace(delivery, handle="another", receive=10_000))
 
 
 def lose(history: PopHistory) -> None:
-    _, one = end(history, is_ack=True)
-    value = one.value
+    _, delivery = end(history, is_ack=True)
+    value = delivery.value
     handles = {other.handle for other in history.deliveries if other.value == value}
     history.settles = [settle for settle in history.settles if settle.handle not in handles]
 
@@ -162,8 +162,8 @@ def lose_before_anybody_had_it(history: PopHistory) -> None:
 
 
 def lose_dead(history: PopHistory) -> None:
-    _, one = end(history, is_ack=False)
-    history.dead.remove(one.value)
+    _, delivery = end(history, is_ack=False)
+    history.dead.remove(delivery.value)
 
 
 def double_dead(history: PopHistory) -> None:
@@ -172,20 +172,20 @@ def double_dead(history: PopHistory) -> None:
 
 def bury_acked(history: PopHistory) -> None:
     """Somebody had rejected it before, without an answer; then another one acknowledged it."""
-    _, one = end(history, is_ack=True)
-    before = one.taken_unix_ms - 9_000
-    earlier = replace(one, count=0, handle="before", receive=10_000, taken_unix_ms=before)
+    _, delivery = end(history, is_ack=True)
+    before = delivery.taken_unix_ms - 9_000
+    earlier = replace(delivery, count=0, handle="before", receive=10_000, taken_unix_ms=before)
     history.deliveries.append(replace(earlier, visible_unix_ms=before + INVISIBLE_MS))
-    began = one.taken_unix_ms - 8_500
+    began = delivery.taken_unix_ms - 8_500
     history.settles.append(Settle("before", False, began, began + 9, ToldOutcome.UNKNOWN))
-    history.dead.append(one.value)
+    history.dead.append(delivery.value)
 
 
 def bury_without_cause(history: PopHistory) -> None:
     """An ack without an answer, and yet it is dead."""
-    at, one = end(history, is_ack=True)
+    at, delivery = end(history, is_ack=True)
     history.settles[at] = replace(history.settles[at], outcome=ToldOutcome.UNKNOWN)
-    history.dead.append(one.value)
+    history.dead.append(delivery.value)
 
 
 def invent(history: PopHistory) -> None:
@@ -251,8 +251,8 @@ def test_a_planted_fault_is_found(
 ) -> None:
     history = right_history(seed)
     plant(history)
-    found = check_pop(history, is_fifo=False)
-    assert {text.partition(":")[0] for text in found} == {word}, found
+    violations = check_pop(history, is_fifo=False)
+    assert {text.partition(":")[0] for text in violations} == {word}, violations
 
 
 @pytest.mark.parametrize("plant", [overtake, swap_within_a_receive])
@@ -262,15 +262,15 @@ def test_disorder_in_a_message_group_is_found(
 ) -> None:
     history = right_history(seed)
     plant(history)
-    found = check_pop(history, is_fifo=True)
-    assert any(text.startswith("order: ") for text in found), found
+    violations = check_pop(history, is_fifo=True)
+    assert any(text.startswith("order: ") for text in violations), violations
 
 
 def test_an_ack_of_an_earlier_holder_counts_after_a_later_one() -> None:
     history = PopHistory({"v": SentMessage("v", ToldOutcome.OK)})
-    one = PopDelivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
-    history.deliveries.append(one)
-    hand_out(history, one, 2_500)
+    first = PopDelivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
+    history.deliveries.append(first)
+    hand_out(history, first, 2_500)
     history.settles.append(Settle("more", True, 2_600, 2_610, ToldOutcome.OK))
     history.settles.append(Settle("a", True, 2_700, 2_710, ToldOutcome.OK))
     assert check_pop(history, is_fifo=True) == []

@@ -31,11 +31,11 @@ def test_attacks_end_with_a_verdict_and_a_whole_cluster(tmp_path: Path) -> None:
             options = ("--dir", directory, "--seconds", "0.5", "-o", "json")
             result = qlog_chaos(name, *options, before=("--transport", transport))
             assert result.exit_code == 0, result.output
-            found = json.loads(result.stdout)
-            assert (found["verdict"], found["transport"]) == ("passed", transport)
-            assert found["lost_count"] == found["anomaly_count"] == 0
-            assert found["checked_operation_count"] > 0
-            assert found["proofs"]
+            report = json.loads(result.stdout)
+            assert (report["verdict"], report["transport"]) == ("passed", transport)
+            assert report["lost_count"] == report["anomaly_count"] == 0
+            assert report["checked_operation_count"] > 0
+            assert report["proofs"]
         refused = qlog_chaos("pause", "--dir", directory, "--node", "7")
         assert refused.exit_code == 3
         again = LocalCluster.open(directory)

@@ -67,13 +67,13 @@ def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
 
 def _nodes_and_proxy(run: int) -> list[NodeProcess]:
     """Those of a run, when all of them are there."""
-    found, kinds = [], []
+    processes, kinds = [], []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(run).children(recursive=True):
             line = " ".join(child.cmdline())
             kinds += [kind for kind in ("-m node", "-proxy-metrics") if kind in line]
-            found.append(NodeProcess(child.pid, started_at(child.pid)))
-    return found if sorted(kinds) == ["-m node"] * 3 + ["-proxy-metrics"] else []
+            processes.append(NodeProcess(child.pid, started_at(child.pid)))
+    return processes if sorted(kinds) == ["-m node"] * 3 + ["-proxy-metrics"] else []
 
 
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:

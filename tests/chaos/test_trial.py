@@ -27,15 +27,15 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     local = LocalCluster.create(tmp_path_factory.mktemp("trials") / "c")
-    found = Target(local, local.bootstrap)
-    found.start()
+    own_target = Target(local, local.bootstrap)
+    own_target.start()
     try:
-        found.wait_ready()
-        yield found
-        found.let_stop()
+        own_target.wait_ready()
+        yield own_target
+        own_target.let_stop()
     finally:
         assert local.stop() == []
-    assert found.unexpected_ends() == []
+    assert own_target.unexpected_ends() == []
 
 
 def run(target: Target, body: Body, *, judges_times: bool = False) -> TrialResult:

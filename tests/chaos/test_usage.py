@@ -37,8 +37,8 @@ def test_sockets_and_pipes_that_are_left_over_are_found() -> None:
         for _ in range(NAMELESS_SLACK):
             for one in os.pipe():
                 held.callback(os.close, one)
-        found = own().excess(before)
-    assert [text.split(" instead")[0].partition(" ")[2] for text in found] == [
+        excess = own().excess(before)
+    assert [text.split(" instead")[0].partition(" ")[2] for text in excess] == [
         "sockets",
         "descriptors without a name",
     ]

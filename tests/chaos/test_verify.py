@@ -19,6 +19,6 @@ def test_a_queue_that_differs_from_its_log_is_found(tmp_path: Path, container: s
     damaged = min(path for path in stores[2].glob("consumequeue/topic1/0/*") if path.is_file())
     with damaged.open("r+b") as file:
         file.write(bytes([file.read(1)[0] ^ 1]))
-    (found,) = verify(stores)
-    assert found.startswith("I18: the store of node 2: ")
-    assert "consumequeue" in found
+    (problem,) = verify(stores)
+    assert problem.startswith("I18: the store of node 2: ")
+    assert "consumequeue" in problem

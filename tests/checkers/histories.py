@@ -181,10 +181,10 @@ def clean_history(random: Random, count: int) -> tuple[list[Operation], list[Dra
                 process = random.choice(list(pollers))
                 offset = pollers[process]
             wanted = random.randint(1, 4)
-            found = tuple(enumerate(log))[offset : offset + wanted]
-            request, result = ReadCall(offset, wanted), Records(found)
+            records = tuple(enumerate(log))[offset : offset + wanted]
+            request, result = ReadCall(offset, wanted), Records(records)
             if kind is Kind.POLL:
-                pollers[process] += len(found)
+                pollers[process] += len(records)
         operations.append(
             call(op_id, kind, (begin, end), request, result, process=process, outcome=outcome)
         )

@@ -45,8 +45,8 @@ def test_log_checker_agrees_with_exhaustive_search() -> None:
         operations = random_log(random, random.randint(2, 7))
         expected = is_legal_log(operations)
         illegal += not expected
-        found = check_log(operations, [drain_of(operations)])
-        assert (not found) == expected, operations
+        violations = check_log(operations, [drain_of(operations)])
+        assert (not violations) == expected, operations
     assert 500 < illegal < 3500
 
 
@@ -86,8 +86,8 @@ def test_register_indexes_agree_with_zones_on_what_is_legal() -> None:
             # Two reads of one value may swap; everything else is fixed by the indexes.
             if not (later.kind is earlier.kind is Kind.GET and later.result == earlier.result)
         )
-        found = check_register_by_index(operations)
-        assert (not found) == is_legal, operations
+        violations = check_register_by_index(operations)
+        assert (not violations) == is_legal, operations
         if is_legal:
             assert check_register_by_zones(operations) == []
         accepted, refused = accepted + is_legal, refused + (not is_legal)
@@ -109,8 +109,8 @@ def _acked(operations: list[Operation]) -> list[int]:
     ]
 
 
-def _drop(random: Random, found: History) -> str:
-    operations, drains = found
+def _drop(random: Random, history: History) -> str:
+    operations, drains = history
     offset = operations[random.choice(_acked(operations))].result.offset  # type: ignore[union-attr]
     values = list(drains[0].values)
     del values[offset]
@@ -118,8 +118,8 @@ def _drop(random: Random, found: History) -> str:
     return "lost"
 
 
-def _swap(random: Random, found: History) -> str:
-    drains = found[1]
+def _swap(random: Random, history: History) -> str:
+    drains = history[1]
     values = list(drains[1].values)
     at = random.randrange(len(values) - 1)
     values[at], values[at + 1] = values[at + 1], values[at]
@@ -127,32 +127,32 @@ def _swap(random: Random, found: History) -> str:
     return "divergence"
 
 
-def _double(random: Random, found: History) -> str:
-    again = random.choice(found[1][0].values)
-    found[1][:] = [drain._replace(values=[*drain.values, again]) for drain in found[1]]
+def _double(random: Random, history: History) -> str:
+    again = random.choice(history[1][0].values)
+    history[1][:] = [drain._replace(values=[*drain.values, again]) for drain in history[1]]
     return "duplicate"
 
 
-def _shift_time(random: Random, found: History) -> str:
+def _shift_time(random: Random, history: History) -> str:
     """An append is said to have begun after a later one had ended."""
-    operations = found[0]
+    operations = history[0]
     at = random.choice(_acked(operations)[:-1])
     late = max(operation.return_ns or 0 for operation in operations) + 10
     operations[at] = operations[at]._replace(invoke_ns=late, return_ns=late + 5)
     return "real_time"
 
 
-def _change_byte(random: Random, found: History) -> str:
-    drains = found[1]
+def _change_byte(random: Random, history: History) -> str:
+    drains = history[1]
     values = list(drains[2].values)
     values[random.randrange(len(values))] = 10**9 + random.randrange(99)
     drains[2] = drains[2]._replace(values=values)
     return "phantom"
 
 
-def _resurrect(random: Random, found: History) -> str:
+def _resurrect(random: Random, history: History) -> str:
     """What was refused for certain turns up in every replica."""
-    operations, drains = found
+    operations, drains = history
     refused = [op for op in operations if op.outcome is Outcome.NOT_APPLIED]
     call_ = random.choice(refused).request
     assert isinstance(call_, AppendCall)
@@ -160,8 +160,8 @@ def _resurrect(random: Random, found: History) -> str:
     return "aborted_read"
 
 
-def _stale_tail(random: Random, found: History) -> str:
-    operations = found[0]
+def _stale_tail(random: Random, history: History) -> str:
+    operations = history[0]
     late = max(operation.return_ns or 0 for operation in operations) + 10
     last = operations[_acked(operations)[-1]].result
     assert isinstance(last, HistoryReceipt)
@@ -170,16 +170,16 @@ def _stale_tail(random: Random, found: History) -> str:
     return "stale_read"
 
 
-def _hole(random: Random, found: History) -> str:
-    drains = found[1]
+def _hole(random: Random, history: History) -> str:
+    drains = history[1]
     values = list(drains[0].values)
     values[random.randrange(len(values))] = None
     drains[0] = drains[0]._replace(values=values)
     return "hole"
 
 
-def _skip(random: Random, found: History) -> str:
-    operations, drains = found
+def _skip(random: Random, history: History) -> str:
+    operations, drains = history
     at = random.randrange(len(drains[0].values) - 3)
     for step, offset in enumerate((at, at + 2)):
         records = Records(((offset, drains[0].values[offset]),))  # type: ignore[arg-type]
@@ -190,16 +190,16 @@ def _skip(random: Random, found: History) -> str:
     return "skip"
 
 
-def _step_back(random: Random, found: History) -> str:
-    _skip(random, found)
-    operations = found[0]
+def _step_back(random: Random, history: History) -> str:
+    _skip(random, history)
+    operations = history[0]
     operations[-2], operations[-1] = operations[-1], operations[-2]
     return "non_monotonic"
 
 
-def _own_order(random: Random, found: History) -> str:
+def _own_order(random: Random, history: History) -> str:
     """One process gets its second append placed before its first, with overlapping time stamps."""
-    operations = found[0]
+    operations = history[0]
     low, high = sorted(random.sample(_acked(operations), 2))
     first = operations[high]._replace(process=55, invoke_ns=0, return_ns=10**6)
     second = operations[low]._replace(process=55, invoke_ns=1, return_ns=10**6)
@@ -229,9 +229,9 @@ def test_planted_violation_is_always_found(
 ) -> None:
     for seed in range(count):
         random = Random(seed)
-        found = clean_history(random, 250)
-        rule = plant(random, found)
-        rules = {violation.rule for violation in check_log(*found)}
+        history = clean_history(random, 250)
+        rule = plant(random, history)
+        rules = {violation.rule for violation in check_log(*history)}
         assert rule in rules, f"seed {seed}: planted {rule}, found {rules}"
 
 
@@ -249,8 +249,8 @@ def test_acked_record_that_readers_passed_over_is_found_without_a_drain() -> Non
 def test_new_assignment_restarts_only_the_named_queue() -> None:
     def poll(op_id: int, queue: str, offset: int) -> Operation:
         records = Records(((offset, f"{queue}{offset}"),))
-        found = call(op_id, Kind.POLL, (op_id, op_id), ReadCall(offset, 1), records, process=7)
-        return found._replace(queue=queue)
+        read = call(op_id, Kind.POLL, (op_id, op_id), ReadCall(offset, 1), records, process=7)
+        return read._replace(queue=queue)
 
     appends = [
         call(at, Kind.APPEND, (0, 1), AppendCall(f"{queue}{at}"), HistoryReceipt(at))._replace(
@@ -264,8 +264,8 @@ def test_new_assignment_restarts_only_the_named_queue() -> None:
     drains = [Drain(1, queue, 0, [f"{queue}{at}" for at in range(3)]) for queue in ("a", "b")]
 
     assert check_log([*operations, poll(30, "a", 2)], drains) == []
-    found = check_log([*operations, poll(30, "b", 2)], drains)
-    assert [(violation.rule, violation.queue) for violation in found] == [("skip", "b")]
+    violations = check_log([*operations, poll(30, "b", 2)], drains)
+    assert [(violation.rule, violation.queue) for violation in violations] == [("skip", "b")]
 
 
 def test_receipts_are_held_to_their_claim() -> None:

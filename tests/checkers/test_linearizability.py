@@ -22,7 +22,7 @@ def call(
     outcome: Outcome | None = None,
     op_id: int = 0,
 ) -> Operation:
-    known = Outcome.UNKNOWN if return_ns is None else Outcome.APPLIED
+    ending = Outcome.UNKNOWN if return_ns is None else Outcome.APPLIED
     return Operation(
         op_id,
         op_id,
@@ -30,7 +30,7 @@ def call(
         "cell",
         invoke_ns,
         return_ns,
-        outcome or known,
+        outcome or ending,
         request,
         result,
     )
@@ -62,10 +62,10 @@ def serial_history(random: Random, count: int, *, unknown: float = 0.15) -> list
 
 def has_order(calls: Sequence[Operation]) -> bool:
     """Try every order of every choice of the calls that nobody knows about."""
-    known = [found for found in calls if found.return_ns is not None]
+    finished = [found for found in calls if found.return_ns is not None]
     unknown = [found for found in calls if found.return_ns is None]
     for mask in range(1 << len(unknown)):
-        chosen = known + [found for at, found in enumerate(unknown) if mask >> at & 1]
+        chosen = finished + [found for at, found in enumerate(unknown) if mask >> at & 1]
         if any(_explains(order) for order in permutations(chosen)):
             return True
     return False
@@ -135,9 +135,9 @@ WRITE_1 = call(0, 10, CasCall(None, 1), Swapped(True, 0), op_id=1)
     ],
 )
 def test_planted_fault_is_found(later: list[Operation]) -> None:
-    found = check_cas([WRITE_1, *later])
-    assert [violation.rule for violation in found] == ["cas"]
-    assert found[0].witnesses
+    violations = check_cas([WRITE_1, *later])
+    assert [violation.rule for violation in violations] == ["cas"]
+    assert violations[0].witnesses
 
 
 def test_refused_call_that_took_effect_is_found() -> None:

@@ -72,9 +72,9 @@ class Hostile:
     def _value(self, field: FieldDescriptor) -> Any:
         random = self.random
         is_text = field.type == FieldDescriptor.TYPE_STRING
-        known = [v for v in self._known.get(field.name, ()) if isinstance(v, str) is is_text]
-        if known and random.random() >= self._share:
-            return random.choice(known)
+        candidates = [v for v in self._known.get(field.name, ()) if isinstance(v, str) is is_text]
+        if candidates and random.random() >= self._share:
+            return random.choice(candidates)
         match field.cpp_type:
             case FieldDescriptor.CPPTYPE_BOOL:
                 return random.random() < 0.5

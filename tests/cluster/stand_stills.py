@@ -24,8 +24,8 @@ NO_METHOD: Final = 99
 
 def worked_ms(pid: int) -> float:
     """Return the time for which the main thread of a process has worked."""
-    found = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text("ascii")
-    return int(found.split()[0]) / 1e6
+    line = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text("ascii")
+    return int(line.split()[0]) / 1e6
 
 
 async def measured(port: int, pid: int, seconds: float) -> tuple[float, float]:
@@ -51,8 +51,8 @@ async def measured(port: int, pid: int, seconds: float) -> tuple[float, float]:
 
 async def _main(seconds: float, nodes: list[str]) -> None:
     pairs = (map(int, node.split(":")) for node in nodes)
-    found = await asyncio.gather(*(measured(port, pid, seconds) for port, pid in pairs))
-    print(json.dumps(found))
+    figures = await asyncio.gather(*(measured(port, pid, seconds) for port, pid in pairs))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -246,11 +246,11 @@ def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: in
     """At the client port and at the peer port of the leader, and it goes on serving."""
 
     def connect(address: tuple[str, int], count: int) -> list[socket.socket]:
-        found = []
+        connections = []
         for _ in range(count):
             # One after the other: the listen queue is bounded, too.
-            found.append(socket.create_connection(address, timeout=PATIENCE_S))
-        return found
+            connections.append(socket.create_connection(address, timeout=PATIENCE_S))
+        return connections
 
     async def work() -> None:
         async with running(tmp_path / "c") as (cluster, client):

@@ -87,10 +87,10 @@ def test_a_leader_with_damage_hands_out_all_of_it_once_it_has_it_from_the_others
             with client.pop_consumer("readers", "orders") as consumer:
                 bodies: list[bytes] = []
                 while len(bodies) < 2:
-                    found = consumer.receive(32, wait=20)
-                    assert found, f"only {bodies}"
-                    consumer.ack(found)
-                    bodies += [message.body for message in found]
+                    messages = consumer.receive(32, wait=20)
+                    assert messages, f"only {bodies}"
+                    consumer.ack(messages)
+                    bodies += [message.body for message in messages]
             assert bodies == [b"whole", MARK]
             assert count(cluster, damaged, "pop_held") >= 1
             assert path.read_bytes() == whole

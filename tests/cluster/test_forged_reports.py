@@ -51,13 +51,13 @@ FAILOVER_S_MAX = 30.0
 
 def secrets_in(directory: Path) -> dict[str, object]:
     """Settings of all the secrets that a node can have."""
-    found: dict[str, object] = {}
+    files: dict[str, object] = {}
     for name in ("secret_file", "nameserver_secret_file", "rocketmq_keys_file"):
         file = directory / name
         file.write_text("key secret\n" if "keys" in name else SECRET)
         file.chmod(0o600)
-        found[name] = str(file)
-    return found
+        files[name] = str(file)
+    return files
 
 
 async def is_whole(cluster: LocalCluster, group: str = "g0") -> dict[str, Any]:
@@ -65,20 +65,20 @@ async def is_whole(cluster: LocalCluster, group: str = "g0") -> dict[str, Any]:
 
     A replica of the name server comes up beside its node, and may be a little later.
     """
-    found: list[dict[str, Any]] = []
+    views: list[dict[str, Any]] = []
 
     def look() -> bool:
-        found.clear()
+        views.clear()
         for node in cluster.node_ids[:NAMESERVER_COUNT]:
             if not is_asked(cluster.address(node), group):
                 return False
-            found.append(known_group(cluster.address(node), group))
-        brokers = [sorted(map(int, one["brokers"])) for one in found]
+            views.append(known_group(cluster.address(node), group))
+        brokers = [sorted(map(int, one["brokers"])) for one in views]
         are_there = all(one == [*cluster.groups[group]] for one in brokers)
-        return are_there and all(one["master_id"] > 0 for one in found)
+        return are_there and all(one["master_id"] > 0 for one in views)
 
     await asyncio.to_thread(wait_for, f"{group} in the directory", look)
-    return found[-1]
+    return views[-1]
 
 
 def is_asked(address: str, group: str) -> bool:
@@ -149,8 +149,8 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
 
     async with running(tmp_path / "c", **options) as (cluster, client):
         async with Workload(client) as load:
-            found = await is_whole(cluster)
-            master = found["master_id"]
+            view = await is_whole(cluster)
+            master = view["master_id"]
             slave, other = sorted(set(cluster.node_ids) - {master})
             address, epoch = cluster.address(other), {"epoch": EPOCH_LAST}
             bound = {"role": "master", "bindings": {EPOCH_LAST: [slave, "1"]}, **epoch}
@@ -159,19 +159,19 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
                 "group": "g0",
                 "requester": 97,
                 "members": [97],
-                "expected_epoch": found["epoch_highest"],
-                "expected_version": found["in_sync_version"],
+                "expected_epoch": view["epoch_highest"],
+                "expected_version": view["in_sync_version"],
             }
-            start_ms = found["brokers"][str(master)]["start_ms"]
-            told = {"group": "g0", "broker_id": master, "start_ms": start_ms}
+            start_ms = view["brokers"][str(master)]["start_ms"]
+            claim = {"group": "g0", "broker_id": master, "start_ms": start_ms}
             for command in (
-                registration(group="g0", kind="ha", cluster=found["cluster"], **epoch),
-                as_broker(found, slave, **epoch),
-                as_broker(found, slave, **bound),
-                as_broker(found, slave, start_ms=EPOCH_LAST, address="127.0.0.1:1"),
-                heartbeat_of(found, slave, epoch=EPOCH_LAST),
-                {"op": "unregister", **told},
-                as_broker(found, other, topics={}, topics_version=[0, 9]),
+                registration(group="g0", kind="ha", cluster=view["cluster"], **epoch),
+                as_broker(view, slave, **epoch),
+                as_broker(view, slave, **bound),
+                as_broker(view, slave, start_ms=EPOCH_LAST, address="127.0.0.1:1"),
+                heartbeat_of(view, slave, epoch=EPOCH_LAST),
+                {"op": "unregister", **claim},
+                as_broker(view, other, topics={}, topics_version=[0, 9]),
                 alter,
             ):
                 code = await asyncio.to_thread(refusal, address, command)
@@ -179,7 +179,7 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
                 assert code == expected, command
             now = known_group(address, "g0")
             assert now["master_id"] == master
-            assert now["epoch_highest"] == found["epoch_highest"]
+            assert now["epoch_highest"] == view["epoch_highest"]
             await load.acked(50)
             await asyncio.to_thread(cluster.kill, master)
             took_s = await next_ack(load)
@@ -195,8 +195,8 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
     settings = secrets_in(tmp_path)
 
     async with running(tmp_path / "c", settings=settings) as (cluster, _):
-        found = await is_whole(cluster)
-        address, cluster_id = cluster.address(1), str(found["cluster"])
+        view = await is_whole(cluster)
+        address, cluster_id = cluster.address(1), str(view["cluster"])
         prover = Prover(SECRET.strip().encode(), cluster_id)
 
         def sealed(command: dict[str, Any], by: Prover = prover) -> dict[str, Any]:
@@ -220,7 +220,7 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
         stranger = Prover(SECRET.strip().encode(), "other")
         assert refusal(address, far, **sealed(far, stranger)) == "nameserver.unproven"
         for node, expected in ((1, "nameserver.not_vouched"), (2, "epoch_too_high")):
-            own = as_broker(found, node, epoch=EPOCH_LAST)
+            own = as_broker(view, node, epoch=EPOCH_LAST)
             assert refusal(address, own, **sealed(own)) == expected
         taken = registration(cluster=cluster_id, group="g7", address=cluster.address(2))
         assert refusal(address, taken, **sealed(taken)) == "address_taken"
@@ -255,7 +255,7 @@ async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> Non
     """All replicas start with a dump whose epoch is the last one there is; failover works again."""
 
     async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
-        found = await is_whole(cluster)
+        view = await is_whole(cluster)
         replicas = {}
         async with NameServers(cluster.bootstrap) as names:
             for one in await names.status():
@@ -263,7 +263,7 @@ async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> Non
         await asyncio.to_thread(cluster.stop)
         for node, replica in replicas.items():
             data = cluster.node_directory(node) / "data"
-            poison(data / "nameserver", {**found, "topics": {}}, *replica)
+            poison(data / "nameserver", {**view, "topics": {}}, *replica)
         cluster.start()
         await asyncio.to_thread(cluster.wait_ready)
         logs = [cluster.log_path(node) for node in cluster.node_ids]
@@ -272,11 +272,11 @@ async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> Non
             "a decision",
             lambda: any("is forgotten and" in log.read_text() for log in logs),
         )
-        found = await is_whole(cluster)
-        assert found["epoch_highest"] < 1_000
+        view = await is_whole(cluster)
+        assert view["epoch_highest"] < 1_000
         async with Workload(client) as load:
             await load.acked(20)
-            await asyncio.to_thread(cluster.kill, found["master_id"])
+            await asyncio.to_thread(cluster.kill, view["master_id"])
             took_s = await next_ack(load)
             print(f"\nnext ack after {took_s:.1f} s")
             assert took_s < FAILOVER_S_MAX
@@ -287,8 +287,8 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
 
     options: dict[str, Any] = {"replication": "sync_master", "nodes": 4}
     async with running(tmp_path / "c", **options) as (cluster, client):
-        found = await is_whole(cluster)
-        assert found["master_id"] == 1
+        view = await is_whole(cluster)
+        assert view["master_id"] == 1
         for node in (4, 1):
             await asyncio.to_thread(cluster.kill, node)
         alive = (2, 3)
@@ -299,8 +299,8 @@ async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:
         await asyncio.to_thread(wait_for, "the metric", is_said)
         said = "group g0 has had no master for"
         servers = ",".join(cluster.address(node) for node in alive)
-        told = ["nameserver", "status", "--server", servers, "-o", "json"]
-        shown = await asyncio.to_thread(CliRunner().invoke, main, told)
+        arguments = ["nameserver", "status", "--server", servers, "-o", "json"]
+        shown = await asyncio.to_thread(CliRunner().invoke, main, arguments)
         assert shown.exit_code == 1
         assert said in json.loads(shown.stdout)["problems"]["g0"]
         nodes = (await client.admin.cluster_status()).nodes

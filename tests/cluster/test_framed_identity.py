@@ -22,8 +22,8 @@ def swapped(one: Place, other: Place) -> Iterator[None]:
     """Start the clusters of two nodes, each of which advertises the framed port of the other."""
     for (cluster, node), (there, named) in ((one, other), (other, one)):
         path = cluster.node_directory(node) / "node.toml"
-        told = f'advertise_framed = "{there.framed_address(named)}"\n'
-        path.write_text(told + path.read_text("utf-8"), "utf-8")
+        setting = f'advertise_framed = "{there.framed_address(named)}"\n'
+        path.write_text(setting + path.read_text("utf-8"), "utf-8")
     with ExitStack() as stack:
         for cluster in {id(place[0]): place[0] for place in (one, other)}.values():
             stack.callback(cluster.stop)
@@ -39,8 +39,8 @@ async def _works_over_grpc_alone(bootstrap: str) -> None:
         for at in range(20):
             receipt = await producer.send("orders", b"%d" % at)
             assert receipt.attempts == 1
-        found = await client.pull("orders", 0, 0)
-        assert [message.body for message in found.messages] == [b"%d" % at for at in range(20)]
+        pulled = await client.pull("orders", 0, 0)
+        assert [message.body for message in pulled.messages] == [b"%d" % at for at in range(20)]
         stats = client.stats()
         assert (stats.framed_connections, stats.framed_other_nodes) == (0, 1)
     async with quorumlog.connect(bootstrap, transport="framed") as client:

@@ -81,14 +81,14 @@ class Sending:
 
 async def prove(client: quorumlog.Client, receipts: dict[int, Receipt]) -> None:
     """What has a receipt is where it says, and there once."""
-    found: dict[int, list[quorumlog.Message]] = {}
+    by_number: dict[int, list[quorumlog.Message]] = {}
     async for message in client.consume(TOPIC, until="end", consistency="linearizable"):
-        found.setdefault(int(message.body), []).append(message)
+        by_number.setdefault(int(message.body), []).append(message)
     for number, receipt in receipts.items():
-        [message] = found.get(number, [])
+        [message] = by_number.get(number, [])
         place = (message.group, message.queue_id, message.queue_offset, message.position)
         assert place == (receipt.group, receipt.queue_id, receipt.queue_offset, receipt.position)
-    assert not [number for number, copies in found.items() if len(copies) > 1]
+    assert not [number for number, copies in by_number.items() if len(copies) > 1]
 
 
 @pytest.mark.parametrize("replication", ["raft", "sync_master"])

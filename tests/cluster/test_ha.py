@@ -29,15 +29,15 @@ def log_of(cluster: LocalCluster, node_id: int) -> bytes:
 
 async def master_of(client: quorumlog.Client) -> HaStatus:
     """Wait until somebody serves."""
-    found: list[HaStatus] = []
+    statuses: list[HaStatus] = []
 
     async def is_led() -> bool:
         master = (await client.admin.ha_group()).master
-        found.extend([master] if master is not None else [])
+        statuses.extend([master] if master is not None else [])
         return master is not None
 
     await eventually(is_led, "a master")
-    return found[0]
+    return statuses[0]
 
 
 async def shows(client: quorumlog.Client, node_id: int, end: int) -> None:
@@ -83,8 +83,8 @@ async def test_an_async_master_loses_a_suffix_that_is_counted(tmp_path: Path) ->
         await asyncio.to_thread(cluster.wait_ready)
         history.last_index = receipt.index
         await equal_logs(cluster, client)
-        found = set(await read_all(client, history, None))
-        lost = sorted(history.acked - found)
+        kept = set(await read_all(client, history, None))
+        lost = sorted(history.acked - kept)
         assert lost, "the slaves were down, so they cannot have had it"
         (loss,) = (await client.admin.ha_status(1)).losses
         assert loss.lo_position == promotion.start_position
@@ -114,10 +114,10 @@ def all_serve(cluster: LocalCluster, *node_ids: int) -> bool:
 
 def inspected(loss: HaLoss) -> int:
     """How many messages `qlog store inspect` finds in the file; commands do not count."""
-    code, found = qlog("store", "inspect", loss.file)
+    code, shown = qlog("store", "inspect", loss.file)
     assert code == 0
-    assert (found["first_position"], found["end_position"]) == (loss.lo_position, loss.hi_position)
-    return sum(row["record_count"] for row in found["queues"] if row["topic"] == "orders")
+    assert (shown["first_position"], shown["end_position"]) == (loss.lo_position, loss.hi_position)
+    return sum(row["record_count"] for row in shown["queues"] if row["topic"] == "orders")
 
 
 def qlog(*words: str, cluster: LocalCluster | None = None) -> tuple[int, Any]:

@@ -42,8 +42,8 @@ _ON_PURPOSE: Final = frozenset(
 
 def methods() -> list[MethodDescriptor]:
     """Every call that a node serves to clients."""
-    found = [method for service in (*SERVICES, ROCKETMQ) for method in service.methods]
-    return [method for method in found if method.name not in _ON_PURPOSE]
+    all_methods = [method for service in (*SERVICES, ROCKETMQ) for method in service.methods]
+    return [method for method in all_methods if method.name not in _ON_PURPOSE]
 
 
 def path_of(method: MethodDescriptor) -> str:
@@ -136,14 +136,14 @@ class Stranger:
     def _code(error: grpc.aio.AioRpcError, what: str) -> str:
         trailer = dict(error.trailing_metadata() or ()).get("quorumlog-error-bin")
         if trailer is None:
-            known = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.CANCELLED)
-            assert error.code() in known, f"{error.code()} {error.details()}: {what}"
+            codes = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.CANCELLED)
+            assert error.code() in codes, f"{error.code()} {error.details()}: {what}"
             return str(error.code().name)
-        told = common_pb2.Error.FromString(trailer)
-        assert told.code, what
-        assert told.message, what
-        assert from_rpc(error, "node").code == told.code
-        return told.code
+        detail = common_pb2.Error.FromString(trailer)
+        assert detail.code, what
+        assert detail.message, what
+        assert from_rpc(error, "node").code == detail.code
+        return detail.code
 
 
 async def known_values(client: quorumlog.Client, cluster: LocalCluster) -> dict[str, list[Any]]:
@@ -210,9 +210,9 @@ async def test_no_field_values_harm_others(tmp_path: Path) -> None:
 
             await asyncio.gather(*map(be_strange, strangers))
         assert {state.node_id: state.pid for state in cluster.status()} == pids
-        told = sum((stranger.told for stranger in strangers), Counter())
-        assert told["answered"] > REQUEST_COUNT // 20, told
-        assert len(told) > 15, told
+        outcomes = sum((stranger.told for stranger in strangers), Counter())
+        assert outcomes["answered"] > REQUEST_COUNT // 20, outcomes
+        assert len(outcomes) > 15, outcomes
         await load.acked(50)
         history = await load.stop()
         assert not history.refused, "a stranger's request has failed somebody else's message"

@@ -61,8 +61,8 @@ def processes(server: str, *prefixes: str) -> Iterator[list[Process]]:
 
 
 async def bodies(client: quorumlog.Client) -> list[str]:
-    found = await client.pull(TOPIC, 0, 0, consistency="linearizable", max_count=1_000)
-    return [body.decode() for body in found.bodies()]
+    batch = await client.pull(TOPIC, 0, 0, consistency="linearizable", max_count=1_000)
+    return [body.decode() for body in batch.bodies()]
 
 
 @pytest.mark.long

@@ -39,8 +39,8 @@ async def share_of(names: NameServers, *brokers: int) -> ListedTopicShare:
             shares = (await names.route(TOPIC)).shares
         except UnavailableError:
             pass
-        found = tuple(broker.broker_id for share in shares for broker in share.brokers)
-        if found == brokers and shares[0].master_id:
+        broker_ids = tuple(broker.broker_id for share in shares for broker in share.brokers)
+        if broker_ids == brokers and shares[0].master_id:
             return shares[0]
         assert time.monotonic() < deadline, f"not {brokers}: {shares}"
         await asyncio.sleep(0.1)
@@ -50,11 +50,11 @@ async def states(names: NameServers, *wanted: str) -> list[ReplicaStatus]:
     """Wait until the replicas that were named are in these states; `up`: they know a leader."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = (await names.status())[: len(wanted)]
-        shown = ["up" if one.state in ("leader", "follower") else one.state for one in found]
+        replicas = (await names.status())[: len(wanted)]
+        shown = ["up" if one.state in ("leader", "follower") else one.state for one in replicas]
         if shown == list(wanted):
-            return found
-        assert time.monotonic() < deadline, f"{found}, not {wanted}"
+            return replicas
+        assert time.monotonic() < deadline, f"{replicas}, not {wanted}"
         await asyncio.sleep(0.1)
 
 
@@ -76,8 +76,8 @@ async def warnings(client: Client, *wanted: bool) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         nodes = (await client.admin.cluster_status()).nodes
-        found = ["name server: " in getattr(node, "detail", "") for node in nodes]
-        if found == list(wanted):
+        have_warnings = ["name server: " in getattr(node, "detail", "") for node in nodes]
+        if have_warnings == list(wanted):
             return
         assert time.monotonic() < deadline, f"{nodes}, not {wanted}"
         await asyncio.sleep(0.1)
@@ -104,8 +104,8 @@ async def test_faults_of_the_name_server_stop_no_append(tmp_path: Path) -> None:
                     # It registers through another one, so its routes and epochs live on.
                     await states(names, "up", "failed", "up")
                     await silence_of(names, node_id, below_ms=2_000)
-            found = await states(names, "no_leader", "failed", "failed")
-            said = ["move the directory away" in one.failure for one in found]
+            replicas = await states(names, "no_leader", "failed", "failed")
+            said = ["move the directory away" in one.failure for one in replicas]
             assert said == [False, True, True]
             await load.acked(300)
             await warnings(client, False, True, True)

@@ -92,10 +92,10 @@ class Scene:
 
     async def standing(self, node_id: int) -> str:
         try:
-            found = await self.client.admin.node_status(node_id)
+            status = await self.client.admin.node_status(node_id)
         except QuorumlogError:
             return ""
-        return found.standing
+        return status.standing
 
     async def becomes(self, node_id: int, *standings: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -104,8 +104,8 @@ class Scene:
 
     async def shows_all(self) -> None:
         """A linearizable read shows each acked message, once."""
-        found = await read_all(self.client, self.history, None)
-        assert sorted(found) == sorted(self.history.acked)
+        numbers = await read_all(self.client, self.history, None)
+        assert sorted(numbers) == sorted(self.history.acked)
 
     async def never_shows_less(self, seconds: float) -> None:
         """For a while every linearizable read fails, or shows all that was acked."""
@@ -113,12 +113,12 @@ class Scene:
         async with quorumlog.connect(self.cluster.bootstrap, timeout_ms=500) as client:
             while asyncio.get_running_loop().time() < deadline:
                 try:
-                    found = await read_all(client, History(), None)
+                    numbers = await read_all(client, History(), None)
                 except InvalidRequestError:  # Else this loop would prove nothing.
                     raise
                 except (QuorumlogError, TimeoutError):
                     continue
-                missing = self.history.acked - set(found)
+                missing = self.history.acked - set(numbers)
                 assert not missing, f"a linearizable read lacks {len(missing)} acked messages"
 
     def alive(self) -> None:
@@ -177,8 +177,8 @@ async def test_a_copy_of_the_current_life_is_known_by_contact_with_the_leader(
         lives = at.cluster.node_directory(other) / "data"
 
         def remembers() -> bool:
-            known = saved(lives)["known"].get(str(victim), {})
-            return int(known.get("committed", -1)) >= at.history.last_index
+            entry = saved(lives)["known"].get(str(victim), {})
+            return int(entry.get("committed", -1)) >= at.history.last_index
 
         await asyncio.to_thread(wait_for, "the third node to remember what was acked", remembers)
         for node_id in (leader, victim, other):
@@ -246,8 +246,8 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
         at.alive()
         assert not at.is_ready(1)
-        found = await read_all(at.client, at.history, 1)
-        assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
+        numbers = await read_all(at.client, at.history, 1)
+        assert sorted(numbers) == sorted(at.history.acked), "nothing of it is cut"
         await at.becomes(2, "joining", "diverged")
         await at.never_shows_less(2.0)
         await at.stop(1)
@@ -255,5 +255,5 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.start(1, ready=False)
         await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
         at.alive()
-        found = await read_all(at.client, at.history, 1)
-        assert sorted(found) == sorted(at.history.acked), "nothing of it is cut"
+        numbers = await read_all(at.client, at.history, 1)
+        assert sorted(numbers) == sorted(at.history.acked), "nothing of it is cut"

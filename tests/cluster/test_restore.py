@@ -47,8 +47,8 @@ def restore(copy: Path, config: Path) -> dict[str, Any]:
     command = [*QLOG, "store", "restore", str(copy), "--config", str(config), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 async def grow(cluster: LocalCluster, client: quorumlog.Client) -> None:
@@ -72,10 +72,10 @@ async def test_a_backup_under_load_becomes_a_cluster(tmp_path: Path) -> None:
         after = await load.stop()
         old = await prove(cluster, client, after)
         fresh = LocalCluster.create(tmp_path / "new", settings={**SETTINGS, "join": True})
-        found = restore(copy, fresh.node_directory(1) / "node.toml")
-        assert found["last_index"] >= committed
-        assert found["former_cluster_id"] == cluster.cluster_id != found["cluster_id"]
-        assert (found["former_standing"], found["topic_count"]) == ("full", 1)
+        report = restore(copy, fresh.node_directory(1) / "node.toml")
+        assert report["last_index"] >= committed
+        assert report["former_cluster_id"] == cluster.cluster_id != report["cluster_id"]
+        assert (report["former_standing"], report["topic_count"]) == ("full", 1)
     try:
         await asyncio.to_thread(fresh.start)
         await asyncio.to_thread(fresh.wait_ready, node_ids=(1,))
@@ -112,14 +112,14 @@ async def test_the_better_of_two_survivors_has_all_that_was_acked(tmp_path: Path
         await load.acked(random.randrange(1, 100))
         for node_id in random.sample((1, 2, 3), 3):
             await asyncio.to_thread(cluster.kill, node_id)
-    found = []
+    survivors = []
     for node_id in random.sample((1, 2, 3), 2):
         fresh = LocalCluster.create(tmp_path / f"new-{node_id}", 1, settings=SETTINGS)
         row = restore(
             cluster.node_directory(node_id) / "data", fresh.node_directory(1) / "node.toml"
         )
-        found.append((row["last_term"], row["last_index"], node_id, fresh))
-    *_, best = max(found, key=lambda row: row[:3])
+        survivors.append((row["last_term"], row["last_index"], node_id, fresh))
+    *_, best = max(survivors, key=lambda row: row[:3])
     with best:
         async with quorumlog.connect(best.bootstrap, timeout_ms=30_000) as client:
             there = await read_all(client, History(last_index=0), None)

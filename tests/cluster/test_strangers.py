@@ -55,8 +55,8 @@ async def stand_stills(cluster: LocalCluster, seconds: float) -> dict[int, tuple
     """Return the longest stand-still and the longest answer of each node, in ms."""
     states = await asyncio.to_thread(cluster.status)
     nodes = [f"{cluster.framed_address(s.node_id).rpartition(':')[2]}:{s.pid}" for s in states]
-    found = await asyncio.to_thread(results_of, "tests.cluster.stand_stills", seconds, *nodes)
-    return {state.node_id: tuple(one) for state, one in zip(states, found, strict=True)}
+    figures = await asyncio.to_thread(results_of, "tests.cluster.stand_stills", seconds, *nodes)
+    return {state.node_id: tuple(one) for state, one in zip(states, figures, strict=True)}
 
 
 def held(cluster: LocalCluster) -> dict[tuple[int, str, str], float]:
@@ -110,8 +110,8 @@ async def judged(directory: Path, seed: int) -> None:
         await asyncio.gather(reading, return_exceptions=True)
         assert [number for queue_id in sorted(read) for number in read[queue_id]] == numbers
         async with client.pull_consumer(PAID, until="end") as consumer:
-            found = [message.body async for message in consumer]
-        assert found == committed
+            bodies = [message.body async for message in consumer]
+        assert bodies == committed
         for node_id in cluster.node_ids:
             failed = metric_of(
                 cluster, node_id, "quorumlog_calls_failed_total", code="node.internal"

@@ -107,10 +107,10 @@ def shell(
     words: str, directory: Path, variables: dict[str, str], server: str = ""
 ) -> subprocess.CompletedProcess[str]:
     paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    found = {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT), "NO_HOME": NO_HOME, "FORK": FORK}
-    found |= {"SDK": SDK, "QUORUMLOG_SERVER": server, **variables}
+    env = {**os.environ, "PATH": paths, "PYTHONPATH": str(ROOT), "NO_HOME": NO_HOME, "FORK": FORK}
+    env |= {"SDK": SDK, "QUORUMLOG_SERVER": server, **variables}
     return subprocess.run(
-        ["bash", "-c", words], cwd=directory, env=found, check=False, timeout=PATIENCE_S,
+        ["bash", "-c", words], cwd=directory, env=env, check=False, timeout=PATIENCE_S,
         capture_output=True, text=True, encoding="utf-8", errors="replace",
     )  # fmt: skip
 
@@ -123,12 +123,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         done = shell(words, root, {**PROXIES, **SERVICE, **ASCII, "HOME": "/proc"})
         assert not done.returncode, done.stderr
-        (found,) = json.loads(done.stdout)
-        done = shell("qlog topic create t --queues 1", root, {}, found["address"])
+        (status,) = json.loads(done.stdout)
+        done = shell("qlog topic create t --queues 1", root, {}, status["address"])
         assert not done.returncode, done.stderr
         open_to_others = [one for one in (root / "c").rglob("*") if one.stat().st_mode & 0o077]
         assert not open_to_others
-        yield found["address"]
+        yield status["address"]
         assert "Too many open files" not in (root / "c/node-1/log").read_text("utf-8")
     finally:
         shell("qlog local stop --dir c", root, {})

@@ -15,11 +15,11 @@ from tests.cluster.workload import TOPIC
 
 async def bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     """Everything that is visible in a topic."""
-    found: Counter[bytes] = Counter()
+    counts: Counter[bytes] = Counter()
     async with client.pull_consumer(topic, until="end") as consumer:
         async for batch in consumer.batches():
-            found.update(batch.bodies())
-    return found
+            counts.update(batch.bodies())
+    return counts
 
 
 async def kill_leader(cluster: LocalCluster) -> None:

@@ -79,8 +79,8 @@ class Workload:
         try:
             receipt = await delivery
         except QuorumlogError as error:
-            known = error.outcome.value == "not_applied"
-            (history.refused if known else history.unknown).add(number)
+            is_refused = error.outcome.value == "not_applied"
+            (history.refused if is_refused else history.unknown).add(number)
         else:
             history.acked.add(number)
             history.last_index = max(history.last_index, receipt.index)
@@ -107,16 +107,16 @@ async def read_all(client: quorumlog.Client, history: History, node_id: int | No
 async def prove(cluster: LocalCluster, client: quorumlog.Client, history: History) -> list[int]:
     """Every acked number once, from the leader and from each replica; all logs equal."""
     assert history.acked, "nothing was acked, so nothing is proven"
-    found = await read_all(client, history, None)
-    counted = Counter(found)
+    values = await read_all(client, history, None)
+    counted = Counter(values)
     assert not (lost := history.acked - counted.keys()), f"acked and lost: {sorted(lost)[:20]}"
     assert not (again := [n for n, count in counted.items() if count > 1]), f"twice: {again[:20]}"
     surplus = counted.keys() - history.acked - history.unknown
     assert not surplus, f"neither acked nor unknown: {sorted(surplus)[:20]}"
     await same_logs(cluster, client)
     for node_id in cluster.node_ids:
-        assert await read_all(client, history, node_id) == found, f"node {node_id} differs"
-    return found
+        assert await read_all(client, history, node_id) == values, f"node {node_id} differs"
+    return values
 
 
 async def same_logs(cluster: LocalCluster, client: quorumlog.Client) -> None:

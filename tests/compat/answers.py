@@ -106,9 +106,9 @@ async def side(names: int, broker: int, cluster: str) -> AsyncIterator[Side]:
     clients = [await ClassicClient.connect(port) for port in (names, broker)]
     ports = {f"127.0.0.1:{port}": "the broker" for port in (names, broker)}
     try:
-        found = Side(clients[0], clients[1], ports, cluster, {})
-        await _act(found)
-        yield found
+        new_side = Side(clients[0], clients[1], ports, cluster, {})
+        await _act(new_side)
+        yield new_side
     finally:
         for client in clients:
             await client.close()
@@ -283,24 +283,24 @@ MEASURED: Final = (
 
 async def answers(side: Side) -> dict[str, Row]:
     """Return all answers, by question."""
-    found = side.kept | {name: await ask(side) for name, ask in QUESTIONS.items()}
-    return {name: document(heard, side) for name, heard in found.items()}
+    heard_by_name = side.kept | {name: await ask(side) for name, ask in QUESTIONS.items()}
+    return {name: document(heard, side) for name, heard in heard_by_name.items()}
 
 
 def document(heard: Heard, side: Side) -> Row:
     """Return an answer as values by path; what only one run has is replaced by its type."""
-    found: dict[str, Any] = {"code": heard.code, "ext": heard.ext, "remark": heard.remark}
+    values: dict[str, Any] = {"code": heard.code, "ext": heard.ext, "remark": heard.remark}
     body = heard.body
     if body[:1] in (b"{", b"["):
-        found["body"] = json.loads(
+        values["body"] = json.loads(
             _KEY.sub(lambda key: key[1] + json.dumps(key[2].decode()).encode() + b":", body)
         )
     elif body[4:8] in _MAGICS:
-        found["body"] = list(_messages(body))
+        values["body"] = list(_messages(body))
     else:
         lines = (line.partition("=") for line in body.decode().splitlines())
-        found["body"] = {name: value for name, _, value in lines}
-    return {path: _plain(path, value, side) for path, value in _rows(found, "")}
+        values["body"] = {name: value for name, _, value in lines}
+    return {path: _plain(path, value, side) for path, value in _rows(values, "")}
 
 
 def _messages(body: bytes) -> Iterator[dict[str, Any]]:
@@ -345,8 +345,8 @@ def _plain(path: str, value: Any, side: Side) -> object:
 def unlike(theirs: Row, ours: Row) -> dict[str, tuple[object, object]]:
     """Return the paths whose values differ, or have other types; "-": one has none."""
     return {
-        path: (one, other)
+        path: (first, other)
         for path in sorted({*theirs, *ours})
-        if (one := theirs.get(path, "-")) != (other := ours.get(path, "-"))
-        or type(one) is not type(other)
+        if (first := theirs.get(path, "-")) != (other := ours.get(path, "-"))
+        or type(first) is not type(other)
     }

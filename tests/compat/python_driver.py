@@ -139,9 +139,9 @@ class Driver:
         self.simple.startup()
 
     def do_receive(self, count: int = 32, invisible_s: int = 30) -> list[dict[str, Any]]:
-        found = self.simple.receive(count, invisible_s) or []
-        self.received.update((message.message_id, message) for message in found)
-        return [_view(message) for message in found]
+        messages = self.simple.receive(count, invisible_s) or []
+        self.received.update((message.message_id, message) for message in messages)
+        return [_view(message) for message in messages]
 
     def do_ack(self, message_id: str) -> None:
         self.simple.ack(self.received[message_id])

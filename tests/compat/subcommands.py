@@ -174,12 +174,12 @@ def _said(tool: Official, home: Path, lines: list[list[str]]) -> Iterator[tuple[
             check=False,
             cwd=home,  # Some write files where they run.
         )
-        found = done.stdout.splitlines()
-        assert found, done.stderr
-        for line in found:
+        output = done.stdout.splitlines()
+        assert output, done.stderr
+        for line in output:
             said = base64.b64decode(line.removeprefix("late ")).decode("utf-8", "replace")
             yield said, line.startswith("late ")
-        left = left[len(found) :]  # One that ended the process was the last.
+        left = left[len(output) :]  # One that ended the process was the last.
 
 
 def _run(tool: Official, places: Mapping[str, str], servers: str) -> list[_Row]:

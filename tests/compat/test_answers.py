@@ -34,14 +34,14 @@ async def test_answers_differ_where_it_is_listed_and_nowhere_else(tmp_path: Path
                 side(names, broker, cluster.cluster_id) as theirs,
                 side(port, port, cluster.cluster_id) as ours,
             ):
-                asked, other = await answers(theirs), await answers(ours)
-    found = {
+                answered, other = await answers(theirs), await answers(ours)
+    pairs = {
         f"{name}: {path}": values
-        for name, answer in asked.items()
+        for name, answer in answered.items()
         for path, values in unlike(answer, other[name]).items()
     }
-    unlisted = found.keys() - {key for key in found for row in listed if fnmatch(key, row)}
-    assert not {key: found[key] for key in unlisted}, f"{PAGE.name} does not list them"
-    settled = [row for row in listed if not any(fnmatch(key, row) for key in found)]
+    unlisted = pairs.keys() - {key for key in pairs for row in listed if fnmatch(key, row)}
+    assert not {key: pairs[key] for key in unlisted}, f"{PAGE.name} does not list them"
+    settled = [row for row in listed if not any(fnmatch(key, row) for key in pairs)]
     assert not settled, f"{PAGE.name} lists what does not differ any more"
-    assert not [name for name in asked if name not in " ".join(text.split())]
+    assert not [name for name in answered if name not in " ".join(text.split())]

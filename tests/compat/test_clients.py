@@ -18,18 +18,18 @@ def receive(
     client: Client, count: int, *, ack: bool = True, invisible_s: int = 30
 ) -> list[Message]:
     """Receive so many messages, or fail; more than that is a failure too."""
-    found: list[Message] = []
+    messages: list[Message] = []
 
     def are_there() -> bool:
         for message in client.call("receive", invisible_s=invisible_s):
-            found.append(message)
+            messages.append(message)
             if ack:
                 client.call("ack", message_id=message["id"])
-        return len(found) >= count
+        return len(messages) >= count
 
     wait_for(f"{count} messages", are_there)
-    assert len(found) == count
-    return found
+    assert len(messages) == count
+    return messages
 
 
 def test_a_message_is_received_as_it_was_sent(client: Client, topic: str) -> None:
@@ -65,8 +65,8 @@ def test_tags_are_filtered(client: Client, topic: str) -> None:
     for number, tag in enumerate(["red", "green", "blue", "red"]):
         client.call("send", topic=topic, body=b"%d" % number, tag=tag)
     client.call("simple", group="g-tags-" + topic, topic=topic, tags="red || blue")
-    found = receive(client, 3)
-    assert {body_of(message) for message in found} == {b"0", b"2", b"3"}
+    messages = receive(client, 3)
+    assert {body_of(message) for message in messages} == {b"0", b"2", b"3"}
 
 
 def test_a_message_group_is_received_in_order(client: Client, topic: str) -> None:
@@ -74,9 +74,9 @@ def test_a_message_group_is_received_in_order(client: Client, topic: str) -> Non
     for number in range(20):
         client.call("send", topic=topic, body=b"%d" % number, group=f"g{number % 2}")
     client.call("simple", group="g-fifo-" + topic, topic=topic)
-    found = receive(client, 20)
+    messages = receive(client, 20)
     for group in ("g0", "g1"):
-        bodies = [int(body_of(m)) for m in found if m["group"] == group]
+        bodies = [int(body_of(m)) for m in messages if m["group"] == group]
         assert bodies == sorted(bodies)
         assert len(bodies) == 10
 
@@ -151,8 +151,8 @@ def test_push_consumers_share_the_messages(
             consumer.call("push", group=group, topic=topic)
         client.call("producer", topics=[topic])
         sent = {client.call("send", topic=topic, body=b"%d" % n)["id"] for n in range(60)}
-        found = pushed(client, second, lambda seen: {m["id"] for m in seen} >= sent)
-        assert sorted(m["id"] for m in found) == sorted(sent), "each once"
+        messages = pushed(client, second, lambda seen: {m["id"] for m in seen} >= sent)
+        assert sorted(m["id"] for m in messages) == sorted(sent), "each once"
 
 
 @pytest.mark.long
@@ -160,9 +160,9 @@ def test_a_message_that_fails_is_pushed_again(client: Client, topic: str) -> Non
     client.call("producer", topics=[topic])
     client.call("push", group="g-fail-" + topic, topic=topic)
     sent = client.call("send", topic=topic, body=b"x", properties={"fail_until": "3"})
-    found = pushed(client, None, lambda seen: len(seen) >= 3)
-    assert [m["attempt"] for m in found] == [1, 2, 3]
-    assert {m["id"] for m in found} == {sent["id"]}
+    messages = pushed(client, None, lambda seen: len(seen) >= 3)
+    assert [m["attempt"] for m in messages] == [1, 2, 3]
+    assert {m["id"] for m in messages} == {sent["id"]}
 
 
 def pushed(

@@ -51,13 +51,13 @@ def test_a_leader_dies_under_load(
         deadline, never = time.monotonic() + PATIENCE_S, threading.Event()
         while not acked <= done:
             assert time.monotonic() < deadline, f"{len(acked - done)} acked messages never came"
-            found = []
+            messages = []
             try:
-                found = consumer.call("receive", invisible_s=10)
+                messages = consumer.call("receive", invisible_s=10)
             except CallFailedError:
                 # gRPC fails calls at once until it dials the node that was dead again.
                 never.wait(PAUSE_S)
-            for message in found:
+            for message in messages:
                 assert body_of(message) not in done, "it was acknowledged"
                 try:
                     consumer.call("ack", message_id=message["id"])

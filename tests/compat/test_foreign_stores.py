@@ -55,7 +55,7 @@ def write_and_kill(directory: Path, line_count: int) -> list[Line]:
 
 def ours(directory: Path) -> list[Line]:
     """Open a directory with our store and read all of it."""
-    found = []
+    lines = []
     with Store.open(str(directory), CONFIG) as store:
         for queue_id in range(QUEUE_COUNT):
             offset = 0
@@ -64,30 +64,30 @@ def ours(directory: Path) -> list[Line]:
                 while at < len(got.data):
                     message = decode_message(got.data, at)
                     body = message.body.decode()
-                    found.append(Line("read", queue_id, message.queue_offset, body))
+                    lines.append(Line("read", queue_id, message.queue_offset, body))
                     at += message.size_bytes
                 offset = got.next_offset
-    return found
+    return lines
 
 
 def test_rocketmq_loads_reads_and_extends_what_a_kill_left(tmp_path: Path, class_path: str) -> None:
     """One directory, four times: ours writes and is killed, RocketMQ extends it, ours goes on."""
     directory, seed = tmp_path / "store", 20261123
-    random, known = Random(seed), dict[tuple[int, int], str]()
+    random, acked = Random(seed), dict[tuple[int, int], str]()
     left_ahead = 0
     for number in range(KILL_COUNT):
         for line in write_and_kill(directory, random.randrange(1, 600)):
-            assert known.setdefault((line.queue_id, line.offset), line.body) == line.body
+            assert acked.setdefault((line.queue_id, line.offset), line.body) == line.body
         left_ahead += any((directory / "allocating").iterdir())
         lines = foreign.read_and_extend(
             class_path, directory, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=7
         )
-        found = {(line.queue_id, line.offset): line.body for line in lines}
-        assert len(found) == len(lines), f"an offset came twice after kill {number} (seed {seed})"
-        assert known.items() <= found.items(), f"acked and not read, kill {number} (seed {seed})"
+        bodies = {(line.queue_id, line.offset): line.body for line in lines}
+        assert len(bodies) == len(lines), f"an offset came twice after kill {number} (seed {seed})"
+        assert acked.items() <= bodies.items(), f"acked and not read, kill {number} (seed {seed})"
         assert sum(line.what == "put" for line in lines) == 7
-        known = found
-        assert {(n.queue_id, n.offset): n.body for n in ours(directory)} == known
+        acked = bodies
+        assert {(n.queue_id, n.offset): n.body for n in ours(directory)} == acked
     assert left_ahead, "no kill met a file that was made ahead"
 
 
@@ -109,8 +109,8 @@ def test_a_copy_of_a_live_directory_is_loaded(tmp_path: Path, class_path: str) -
     read = foreign.read_and_extend(
         class_path, copy, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=0
     )
-    found = {(line.queue_id, line.offset): line.body for line in read}
-    assert {(line.queue_id, line.offset): line.body for line in lines}.items() <= found.items()
+    bodies = {(line.queue_id, line.offset): line.body for line in read}
+    assert {(line.queue_id, line.offset): line.body for line in lines}.items() <= bodies.items()
 
 
 def test_a_store_of_ours_adopts_what_rocketmq_wrote(tmp_path: Path, class_path: str) -> None:
@@ -126,7 +126,7 @@ def test_a_store_of_ours_adopts_what_rocketmq_wrote(tmp_path: Path, class_path: 
 
 def entries(ledger: Path) -> list[str]:
     """Every entry of a ledger's data files, in the words of LedgerCheck."""
-    found = []
+    lines = []
     for path in sorted(file for file in (ledger / "data").iterdir()):
         data, at = path.read_bytes(), 0
         while at + _HEADER.size <= len(data):
@@ -135,9 +135,9 @@ def entries(ledger: Path) -> list[str]:
                 break  # A blank, or the end of the log.
             at += _HEADER.size
             body = data[at : at + body_size_bytes]
-            found.append(f"entry {index} {term} {body_size_bytes} {crc32c(body)}")
+            lines.append(f"entry {index} {term} {body_size_bytes} {crc32c(body)}")
             at += body_size_bytes
-    return found
+    return lines
 
 
 def test_dledger_reads_every_entry_of_a_killed_replica(tmp_path: Path, class_path: str) -> None:

@@ -40,8 +40,8 @@ def copy(cluster: LocalCluster, directory: Path, *more: str) -> dict[str, int]:
         env={SERVER_VARIABLE: cluster.bootstrap},
     )
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return {row["topic"]: row["message_count"] for row in found["topics"]}
+    report: dict[str, Any] = json.loads(result.stdout)
+    return {row["topic"]: row["message_count"] for row in report["topics"]}
 
 
 def authenticate(peer: RocketMqPeer, directory: Path) -> None:

@@ -32,9 +32,9 @@ pytestmark = pytest.mark.long
 
 def of(lines: list[Line], what: str) -> dict[int, str]:
     """Return the messages of one kind by their offset."""
-    found = {line.offset: line.body for line in lines if line.what == what}
-    assert len(found) == sum(line.what == what for line in lines), "an offset came twice"
-    return found
+    bodies = {line.offset: line.body for line in lines if line.what == what}
+    assert len(bodies) == sum(line.what == what for line in lines), "an offset came twice"
+    return bodies
 
 
 def log_of(directory: Path) -> dict[str, bytes]:
@@ -42,14 +42,14 @@ def log_of(directory: Path) -> dict[str, bytes]:
 
 
 def ours(store: Store) -> dict[int, str]:
-    found: dict[int, str] = {}
-    while (got := store.pull(TOPIC, 0, len(found), max_count=500)).record_count:
+    bodies: dict[int, str] = {}
+    while (got := store.pull(TOPIC, 0, len(bodies), max_count=500)).record_count:
         at = 0
         while at < len(got.data):
             message = decode_message(got.data, at)
-            found[message.queue_offset] = message.body.decode()
+            bodies[message.queue_offset] = message.body.decode()
             at += message.size_bytes
-    return found
+    return bodies
 
 
 def said(*command: str) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def said(*command: str) -> dict[str, Any]:
     }
     options = [str(word) for pair in sizes.items() for word in pair]
     ran = CliRunner().invoke(main, ["store", *command, *options, "-o", "json"])
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return {**found, "exit_code": ran.exit_code}
+    report: dict[str, Any] = json.loads(ran.stdout)
+    return {**report, "exit_code": ran.exit_code}
 
 
 def test_both_stores_open_a_directory_with_inner_batches_in_turn(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ def test_no_acknowledged_message_is_lost_and_order_is_kept(
     missing.installed(official.part)
     settings = {"file_size_bytes": "16MiB", **official.node_settings}
     with LocalCluster.create(tmp_path / "c", settings=settings) as cluster:
-        found = run(official, cluster, tmp_path, COUNT, leader_returns=False)
-    assert found.acked == dict.fromkeys(KINDS, COUNT)
-    assert (found.lost, found.leaked, found.out_of_order, found.early) == (0, 0, 0, 0), found
+        tally = run(official, cluster, tmp_path, COUNT, leader_returns=False)
+    assert tally.acked == dict.fromkeys(KINDS, COUNT)
+    assert (tally.lost, tally.leaked, tally.out_of_order, tally.early) == (0, 0, 0, 0), tally
     if official.takes_addresses and not official.is_classic:
-        assert found.pause_ms < ROUTE_MS, found
+        assert tally.pause_ms < ROUTE_MS, tally
 
 
 @pytest.mark.long

@@ -73,9 +73,9 @@ def test_the_tool_administers_sends_and_finds(addresses: list[str], tool: Tool) 
     (sent,) = rows(tool("sendMessage", "-t", "tools", "-p", "hello", "-k", "key1", "-c", "tag1"))
     assert sent[2] == "SEND_OK"
     assert sent[3] in tool("queryMsgByKey", "-t", "tools", "-k", "key1")
-    found = tool("queryMsgByUniqueKey", "-t", "tools", "-i", sent[3])
-    assert "tag1" in found
-    (offset,) = re.findall(r"CommitLog Offset: +([0-9]+)", found)
+    shown = tool("queryMsgByUniqueKey", "-t", "tools", "-i", sent[3])
+    assert "tag1" in shown
+    (offset,) = re.findall(r"CommitLog Offset: +([0-9]+)", shown)
     host, _, port = addresses[0].rpartition(":")
     offset_id = message_id((host, int(port)), int(offset))
     assert "tag1" in tool("queryMsgById", "-t", "tools", "-i", offset_id)

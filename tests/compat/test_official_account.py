@@ -25,9 +25,9 @@ def everywhere(*bodies: str, now_ms: int = 0) -> list[Event]:
 
 def test_a_message_missing_in_a_group_is_lost() -> None:
     sent = [acked("ordinary", 1)]
-    found = everywhere("ordinary:1")
-    assert account(sent, found, killed_at=0).lost == 0
-    assert account(sent, found[1:], killed_at=0).lost == 1
+    received_all = everywhere("ordinary:1")
+    assert account(sent, received_all, killed_at=0).lost == 0
+    assert account(sent, received_all[1:], killed_at=0).lost == 1
 
 
 def test_a_rolled_back_message_must_not_be_received() -> None:
@@ -38,8 +38,8 @@ def test_a_rolled_back_message_must_not_be_received() -> None:
 
 def test_order_is_that_of_first_deliveries_within_a_message_group() -> None:
     def out_of_order(*numbers: int) -> int:
-        found = [received(f"ordered:{number}") for number in numbers]
-        return account([], found, killed_at=0).out_of_order
+        deliveries = [received(f"ordered:{number}") for number in numbers]
+        return account([], deliveries, killed_at=0).out_of_order
 
     assert out_of_order(0, 10, 1, 11, 20) == 0
     assert out_of_order(0, 10, 0, 20) == 0, "it came again"
@@ -57,8 +57,8 @@ def test_a_second_delivery_is_counted_and_one_before_its_time() -> None:
 def test_a_pause_is_one_of_a_message_group() -> None:
     acks = [acked("ordered", n, at_ms=at) for n, at in ((0, 0), (1, 900), (10, 1_000), (11, 1_200))]
     assert longest_pause_ms(acks) == 1_000
-    found = account([*acks, acked("ordered", 20, at_ms=5_000)], [], killed_at=4)
-    assert (found.calm_pause_ms, found.pause_ms) == (1_000, 4_000)
+    summary = account([*acks, acked("ordered", 20, at_ms=5_000)], [], killed_at=4)
+    assert (summary.calm_pause_ms, summary.pause_ms) == (1_000, 4_000)
 
 
 def test_the_page_is_what_was_recorded() -> None:

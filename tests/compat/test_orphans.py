@@ -69,7 +69,7 @@ def test_a_follower_passes_questions_on_to_the_stream_it_has(
             answer = call(channel, "SendMessage", half(topic, number))
             assert answer.status.code == pb.Code.OK, answer.status.message
             sent.add(answer.entries[0].transaction_id)
-        asked = set()
+        questions = set()
         for command in stream:
             if command.WhichOneof("command") != "recover_orphaned_transaction_command":
                 continue
@@ -82,8 +82,8 @@ def test_a_follower_passes_questions_on_to_the_stream_it_has(
                 source=pb.TransactionSource.SOURCE_SERVER_CHECK,
             )
             assert call(channel, "EndTransaction", end).status.code == pb.Code.OK
-            asked.add(question.transaction_id)
-            if asked == sent:
+            questions.add(question.transaction_id)
+            if questions == sent:
                 break
         said.put(None)
-        assert asked == sent
+        assert questions == sent

@@ -64,10 +64,10 @@ def test_ordered_messages_over_two_groups(tmp_path: Path) -> None:
                 )
                 sent.setdefault(group, []).append(body)
             first.call("simple", group="readers", topic="orders")
-            found: dict[str, list[bytes]] = {}
+            bodies: dict[str, list[bytes]] = {}
             for message in receive(first, 40):
-                found.setdefault(message["group"], []).append(body_of(message))
-        assert found == sent
+                bodies.setdefault(message["group"], []).append(body_of(message))
+        assert bodies == sent
 
 
 def test_nodes_that_demand_tls_and_a_key(tmp_path: Path) -> None:

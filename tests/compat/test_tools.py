@@ -115,11 +115,11 @@ def read(url: str) -> str:
 
 def sums(metrics: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Return the sums of a metric over all labels but the given ones."""
-    found: dict[tuple[str, ...], float] = defaultdict(float)
+    totals: dict[tuple[str, ...], float] = defaultdict(float)
     for text, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", metrics, re.MULTILINE):
         row = dict(re.findall(r'(\w+)="([^"]*)"', text))
-        found[tuple(row[label] for label in labels)] += float(value)
-    return found
+        totals[tuple(row[label] for label in labels)] += float(value)
+    return totals
 
 
 @pytest.mark.long
@@ -197,9 +197,9 @@ def test_the_dashboard_shows_and_changes(live: Live, tmp_path: Path) -> None:
 
 
 def _check_cluster(dashboard: Dashboard) -> None:
-    found = dashboard.get("/cluster/list.query")
-    assert sorted(found["brokerServer"]) == ["g0-n1", "g0-n2", "g0-n3"]
-    (address,) = found["clusterInfo"]["brokerAddrTable"]["g0-n1"]["brokerAddrs"].values()
+    cluster = dashboard.get("/cluster/list.query")
+    assert sorted(cluster["brokerServer"]) == ["g0-n1", "g0-n2", "g0-n3"]
+    (address,) = cluster["clusterInfo"]["brokerAddrTable"]["g0-n1"]["brokerAddrs"].values()
     config = dashboard.get("/cluster/brokerConfig.query", brokerAddr=address)
     assert config["brokerName"].startswith("g0.")
     assert dashboard.get("/ops/homePage.query")["namesvrAddrList"]
@@ -258,8 +258,8 @@ def _check_messages(dashboard: Dashboard, prefix: str) -> None:
     page = {**span, "pageNum": 1, "pageSize": 10, "taskId": ""}
     rows = dashboard.post("/message/queryMessagePageByTopic.query", page)["page"]["content"]
     assert len(rows) == 10
-    found = dashboard.get("/message/viewMessage.query", topic=topic, msgId=rows[0]["msgId"])
-    tracks = {row["consumerGroup"]: row["trackType"] for row in found["messageTrackList"]}
+    shown = dashboard.get("/message/viewMessage.query", topic=topic, msgId=rows[0]["msgId"])
+    tracks = {row["consumerGroup"]: row["trackType"] for row in shown["messageTrackList"]}
     assert tracks[f"{prefix}-push"] == "CONSUMED", tracks
     message = {"topic": topic, "key": "red", "tag": "t", "messageBody": "one"}
     sent = dashboard.post("/topic/sendTopicMessage.do", {**message, "traceEnabled": False})

@@ -35,7 +35,7 @@ def test_the_page_is_current() -> None:
 
 def test_conditions_name_what_nodes_show() -> None:
     rules = alerts()
-    assert {rule.name: found for rule in rules if (found := faults(rule.condition))} == {}
+    assert {rule.name: problems for rule in rules if (problems := faults(rule.condition))} == {}
     assert len({rule.name for rule in rules}) == len(rules) > 0
 
 
@@ -60,16 +60,16 @@ def test_planted_faults_are_found(condition: str, found: list[str]) -> None:
 
 def faults(condition: str) -> list[str]:
     """Metrics, labels and values of labels that no node shows."""
-    found = [x.detail for x in documents.unknown_metrics("", condition, LABELS)]
-    found += [x.detail for x in documents.unknown_labels("", condition, LABELS)]
+    names_not_shown = [x.detail for x in documents.unknown_metrics("", condition, LABELS)]
+    names_not_shown += [x.detail for x in documents.unknown_labels("", condition, LABELS)]
     used = {m for m in LABELS if re.search(rf"\b{m}\b", condition)}
-    known = SCRAPE_LABELS.union(*(LABELS[m] for m in used))
+    labels = SCRAPE_LABELS.union(*(LABELS[m] for m in used))
     for names in re.findall(r"\b(?:by|on|group_left|group_right) \(([^)]*)\)", condition):
-        found += [name for name in re.findall(r"\w+", names) if name not in known]
+        names_not_shown += [name for name in re.findall(r"\w+", names) if name not in labels]
     for label, values in re.findall(r'(\w+)=~?"([^"]*)"', condition):
         if label in VALUES:
-            found += [f"{label}={v}" for v in values.split("|") if v not in VALUES[label]]
-    return found
+            names_not_shown += [f"{label}={v}" for v in values.split("|") if v not in VALUES[label]]
+    return names_not_shown
 
 
 def test_shown_metrics_have_the_suffixes_of_their_kinds() -> None:

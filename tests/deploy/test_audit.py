@@ -63,23 +63,23 @@ def test_a_lost_line_is_counted(files: list[SourceFile]) -> None:
 
 
 def test_a_duplicate_is_counted(files: list[SourceFile]) -> None:
-    found = lines_of(files)
-    summary = judged(files, [*found, found[-1]])
+    lines = lines_of(files)
+    summary = judged(files, [*lines, lines[-1]])
     assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 0, 1)
 
 
 def test_a_changed_byte_is_seen(files: list[SourceFile]) -> None:
-    found = lines_of(files)
-    name, number, body = found[2]
-    found[2] = (name, number, body[::-1])
-    assert judged(files, found).verdict == "failed"
+    lines = lines_of(files)
+    name, number, body = lines[2]
+    lines[2] = (name, number, body[::-1])
+    assert judged(files, lines).verdict == "failed"
 
 
 def test_swapped_lines_are_seen(files: list[SourceFile]) -> None:
-    found = lines_of(files)
-    at = next(i for i, line in enumerate(found) if line[0] == "a/one.py")
-    found[at], found[at + 1] = found[at + 1], found[at]
-    summary = judged(files, found)
+    lines = lines_of(files)
+    at = next(i for i, line in enumerate(lines) if line[0] == "a/one.py")
+    lines[at], lines[at + 1] = lines[at + 1], lines[at]
+    summary = judged(files, lines)
     assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 0, 0)
 
 

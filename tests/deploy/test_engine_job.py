@@ -59,21 +59,21 @@ def test_lines_join_to_their_file_and_share_its_queue(source: Path) -> None:
 @pytest.mark.parametrize("fault", ["none", "different", "missing", "surplus", "lost", "count"])
 def test_the_verdict_notices_each_planted_fault(source: Path, fault: str) -> None:
     files = find_files(str(source))
-    found = sha256_of_files(files)
+    digests = sha256_of_files(files)
     counts = {file.name: len(file.lines()) for file in files}
     summary = EngineJobSummary(None, seed=1, lines=sum(counts.values()))
     summary.acknowledged_before_kill = summary.recovered_lines = 5
     line_count = summary.lines
     biggest = max(counts, key=lambda name: counts[name])
     if fault == "different":
-        found[biggest] = "0" * 64
+        digests[biggest] = "0" * 64
     elif fault == "missing":
-        del found[biggest]
+        del digests[biggest]
     elif fault == "surplus":
-        found["never written"] = "0" * 64
+        digests["never written"] = "0" * 64
     elif fault == "lost":
         summary.acknowledged_lost = 1
     elif fault == "count":
         line_count += 1
-    compare(summary, files, found, line_count, counts)
+    compare(summary, files, digests, line_count, counts)
     assert summary.verdict == ("passed" if fault == "none" else "failed")

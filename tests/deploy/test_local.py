@@ -51,11 +51,11 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
         assert local(root, "kill", "--node", str(leader)).stdout == (
             f"node {leader} was not running\n"
         )
-        found = {
+        state_of_node = {
             s["node_id"]: s for s in json.loads(local(root, "status", "-o", "json", code=1).stdout)
         }
-        assert found[leader]["state"] == "dead"
-        assert found[leader]["detail"]
+        assert state_of_node[leader]["state"] == "dead"
+        assert state_of_node[leader]["detail"]
         assert "started 1 node;" in local(root, "start").stdout
         again = {
             s["node_id"]: s["pid"] for s in json.loads(local(root, "status", "-o", "json").stdout)
@@ -168,8 +168,8 @@ def test_a_taken_framed_port_does_not_stop_a_node(tmp_path: Path) -> None:
         with connected(cluster.address(1)) as client:
             route = client.log.Route(RouteRequest(), timeout=10)
         assert route.framed_address not in ("", f":{port}")
-        found = int(route.framed_address.removeprefix(":"))
-        with FramedClient((host, found)) as framed:
+        framed_port = int(route.framed_address.removeprefix(":"))
+        with FramedClient((host, framed_port)) as framed:
             assert framed.call(ROUTE, 1, b"").flags == RESPONSE
     with cluster, FramedClient((host, int(port))) as framed:
         assert framed.call(ROUTE, 1, b"").flags == RESPONSE

@@ -19,11 +19,11 @@ def settings_of(cluster: LocalCluster, node_id: int) -> dict[str, Any]:
 def test_nodes_of_other_hosts_listen_to_them_and_prove_a_secret(tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path / "c", 2, hosts=HOSTS)
     for node_id in cluster.node_ids:
-        found = settings_of(cluster, node_id)
-        listens = [found[name] for name in ("listen", "peer_listen", "http_listen")]
+        settings = settings_of(cluster, node_id)
+        listens = [settings[name] for name in ("listen", "peer_listen", "http_listen")]
         assert [address.partition(":")[0] for address in listens] == ["0.0.0.0"] * 3
-        assert Path(found["secret_file"]).stat().st_mode & 0o077 == 0
-        peers = found["peers"].items()
+        assert Path(settings["secret_file"]).stat().st_mode & 0o077 == 0
+        peers = settings["peers"].items()
         assert {n: one["peer_address"].partition(":")[0] for n, one in peers} == {
             "1": "host-1",
             "2": "host-2",
@@ -37,9 +37,9 @@ def test_nodes_of_other_hosts_listen_to_them_and_prove_a_secret(tmp_path: Path) 
 
 
 def test_nodes_without_hosts_listen_on_loopback_and_have_no_secret(tmp_path: Path) -> None:
-    found = settings_of(LocalCluster.create(tmp_path / "c", 2), 2)
-    assert found["listen"].startswith("127.0.0.1:")
-    assert "secret_file" not in found
+    settings = settings_of(LocalCluster.create(tmp_path / "c", 2), 2)
+    assert settings["listen"].startswith("127.0.0.1:")
+    assert "secret_file" not in settings
 
 
 def test_a_node_of_another_host_is_not_started_on_this_one(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_a_process_is_started_detached_and_ended(tmp_path: Path) -> None:
     finally:
         process.send(signal.SIGKILL)
     assert process.wait_end(5_000)
-    found = process.exit_code
-    assert found == -signal.SIGKILL
+    exit_code = process.exit_code
+    assert exit_code == -signal.SIGKILL
     assert process.send(signal.SIGTERM) is False
 
 
@@ -82,10 +82,10 @@ def test_concurrent_askers_get_different_ports(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
-        found = [port for ports in pool.map(free_ports, [60] * 20) for port in ports]
-    assert len(set(found)) == 20 * 60
+        free = [port for ports in pool.map(free_ports, [60] * 20) for port in ports]
+    assert len(set(free)) == 20 * 60
     [kept] = tmp_path.iterdir()
-    assert sorted(map(int, kept.read_text().split())) == sorted(found)
+    assert sorted(map(int, kept.read_text().split())) == sorted(free)
 
 
 def test_ports_are_found_where_nothing_can_be_remembered(
@@ -109,10 +109,10 @@ def test_ports_come_round_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"log_level": "debug"})
-    found = LocalCluster.open(tmp_path / "c")
-    assert (found.bootstrap, found.node_ids, found.flush) == (made.bootstrap, (1, 2, 3), "async")
-    assert [state.state for state in found.status()] == ["stopped"] * 3
-    assert found.leader_id() == 0
+    opened = LocalCluster.open(tmp_path / "c")
+    assert (opened.bootstrap, opened.node_ids, opened.flush) == (made.bootstrap, (1, 2, 3), "async")
+    assert [state.state for state in opened.status()] == ["stopped"] * 3
+    assert opened.leader_id() == 0
     with pytest.raises(LocalError) as caught:
         LocalCluster.create(tmp_path / "c")
     assert caught.value.code == "local.exists"
@@ -175,13 +175,13 @@ def test_each_node_has_a_replica_of_the_name_server_unless_it_is_off(tmp_path: P
         files = [cluster.node_directory(n) / "node.toml" for n in cluster.node_ids]
         return [load(file, {}, {}).settings for file in files]
 
-    found = [s.nameserver() for s in settings_of(LocalCluster.create(tmp_path / "a", 3))]
-    assert [s.members.index(s.address) for s in found if s is not None] == [0, 1, 2]
+    name_servers = [s.nameserver() for s in settings_of(LocalCluster.create(tmp_path / "a", 3))]
+    assert [s.members.index(s.address) for s in name_servers if s is not None] == [0, 1, 2]
     many = settings_of(LocalCluster.create(tmp_path / "c", 3, groups=2))
     hosts = [s for s in many if s.nameserver() is not None]
     assert [s.node_id for s in hosts] == [1, 2, 4], "no group has all of them"
-    asked = [tuple(s.nameserver_servers) for s in many if s.nameserver() is None]
-    assert asked == [tuple(s.listen for s in hosts)] * 3
+    servers = [tuple(s.nameserver_servers) for s in many if s.nameserver() is None]
+    assert servers == [tuple(s.listen for s in hosts)] * 3
     off = LocalCluster.create(tmp_path / "b", 2, settings={"nameserver_listen": "off"})
     assert [s.nameserver() for s in settings_of(off)] == [None, None]
 

@@ -39,15 +39,15 @@ def test_every_line_comes_back_once_from_each_replica(tmp_path: Path, source: Pa
     directory = tmp_path / "cluster"
     done = run("--json", "--dir", str(directory), "--source", str(source), "--seed", "3")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["verdict"] == "passed"
-    assert found["acked"] == found["read"] == found["lines"] == sum(range(100, 140))
-    assert (found["lost"], found["duplicates"], found["files_equal"]) == (0, 0, 40)
-    assert found["receipts_by_durability"] == {"quorum_disk": found["acked"]}
-    assert found["replicas_identical"]
-    assert found["replicas_equal"] == [1, 2, 3]
-    assert found["failover_ms"] > 0
-    assert found["throughput_msgs_per_s"] > 0
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["verdict"] == "passed"
+    assert report["acked"] == report["read"] == report["lines"] == sum(range(100, 140))
+    assert (report["lost"], report["duplicates"], report["files_equal"]) == (0, 0, 40)
+    assert report["receipts_by_durability"] == {"quorum_disk": report["acked"]}
+    assert report["replicas_identical"]
+    assert report["replicas_equal"] == [1, 2, 3]
+    assert report["failover_ms"] > 0
+    assert report["throughput_msgs_per_s"] > 0
     again = run("--dir", str(directory), "--source", str(source))
     assert again.returncode == 3
     assert "is not empty" in again.stderr

@@ -68,9 +68,9 @@ def run(*words: str) -> Iterator[tuple["subprocess.Popen[str]", NodeProcess]]:
     ) as process:
         try:
             assert process.stdout is not None
-            told = next((line for line in process.stdout if line.startswith("pid ")), None)
-            assert told is not None, "it ended before it had started something"
-            pid = int(told.split()[1])
+            line_of_pid = next((line for line in process.stdout if line.startswith("pid ")), None)
+            assert line_of_pid is not None, "it ended before it had started something"
+            pid = int(line_of_pid.split()[1])
             started = NodeProcess(pid, started_at(pid))
             try:
                 yield process, started
@@ -182,5 +182,5 @@ def test_processes_of_another_run_stay(tmp_path: Path) -> None:
 
 def test_processes_of_tests_carry_the_mark_of_the_run() -> None:
     words = [sys.executable, "-c", f"import os; print(os.environ[{VARIABLE!r}])"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert told.startswith(f"{os.getpid()}-")
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert output.startswith(f"{os.getpid()}-")

@@ -34,9 +34,9 @@ def tools(tmp_path: Path) -> Path:
     directory = tmp_path / "bin"
     directory.mkdir()
     for tool in TOOLS:
-        found = shutil.which(tool)
-        assert found is not None, f"this test needs {tool}"
-        (directory / tool).symlink_to(found)
+        path = shutil.which(tool)
+        assert path is not None, f"this test needs {tool}"
+        (directory / tool).symlink_to(path)
     return directory
 
 
@@ -224,16 +224,16 @@ def canonical(name: str) -> str:
 
 def closure(names: list[str]) -> set[str]:
     """Name distributions and all that these need with Python 3.11, as their own metadata says."""
-    found: set[str] = set()
-    asked = [Requirement(name) for name in names]
-    while asked:
-        name = canonical(asked.pop().name)
-        if name not in found:
-            found.add(name)
+    names_needed: set[str] = set()
+    todo = [Requirement(name) for name in names]
+    while todo:
+        name = canonical(todo.pop().name)
+        if name not in names_needed:
+            names_needed.add(name)
             needs = map(Requirement, importlib.metadata.requires(name) or [])
             oldest = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
-            asked += [n for n in needs if n.marker is None or n.marker.evaluate(oldest)]
-    return found
+            todo += [n for n in needs if n.marker is None or n.marker.evaluate(oldest)]
+    return names_needed
 
 
 def test_quickstart_installs_what_a_cluster_needs_and_no_more(checkout: Path, calls: Path) -> None:

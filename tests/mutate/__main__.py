@@ -68,19 +68,19 @@ def main(
     """
     console = Console(stderr=True, highlight=False)
     faults, rows = THIS.all_faults(), explained.read_explained()
-    known = explained.current(rows, THIS.changes_of(rows))
+    explanations = explained.current(rows, THIS.changes_of(rows))
     chosen = _chosen(faults, modules, names, everything=everything)
     if sample is not None:
         seed = random.randrange(1 << 32) if seed is None else seed
         console.print(f"mutate: --sample {sample} --seed {seed}", soft_wrap=True)
-        open_ones = [fault for fault in chosen if fault.name not in known]
+        open_ones = [fault for fault in chosen if fault.name not in explanations]
         chosen = random.Random(seed).sample(open_ones, min(sample, len(open_ones)))
     if listing:
         shown = THIS.changes_of(fault.name for fault in chosen)
         for name, change in shown.items():
             click.echo(f"{name}  {change.mark}  {change.before} -> {change.after}")
         return
-    findings = Findings(known, stale=sorted(rows.keys() - known.keys()))
+    findings = Findings(explanations, stale=sorted(rows.keys() - explanations.keys()))
 
     def say(text: str) -> None:
         console.print(f"mutate: {text}", soft_wrap=True)
@@ -96,7 +96,7 @@ def main(
                 findings.verdicts.append(verdict)
                 count = len(findings.verdicts)
                 progress.update(bar, completed=count)
-                if verdict.is_alive and verdict.fault.name not in known:
+                if verdict.is_alive and verdict.fault.name not in explanations:
                     say(f"{verdict.how}: {verdict.fault.name}")
                 if count % _REPORTED_COUNT == 0 and not console.is_terminal:
                     say(f"{count} of {len(chosen)} judged")

@@ -109,9 +109,9 @@ class Campaign:
                     tasks.append(Task(search.fault, tuple(_by_file(chosen))))
             self._stage(stage, tasks, searches)
         for search in searches.values():
-            asked = tuple(run.node_id for run in search.runs[: search.asked_count])
-            how = "survived" if asked else "not run"
-            self.on_verdict(Verdict(search.fault, how=how, tests=asked))
+            tests = tuple(run.node_id for run in search.runs[: search.asked_count])
+            how = "survived" if tests else "not run"
+            self.on_verdict(Verdict(search.fault, how=how, tests=tests))
 
     def _stage(self, stage: str, tasks: list[Task], searches: dict[str, Search]) -> None:
         """Run tasks; take the faults that are judged out of the searches."""

@@ -36,18 +36,18 @@ class Explained:
 def read_explained(path: Path = EXPLAINED_FILE) -> dict[str, Explained]:
     """Read what is explained, by name. Raises ValueError: a row is unfit."""
     rows = tomllib.loads(path.read_text()).get("fault", []) if path.exists() else []
-    found: dict[str, Explained] = {}
+    by_name: dict[str, Explained] = {}
     for row in rows:
         explained = Explained(**row)
         if explained.reason not in REASONS:
-            known = ", ".join(REASONS)
-            raise ValueError(f"{explained.name}: reason {explained.reason!r} is none of {known}")
+            reasons = ", ".join(REASONS)
+            raise ValueError(f"{explained.name}: reason {explained.reason!r} is none of {reasons}")
         if len(explained.why) < 10:
             raise ValueError(f"{explained.name}: say why in a sentence, not {explained.why!r}")
-        if explained.name in found:
+        if explained.name in by_name:
             raise ValueError(f"{explained.name} is explained twice")
-        found[explained.name] = explained
-    return found
+        by_name[explained.name] = explained
+    return by_name
 
 
 def current(rows: Mapping[str, Explained], changes: Mapping[str, Change]) -> dict[str, Explained]:

@@ -34,13 +34,13 @@ class NotLoadedError(Exception):
 def functions_by_file() -> Functions:
     """Return all functions that exist now. What was frozen is no longer so: gc lists none of it."""
     gc.unfreeze()
-    found: Functions = {}
+    functions: Functions = {}
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType):
             code = thing.__code__
             key = (code.co_qualname, code.co_firstlineno)
-            found.setdefault(code.co_filename, {}).setdefault(key, []).append(thing)
-    return found
+            functions.setdefault(code.co_filename, {}).setdefault(key, []).append(thing)
+    return functions
 
 
 def plant(tree: ast.Module, file_name: str, functions: Functions) -> None:
@@ -112,11 +112,11 @@ class Marks:
 
     def numbers(self) -> list[int]:
         """Return the marks that were set since they were cleared."""
-        found, at = [], self.seen.find(1)
+        marks, at = [], self.seen.find(1)
         while at >= 0:
-            found.append(at)
+            marks.append(at)
             at = self.seen.find(1, at + 1)
-        return found
+        return marks
 
 
 def _is_text(node: ast.stmt) -> bool:

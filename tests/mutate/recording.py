@@ -81,12 +81,12 @@ def shared_files(project: Project) -> list[str]:
 
 def file_keys(project: Project) -> dict[str, str]:
     """Return a text for each file of tests that is another one whenever the file is."""
-    found = {}
+    keys = {}
     for folder in project.test_folders:
         for path in sorted((project.root / folder).rglob("test_*.py")):
             key = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-            found[str(path.relative_to(project.root))] = key
-    return found
+            keys[str(path.relative_to(project.root))] = key
+    return keys
 
 
 def read(path: Path, project: Project) -> dict[str, Any]:

@@ -92,23 +92,23 @@ def map_of_tests(
     Only of these files of tests, unless there are none."""
     path = project.root / "var" / "mutate" / ("map-long.z" if with_long else "map.z")
     document, keys = recording.read(path, project), recording.file_keys(project)
-    known = document.get("files", {})
-    current = {file: key for file, key in keys.items() if known.get(file) == key}
+    recorded = document.get("files", {})
+    current = {file: key for file, key in keys.items() if recorded.get(file) == key}
     missing = [file for file in keys if file not in current and file in (files or keys)]
     if missing:
         say(f"notes which tests of {len(missing)} files run which line")
         with _scratch() as directory:
-            found = Path(directory) / "found"
+            notes = Path(directory) / "found"
 
             def record(_: int) -> int:
-                recorder = Recorder(project, found, jobs, directory)
+                recorder = Recorder(project, notes, jobs, directory)
                 recorder.install()
                 return _pytest(project, missing, recorder, with_long=with_long)
 
             for _ in _in_process(record):
                 pass
             current |= {file: keys[file] for file in missing}
-            new, code = json.loads(found.read_text()), recording.code_key(project)
+            new, code = json.loads(notes.read_text()), recording.code_key(project)
             document = recording.merged(document, new, current, code)
         recording.write(path, document)
     return TestMap(document)

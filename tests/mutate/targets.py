@@ -139,11 +139,11 @@ class Project:
         by_path: dict[str, set[str]] = {}
         for name in names:
             by_path.setdefault(name.partition(":")[0], set()).add(name)
-        found: dict[str, Change] = {}
+        changes: dict[str, Change] = {}
         for path, wanted in by_path.items():
             if (self.root / path).exists():
-                found |= changes_of(path, self.source_of(path), wanted)
-        return found
+                changes |= changes_of(path, self.source_of(path), wanted)
+        return changes
 
     def all_faults(self) -> list[Fault]:
         """Return all faults of all files."""

@@ -67,9 +67,9 @@ def test_explanations_of_faults_gone_or_changed_are_stale_and_no_complaint(tmp_p
     rows = {name: Explained(name, "1", "speed", "one look more") for name in ("gone", "moved")}
     kept = Change("kept", "pass")
     rows["kept"] = Explained("kept", kept.mark, "speed", "one look more")
-    known = current(rows, {"kept": kept, "moved": Change("moved", "pass")})
-    assert known.keys() == {"kept"}
-    findings = Findings(known, stale=sorted(rows.keys() - known.keys()))
+    valid = current(rows, {"kept": kept, "moved": Change("moved", "pass")})
+    assert valid.keys() == {"kept"}
+    findings = Findings(valid, stale=sorted(rows.keys() - valid.keys()))
     assert findings.is_good()
     text = "\n".join(lines_of(Project(tmp_path, {}, (), ()), findings))
     assert "gone\n  is explained, and gone or changed by now" in text

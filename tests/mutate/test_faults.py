@@ -89,8 +89,8 @@ def test_logs_texts_and_asserts_are_left_alone() -> None:
 def test_names_outlive_changes_elsewhere() -> None:
     """They count within the function; what comes before it in the file does not matter."""
     later = SOURCE.replace("LIMIT = 5", "LIMIT = 5\n\ndef other(a):\n    return a + 1 < 2\n")
-    found = {fault.name for fault in faults_of("gate.py", later)}
-    assert {f"gate.py:{name}" for name in names()} < found
+    names_later = {fault.name for fault in faults_of("gate.py", later)}
+    assert {f"gate.py:{name}" for name in names()} < names_later
 
 
 def test_a_name_that_went_over_to_another_place_has_another_mark() -> None:
@@ -106,8 +106,8 @@ def test_a_name_that_went_over_to_another_place_has_another_mark() -> None:
 
 
 def test_every_fault_is_named_once_and_can_be_planted() -> None:
-    found = [fault.name for fault in faults_of("gate.py", SOURCE)]
-    assert len(found) == len(set(found)) >= 25
+    names = [fault.name for fault in faults_of("gate.py", SOURCE)]
+    assert len(names) == len(set(names)) >= 25
     whole = ast.unparse(ast.parse(SOURCE))
     for fault in faults_of("gate.py", SOURCE):
         assert fault.operator in OPERATORS

@@ -96,14 +96,14 @@ def test_exactly_what_the_tests_do_not_notice_survives(tmp_path: Path, jobs: int
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    found = {name.removeprefix("toy/gate.py:"): how for name, how, _ in json.loads(ran.stdout)}
-    alive = {name for name, how in found.items() if how == "survived"}
+    verdicts = {name.removeprefix("toy/gate.py:"): how for name, how, _ in json.loads(ran.stdout)}
+    alive = {name for name, how in verdicts.items() if how == "survived"}
     assert alive == {"admits:bound:1"}, "nobody asks at the limit"
-    assert {name for name, how in found.items() if how == "not run"} == {
+    assert {name for name, how in verdicts.items() if how == "not run"} == {
         "untested:arithmetic:1",
         "untested:neighbour:1",
     }
-    assert found["drain:drop:1"] == "timeout", "rows that are not taken never end"
+    assert verdicts["drain:drop:1"] == "timeout", "rows that are not taken never end"
     killers = {killer for _, _, killer in json.loads(ran.stdout) if killer}
     assert killers == {
         "checks/test_gate.py::test_far_below_and_far_above",

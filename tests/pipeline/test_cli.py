@@ -27,10 +27,10 @@ def test_audit_prints_a_verdict_and_ends_with_it(run: Run, tmp_path: Path) -> No
 
     bad = run("audit", *map(str, roots), "-o", "json")
     assert bad.exit_code == ExitCode.FINDINGS, bad.output
-    found = json.loads(bad.stdout)
-    assert (found["clean"], found["verdict"]) == (False, "clean, damaged")
-    assert [one["verdict"] for one in found["replicas"]] == ["clean", "damaged"]
-    assert {one["file"] for one in found["findings"]} == {name}
+    report = json.loads(bad.stdout)
+    assert (report["clean"], report["verdict"]) == (False, "clean, damaged")
+    assert [one["verdict"] for one in report["replicas"]] == ["clean", "damaged"]
+    assert {one["file"] for one in report["findings"]} == {name}
 
     shown = run("audit", str(roots[0]))
     assert shown.exit_code == ExitCode.OK, shown.output
@@ -50,10 +50,10 @@ def test_history_check_and_latency_print_what_they_found(run: Run, tmp_path: Pat
     assert json.loads(good.stdout)["operation_count"] == 40
 
     make_store(tmp_path / "node", fsck_config("ledger"), 20)
-    told = run("latency", "--segments", str(tmp_path / "node"), "-o", "json", "--plot",
+    ran = run("latency", "--segments", str(tmp_path / "node"), "-o", "json", "--plot",
                str(tmp_path / "l.png"))  # fmt: skip
-    assert told.exit_code == ExitCode.OK, told.output
-    assert sum(one["message_count"] for one in json.loads(told.stdout)["rates"]) == 20
+    assert ran.exit_code == ExitCode.OK, ran.output
+    assert sum(one["message_count"] for one in json.loads(ran.stdout)["rates"]) == 20
     assert (tmp_path / "l.png").exists()
 
 

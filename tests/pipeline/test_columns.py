@@ -132,11 +132,11 @@ def test_bodies_that_become_large_come_in_several_batches() -> None:
     large = zlib.compress(bytes(BODY_SIZE_BYTES_MAX // 2))
     records = b"".join(_packed(large, queue_offset=n) for n in range(5)) + _record(queue_offset=5)
     batches = record_batches(records, ("queue_offset", "body", "body_error"))
-    found = []
+    collected = []
     for batch in batches:
         assert batch.column("body").nbytes <= 1.1 * BODY_SIZE_BYTES_MAX
-        found.append(batch.column("queue_offset").to_pylist())
-    assert found == [[0, 1], [2, 3], [4, 5]]
+        collected.append(batch.column("queue_offset").to_pylist())
+    assert collected == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_only_what_is_asked_for_is_made() -> None:

@@ -100,15 +100,15 @@ def test_a_task_that_runs_twice_at_once_leaves_each_row_once(tmp_path: Path, mas
 
 def duplicate_count(local: LocalCluster) -> float:
     """Batches that the nodes knew already."""
-    found = 0.0
+    count = 0.0
     for node in local.status():
         with urllib.request.urlopen(
             f"http://{node.http_address}/metrics", timeout=PATIENCE_S
         ) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith("quorumlog_append_duplicates_total"):
-                    found += float(line.rpartition(" ")[2])
-    return found
+                    count += float(line.rpartition(" ")[2])
+    return count
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def test_latency_tells_the_same_of_a_cluster_and_of_its_table(
 
     table = str(tmp_path / "table")
     run.json("ingest", "orders", "payments", "events", "--to", table, "--server", local.bootstrap)
-    told = run.json("latency", *topics, "--parquet", table)
-    assert told == {"rates": live["rates"], "lags": []}
+    latency = run.json("latency", *topics, "--parquet", table)
+    assert latency == {"rates": live["rates"], "lags": []}
 
     unknown = run("latency", "--topic", "nowhere", "--server", local.bootstrap)
     assert unknown.exit_code == ExitCode.FAILED
@@ -127,5 +127,5 @@ def place_of(root: Path, position: int, text: bytes) -> tuple[str, int]:
     name = max(name for name in log_files(root) if int(Path(name).name) <= position)
     with (root / name).open("rb") as file:
         file.seek(position - int(Path(name).name))
-        found = file.read(1_000).index(text)
-    return name, position - int(Path(name).name) + found
+        text_at = file.read(1_000).index(text)
+    return name, position - int(Path(name).name) + text_at

@@ -54,9 +54,9 @@ def pulled(store: Store, topic: str) -> list[Row]:
 
 @pytest.fixture(scope="module", params=["ledger", "commit_log"])
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("segments") / str(request.param)
-    make_store(found, fsck_config(request.param), COUNT)
-    return found
+    directory = tmp_path_factory.mktemp("segments") / str(request.param)
+    make_store(directory, fsck_config(request.param), COUNT)
+    return directory
 
 
 def test_rows_are_those_of_the_store(root: Path, tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_system_topics_are_shown_to_who_asks(tmp_path: Path) -> None:
             store.put(encode_message(topic, 0, topic.encode()))
 
     assert [row["topic"] for row in rows_of(tmp_path / "s")] == ["orders", "rmq"]
-    asked = rows_of(tmp_path / "s", topics=frozenset({"rmq_sys_quorumlog"}))
-    assert [row["body"] for row in asked] == [b"rmq_sys_quorumlog"]
+    rows = rows_of(tmp_path / "s", topics=frozenset({"rmq_sys_quorumlog"}))
+    assert [row["body"] for row in rows] == [b"rmq_sys_quorumlog"]
 
 
 def test_an_inner_batch_ends_the_job_unless_other_topics_are_named(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_spark_reads_segments_with_columns_and_filters(
 ) -> None:
     pipeline.register(spark)
     reader = spark.read.format("quorumlog-segments").option("pieceSize", 2048)
-    found = reader.option("columns", "topic,queue_offset,position,body").load(str(root))
+    table = reader.option("columns", "topic,queue_offset,position,body").load(str(root))
 
-    assert found.columns == ["topic", "queue_offset", "position", "body"]
-    assert found.count() == COUNT
-    rows = found.where("topic = 'topic1' and position > 3000").orderBy("position").collect()
+    assert table.columns == ["topic", "queue_offset", "position", "body"]
+    assert table.count() == COUNT
+    rows = table.where("topic = 'topic1' and position > 3000").orderBy("position").collect()
     expected = [
         row
         for row in rows_of(root)

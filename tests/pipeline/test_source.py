@@ -54,13 +54,13 @@ def test_rows_are_what_a_consumer_reads(spark: SparkSession, cluster: Running) -
     messages = read(cluster[1], "orders")
     assert len(rows) == COUNT
     for row, message in zip(rows, messages, strict=True):
-        found = row.asDict()
-        born, stored = found.pop("born_time"), found.pop("store_time")
+        values = row.asDict()
+        born, stored = values.pop("born_time"), values.pop("store_time")
         assert _unix_ms(born) == message.born_unix_ms
         assert _unix_ms(stored) == message.store_unix_ms
-        assert found.pop("index") >= 0
-        assert found.pop("term") >= 1
-        assert found == {
+        assert values.pop("index") >= 0
+        assert values.pop("term") >= 1
+        assert values == {
             "topic": "orders",
             "queue_id": message.queue_id,
             "queue_offset": message.queue_offset,
@@ -102,15 +102,15 @@ def test_a_leader_that_dies_is_read_around(cluster: Running) -> None:
         wanted = bounds(connection, options, queues_of(connection, options), "first")
         (part,) = ranges(connection, wanted, 1_000_000)
     batches = read_range(options, part)
-    found = [next(batches)]
+    parts = [next(batches)]
     leader = local.leader_id()
     local.kill(leader)
     try:
-        found += batches
+        parts += batches
     finally:
         local.start(leader)
         local.wait_ready()
-    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    bodies = [body for batch in parts for body in batch.column("body").to_pylist()]
     assert bodies == [b"%04d" % n * 512 for n in range(4_000)]
 
 
@@ -163,8 +163,8 @@ def test_a_stream_that_was_further_than_its_queue_is_says_so(
                 lax.prepareForTriggerAvailableNow()
             with pytest.raises(DataLossError, match=what):
                 strict.latestOffset(begin, ReadAllAvailable())
-            found = lax.latestOffset(begin, ReadAllAvailable())["orders"]
-            assert found == {f"g0/{n}": each for n in range(4)} | begin["orders"]
+            offsets = lax.latestOffset(begin, ReadAllAvailable())["orders"]
+            assert offsets == {f"g0/{n}": each for n in range(4)} | begin["orders"]
         finally:
             strict.stop()
             lax.stop()
@@ -190,8 +190,8 @@ def test_a_follower_that_is_behind_is_waited_for_or_left(cluster: Running) -> No
         wanted = bounds(connection, options, queues_of(connection, options), "first")
         parts = ranges(connection, wanted, options.records_per_partition_max)
     assert len(parts) == 10
-    found = [batch for part in parts for batch in read_range(options, part)]
-    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    batches = [batch for part in parts for batch in read_range(options, part)]
+    bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
     assert bodies == [b"%d" % n for n in range(200)]
 
 
@@ -216,8 +216,8 @@ def test_expired_records_are_an_error_or_left_out(tmp_path: Path) -> None:
                     producer.send_nowait("short", b"x" * 1024)
                 producer.flush()
                 count += 100
-                (found,) = queues_of(connection, given)
-                first = found.min_offset
+                (queue_range,) = queues_of(connection, given)
+                first = queue_range.min_offset
                 assert time.monotonic() < deadline, "nothing expires"
         part = OffsetRange(queue, 0, count, 0)
         with pytest.raises(DataLossError, match="the offsets from 0 on expired"):

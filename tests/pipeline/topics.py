@@ -36,8 +36,8 @@ def fill(client: sync.Client, topic: str, lo: int, hi: int, *, size_bytes: int =
 def read(client: sync.Client, topic: str) -> list[Message]:
     """Read all of a topic, queue by queue."""
     with client.pull_consumer(topic, until="end") as consumer:
-        found = list(consumer)
-    return sorted(found, key=lambda m: (m.queue_id, m.queue_offset))
+        messages = list(consumer)
+    return sorted(messages, key=lambda m: (m.queue_id, m.queue_offset))
 
 
 def sent(messages: list[Message]) -> list[tuple[Any, ...]]:

@@ -42,9 +42,9 @@ class Qlog:
 
     def json(self, *arguments: object, code: int = 0) -> Any:
         """The result of a command as JSON."""
-        found = json.loads(self(*arguments, "-o", "json", code=code).stdout)
-        check_keys(found, *arguments)
-        return found
+        answer = json.loads(self(*arguments, "-o", "json", code=code).stdout)
+        check_keys(answer, *arguments)
+        return answer
 
     def produce(self, directory: Path, topic: str, text: str, *options: object) -> None:
         """Send the lines of a text, by way of a file."""
@@ -78,9 +78,9 @@ def promised_keys(*arguments: str) -> dict[str, list[str]]:
     command: click.Command = main
     words = iter(arguments)
     while isinstance(command, click.Group):
-        found = command.get_command(click.Context(command), next(words))
-        assert found is not None, arguments
-        command = found
+        subcommand = command.get_command(click.Context(command), next(words))
+        assert subcommand is not None, arguments
+        command = subcommand
     block = re.search(
         r"Keys of -o json:\n((?: +\S.*\n)+)", f"{inspect.cleandoc(command.help or '')}\n"
     )

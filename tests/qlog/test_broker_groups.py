@@ -22,10 +22,10 @@ def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qlog]:
     settings = {"file_size_bytes": "8MiB"}
     cluster = LocalCluster.create(directory, 1, groups=2, settings=settings)
     with cluster:
-        found = Qlog(cluster)
-        made = found.json("topic", "create", TOPIC, "--queues", 2)
+        runner = Qlog(cluster)
+        made = runner.json("topic", "create", TOPIC, "--queues", 2)
         assert (made["queue_count"], len(made["shares"])) == (4, 2)
-        yield found
+        yield runner
 
 
 def healthy(qlog: Qlog, *arguments: str) -> str:
@@ -39,11 +39,11 @@ def healthy(qlog: Qlog, *arguments: str) -> str:
 
 
 def test_nodes_are_shown_with_their_group(qlog: Qlog) -> None:
-    found = json.loads(healthy(qlog, "cluster", "status", "-o", "json"))
-    check_keys(found, "cluster", "status")
-    assert (found["healthy"], found["leader_id"]) == (True, 1)
-    assert [(g["group"], g["leader_id"]) for g in found["groups"]] == [("g0", 1), ("g1", 2)]
-    assert [(n["node_id"], n["group"], n["role"]) for n in found["nodes"]] == [
+    status = json.loads(healthy(qlog, "cluster", "status", "-o", "json"))
+    check_keys(status, "cluster", "status")
+    assert (status["healthy"], status["leader_id"]) == (True, 1)
+    assert [(g["group"], g["leader_id"]) for g in status["groups"]] == [("g0", 1), ("g1", 2)]
+    assert [(n["node_id"], n["group"], n["role"]) for n in status["nodes"]] == [
         (1, "g0", "leader"),
         (2, "g1", "leader"),
     ]
@@ -84,9 +84,9 @@ def test_a_consumer_group_is_shown_over_all_groups(qlog: Qlog, tmp_path: Path) -
         qlog.produce(tmp_path, TOPIC, "".join(f"{i}\n" for i in range(8)), "--queue", queue)
     taken = qlog("consume", TOPIC, "--group", "billing", "--until", "end").stdout.splitlines()
     assert len(taken) >= 16
-    found = qlog.json("group", "describe", "billing")
-    assert (found["lag_count"], found["topics"]) == (0, [TOPIC])
-    offsets = {(q["group"], q["queue_id"]): q["offset"] for q in found["queues"]}
+    group = qlog.json("group", "describe", "billing")
+    assert (group["lag_count"], group["topics"]) == (0, [TOPIC])
+    offsets = {(q["group"], q["queue_id"]): q["offset"] for q in group["queues"]}
     assert (offsets["g0", 0], offsets["g1", 0]) == (8, 8)
     assert "group  topic" in qlog("group", "describe", "billing").stdout
     [row] = qlog.json("group", "list")

@@ -59,12 +59,12 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 @pytest.mark.parametrize(("text", "read"), READERS.values(), ids=READERS)
 def test_a_mark_changes_nothing(text: str, read: Callable[[Path], Any], tmp_path: Path) -> None:
-    file, found = tmp_path / "topics.json", []
+    file, contents = tmp_path / "topics.json", []
     for mark in (b"", codecs.BOM_UTF8):
         file.write_bytes(mark + text.encode())
         file.chmod(0o600)
-        found.append(read(file))
-    assert found[0] == found[1]
+        contents.append(read(file))
+    assert contents[0] == contents[1]
 
 
 def test_a_mark_before_certificates_of_a_client_does_not_hide_them(tmp_path: Path) -> None:

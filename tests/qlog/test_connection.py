@@ -92,15 +92,15 @@ def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
 
 def test_signals_set_events_one_after_the_other() -> None:
     async def act() -> list[tuple[bool, bool]]:
-        found: list[tuple[bool, bool]] = []
+        states: list[tuple[bool, bool]] = []
         with stop_on_signals() as stop:
             for number in (signal.SIGINT, signal.SIGTERM):
                 os.kill(os.getpid(), number)
                 await asyncio.wait_for(
-                    (stop.forced if found else stop.requested).wait(), timeout=PATIENCE_S
+                    (stop.forced if states else stop.requested).wait(), timeout=PATIENCE_S
                 )
-                found.append((stop.requested.is_set(), stop.forced.is_set()))
-        return found
+                states.append((stop.requested.is_set(), stop.forced.is_set()))
+        return states
 
     assert asyncio.run(act()) == [(True, False), (True, True)]
 

@@ -22,9 +22,9 @@ def _options(command: click.Command) -> Iterator[click.Parameter]:
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None, f"{name} is listed"
-            yield from _options(found)
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None, f"{name} is listed"
+            yield from _options(subcommand)
 
 
 def test_no_option_of_a_command_takes_them() -> None:

@@ -226,22 +226,22 @@ class Node:
         return bool(request.offset >= len(queue))
 
     def _fill(self, request: Any, response: Any, queue: list[bytes]) -> None:
-        found: list[bytes] = []
+        records: list[bytes] = []
         size_bytes, at = 0, request.offset
-        while at < len(queue) and len(found) < (request.max_count or 1000):
+        while at < len(queue) and len(records) < (request.max_count or 1000):
             record = queue[at]
-            if found and size_bytes + len(record) > (request.max_size_bytes or 1 << 20):
+            if records and size_bytes + len(record) > (request.max_size_bytes or 1 << 20):
                 break
             at += 1
             if request.tags and decode_message(record).properties.get("TAGS") not in request.tags:
                 continue
-            found.append(record)
+            records.append(record)
             size_bytes += len(record)
-        response.records = b"".join(found)
-        response.record_count = len(found)
+        response.records = b"".join(records)
+        response.record_count = len(records)
         response.next_offset = at
         response.status = (
-            log_pb2.PULL_STATUS_FOUND if found else log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE
+            log_pb2.PULL_STATUS_FOUND if records else log_pb2.PULL_STATUS_NO_MATCHED_MESSAGE
         )
 
     async def QueueOffsets(self, request: Any, context: Any) -> Any:
@@ -275,7 +275,7 @@ class Node:
 
     async def QueryByKey(self, request: Any, context: Any) -> Any:
         await self.check(context)
-        found = [
+        matches = [
             (message.position, record)
             for record in self.cluster.records()
             for message in [decode_message(record)]
@@ -284,12 +284,12 @@ class Node:
             and (not request.next_position or message.position < request.next_position)
         ]
         # Like an index of hashes, it finds more than was asked for; and two at a time.
-        found.sort()
-        records = [record for _, record in found[-2:]]
+        matches.sort()
+        records = [record for _, record in matches[-2:]]
         return log_pb2.RecordsResponse(
             records=b"".join(records),
             record_count=len(records),
-            next_position=found[-2][0] if len(found) > 2 else None,
+            next_position=matches[-2][0] if len(matches) > 2 else None,
             newest_move=self.cluster.newest_move,
         )
 
@@ -324,9 +324,9 @@ class Node:
         response = consumer_pb2.CommitOffsetsResponse(index=7)
         for o in request.offsets:
             key = request.group, o.topic, o.queue_id
-            stored, known = self.cluster.offsets.get(key, o.offset), o.newest_known
+            stored, newest = self.cluster.offsets.get(key, o.offset), o.newest_known
             move = self.cluster.moved.get(key[1:], 0)
-            is_known = stored == o.offset or known <= stored <= max(o.offset, known)
+            is_known = stored == o.offset or newest <= stored <= max(o.offset, newest)
             is_moved = o.HasField("move") and move not in (0, o.move)
             if o.HasField("newest_known") and (is_moved or not is_known):
                 response.moved.add(topic=o.topic, queue_id=o.queue_id, offset=stored, move=move)
@@ -350,8 +350,8 @@ class Node:
         await self.check(context)
         response = consumer_pb2.FetchOffsetsResponse()
         stored = {key[1:]: o for key, o in self.cluster.offsets.items() if key[0] == request.group}
-        asked = [(q.topic, q.queue_id) for q in request.queues] or stored
-        for topic, queue_id in asked:
+        places = [(q.topic, q.queue_id) for q in request.queues] or stored
+        for topic, queue_id in places:
             offset = stored.get((topic, queue_id), -1)
             move = self.cluster.moved.get((topic, queue_id), 0)
             response.offsets.add(topic=topic, queue_id=queue_id, offset=offset, move=move)
@@ -474,8 +474,8 @@ class FakeCluster:
     def append(self, request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
         window: dict[int, Entry] = {}
         if request.producer_id:
-            known = request.producer_id in self.producers
-            if not known and request.sequence:
+            is_named = request.producer_id in self.producers
+            if not is_named and request.sequence:
                 return log_pb2.AppendResponse(error=error("node.unknown_producer"))
             window = self.producers.setdefault(request.producer_id, {})
             if request.sequence in window:
@@ -573,14 +573,14 @@ def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
 
 def port_of(cluster: FakeCluster) -> FakeFramedPort:
     """The framed port of the leader."""
-    found = cluster.nodes[1].framed
-    assert found is not None
-    return found
+    port = cluster.nodes[1].framed
+    assert port is not None
+    return port
 
 
 def learned(client: quorumlog.Client, cluster: FakeCluster) -> Any:
     """What the client knows of the framed port of the leader."""
     address = cluster.nodes[1].address
-    found = client._started().groups.home.router.channels.get(address).framed
-    assert found is not None
-    return found
+    port = client._started().groups.home.router.channels.get(address).framed
+    assert port is not None
+    return port

@@ -64,29 +64,29 @@ class Call(NamedTuple):
 
 def exports() -> dict[str, Any]:
     """All exported classes and functions, by the name they are called by."""
-    found: dict[str, Any] = dict(MORE)
+    exported: dict[str, Any] = dict(MORE)
     for prefix, module in PACKAGES.items():
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             if not inspect.ismodule(value) and callable(value):
-                found[prefix + name] = value
-    return found
+                exported[prefix + name] = value
+    return exported
 
 
 def calls() -> list[Call]:
     """All public calls that take an argument."""
-    found = []
+    public_calls = []
     for name, value in sorted(exports().items()):
         if not inspect.isclass(value):
-            found.append(_call("", name, value))
+            public_calls.append(_call("", name, value))
             continue
         if issubclass(value, errors.QuorumlogError):
             continue
         for method, function in inspect.getmembers(value, callable):
             is_ours = (getattr(function, "__module__", None) or "").startswith("quorumlog")
             if not method.startswith("_") and is_ours and not inspect.isclass(function):
-                found.append(_call(name, method, function))
-    return [call for call in found if call.parameters and str(call) not in INTERNAL]
+                public_calls.append(_call(name, method, function))
+    return [call for call in public_calls if call.parameters and str(call) not in INTERNAL]
 
 
 def _call(owner: str, name: str, function: Any) -> Call:

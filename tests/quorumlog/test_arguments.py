@@ -30,18 +30,18 @@ def test_every_public_call_has_arguments_to_be_tested_with() -> None:
     """A call that is new here needs an entry in tests/quorumlog/surface.py."""
     for call in surface.calls():
         for name in call.required:
-            known = name in surface.SENSIBLE or f"{call}.{name}" in surface.SPECIAL
-            assert known, f"{call}: tests/quorumlog/surface.py has nothing for {name}"
+            has_argument = name in surface.SENSIBLE or f"{call}.{name}" in surface.SPECIAL
+            assert has_argument, f"{call}: tests/quorumlog/surface.py has nothing for {name}"
 
 
 def test_the_surface_has_what_it_is_known_to_have() -> None:
     """The search itself must not go blind."""
-    found = {str(call) for call in surface.calls()}
-    assert len(found) > 140
+    names = {str(call) for call in surface.calls()}
+    assert len(names) > 140
     for name in ("connect", "sync.connect", "Client.pull", "sync.Admin.drain", "Producer.send"):
-        assert name in found
-    assert {"PopConsumer.ack", "NameServers.put", "testing.Cluster.kill", "Raw.append"} <= found
-    assert not found & set(surface.INTERNAL)
+        assert name in names
+    assert {"PopConsumer.ack", "NameServers.put", "testing.Cluster.kill", "Raw.append"} <= names
+    assert not names & set(surface.INTERNAL)
 
 
 def test_every_asynchronous_call_looks_at_its_arguments() -> None:

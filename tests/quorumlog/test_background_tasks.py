@@ -85,11 +85,11 @@ async def test_a_client_logs_an_error_of_its_tasks_and_asks_again(
         monkeypatch.setattr(broker_groups, pause, 1)
     async with fake_cluster(1) as cluster, connect(cluster) as client:
         group = client.broker_groups.home
-        found, calls = getattr(group.router, asked), list[Any]()
+        method, calls = getattr(group.router, asked), list[Any]()
 
         async def broken_once(given: Any) -> None:
             calls.append(given)
-            await found(0 / 0 if len(calls) == 1 else given)
+            await method(0 / 0 if len(calls) == 1 else given)
 
         setattr(group.router, asked, broken_once)
         client.broker_groups.suspect(group)

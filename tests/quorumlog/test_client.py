@@ -110,8 +110,8 @@ async def test_admin_calls_follow_the_leader() -> None:
         assert (await client.admin.node_status()).node_id == 3
         assert (await client.admin.node_status(1)).role == "follower"
         assert await client.admin.commit_offsets("g", {("orders", 1): 5}) == 7
-        found = await client.admin.fetch_offsets("g", [("orders", 1), ("orders", 2)])
-        assert found == {("orders", 1): 5}
+        offsets = await client.admin.fetch_offsets("g", [("orders", 1), ("orders", 2)])
+        assert offsets == {("orders", 1): 5}
         with pytest.raises(errors.UnimplementedError):
             await client.admin.list_groups()
 

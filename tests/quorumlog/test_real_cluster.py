@@ -95,10 +95,10 @@ def test_half_of_a_batch_that_a_real_node_refuses_costs_the_other_half_one_more_
                 )
                 for i in range(1_000)
             ]
-            found: list[Any] = await asyncio.gather(
+            outcomes: list[Any] = await asyncio.gather(
                 *(one.receipt() for one in sent), return_exceptions=True
             )
-            for i, one in enumerate(found):
+            for i, one in enumerate(outcomes):
                 if i % 2:
                     assert one.due_unix_ms > 0, one
                 else:

@@ -73,10 +73,10 @@ def test_a_pipe_that_does_not_wait_is_made_to(
         monkeypatch.setattr(sys, "stdout", stdout)
         prepare_stdout()
         assert os.get_blocking(writing)
-        found = pool.submit(reader.read)
+        content = pool.submit(reader.read)
         print("x" * 1_000_000)
         sys.stdout.close()
-        assert len(found.result()) == 1_000_001
+        assert len(content.result()) == 1_000_001
 
 
 def test_a_stdout_of_text_alone_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

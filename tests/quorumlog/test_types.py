@@ -84,8 +84,8 @@ def test_calls_that_spell_their_options_out_have_those_of_a_message() -> None:
     """Sending is typed by `SendOptions`; where an option costs time it is a parameter."""
 
     def options(function: object) -> dict[str, tuple[object, object]]:
-        found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-        named = [p for p in found if p.kind is p.KEYWORD_ONLY]
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+        named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         return {p.name: (p.default, p.annotation) for p in named}
 
     sent = options(quorumlog.Producer.send)

@@ -183,22 +183,22 @@ class Cluster:
 
     def crash(self, node: NodeId, *, keep_unsynced: bool = False) -> None:
         """Stop a process; its disk keeps the synced part, or all if only the process died."""
-        found = self.nodes[node]
-        found.is_up = False
-        found.tickets.clear()
+        target = self.nodes[node]
+        target.is_up = False
+        target.tickets.clear()
         if keep_unsynced:
-            found.log.sync()
-        found.log.crash()
+            target.log.sync()
+        target.log.crash()
 
     def restart(self, node: NodeId, *, recovering: bool = False, wiped: bool = False) -> Node:
-        found = self.nodes[node]
-        assert not found.is_up, f"node {node} is running"
+        target = self.nodes[node]
+        assert not target.is_up, f"node {node} is running"
         if wiped:
             return self.start(node, joining_state())
         if recovering:
-            found.log.hard_state = recovering_state(found.log.load()).hard_state
-        found.log.applied = found.log.base_index
-        return self._boot(node, found.log)
+            target.log.hard_state = recovering_state(target.log.load()).hard_state
+        target.log.applied = target.log.base_index
+        return self._boot(node, target.log)
 
     # Inputs.
 
@@ -226,86 +226,86 @@ class Cluster:
 
     def receive(self, node: NodeId, message: Message, payload: object = None) -> None:
         """Hand a message to a node as if a peer had sent it."""
-        found = self.nodes[node]
-        if not found.is_up:
+        target = self.nodes[node]
+        if not target.is_up:
             return
         if payload is None and isinstance(message, InstallSnapshot):
             payload = f"state through {message.meta.index}"
-        if isinstance(message, AppendRequest) and not found.has_room:
-            found.replica.receive_without_room(message)
+        if isinstance(message, AppendRequest) and not target.has_room:
+            target.replica.receive_without_room(message)
         else:
-            found.replica.receive(message, payload)
+            target.replica.receive(message, payload)
         self.settle(node)
 
     def sync(self, node: NodeId, *, through: int | None = None) -> None:
         """End the syncs under way on a node, or those up to ticket `through`."""
-        found = self.nodes[node]
-        wanted = [ticket for ticket in found.tickets if through is None or ticket <= through]
+        target = self.nodes[node]
+        wanted = [ticket for ticket in target.tickets if through is None or ticket <= through]
         if wanted:
-            found.log.sync(found.images[wanted[-1]])
+            target.log.sync(target.images[wanted[-1]])
             for ticket in wanted:
-                found.images.pop(ticket, None)
-            found.tickets = [ticket for ticket in found.tickets if ticket not in wanted]
-            found.replica.on_durable(wanted[-1])
+                target.images.pop(ticket, None)
+            target.tickets = [ticket for ticket in target.tickets if ticket not in wanted]
+            target.replica.on_durable(wanted[-1])
             self.settle(node)
 
     def settle(self, node: NodeId) -> Effects:
         """Pump a node until it has nothing more to do by itself; return the first effects."""
-        found = self.nodes[node]
-        first = effects = found.replica.pump()
+        target = self.nodes[node]
+        first = effects = target.replica.pump()
         while True:
-            self._carry_out(node, found, effects)
+            self._carry_out(node, target, effects)
             if effects.flush is None and effects.apply_hi == NO_INDEX:
                 return first
-            effects = found.replica.pump()
+            effects = target.replica.pump()
 
-    def _carry_out(self, node: NodeId, found: Node, effects: Effects) -> None:
-        found.role_changes += effects.role_changes
+    def _carry_out(self, node: NodeId, target: Node, effects: Effects) -> None:
+        target.role_changes += effects.role_changes
         for change in effects.role_changes:
             self.note("role", node, change)
         for outgoing in effects.send:
             self._post(outgoing)
         if effects.flush is not None:
-            found.tickets.append(effects.flush)
-            if not found.syncs_at_once:
-                found.images[effects.flush] = found.log.image()
+            target.tickets.append(effects.flush)
+            if not target.syncs_at_once:
+                target.images[effects.flush] = target.log.image()
             else:
-                found.log.sync()
-                found.tickets.clear()
-                found.images.clear()
-                found.replica.on_durable(effects.flush)
+                target.log.sync()
+                target.tickets.clear()
+                target.images.clear()
+                target.replica.on_durable(effects.flush)
         if effects.install is not None:
-            found.applied = [found.log.snapshot_state]
-            found.to_apply.clear()
+            target.applied = [target.log.snapshot_state]
+            target.to_apply.clear()
             self.note("install", node, effects.install)
         if effects.apply_hi != NO_INDEX:
-            found.to_apply.append((effects.apply_lo, effects.apply_hi))
-            if found.applies_at_once:
+            target.to_apply.append((effects.apply_lo, effects.apply_hi))
+            if target.applies_at_once:
                 self.apply(node)
-        found.completed += effects.completed
+        target.completed += effects.completed
         for completion in effects.completed:
             self.note("completed", node, completion)
-        found.reads += effects.reads
+        target.reads += effects.reads
         for read in effects.reads:
             self.note("read", node, read)
-        found.reads_failed += effects.reads_failed
+        target.reads_failed += effects.reads_failed
         for read_id in effects.reads_failed:
             self.note("read_failed", node, read_id)
         if effects.loss_from != NO_INDEX:
-            found.losses.append(effects.loss_from)
+            target.losses.append(effects.loss_from)
             self.note("loss", node, effects.loss_from)
 
     def apply(self, node: NodeId) -> None:
         """Apply what was handed out."""
-        found = self.nodes[node]
-        for lo, hi in found.to_apply:
-            entries = found.log.read_raw(lo, hi)
+        target = self.nodes[node]
+        for lo, hi in target.to_apply:
+            entries = target.log.read_raw(lo, hi)
             assert isinstance(entries, tuple)
-            found.applied += [entry.body for entry in entries if entry.kind == 0]
-            found.log.applied = hi - 1
-            found.replica.on_applied(hi - 1)
+            target.applied += [entry.body for entry in entries if entry.kind == 0]
+            target.log.applied = hi - 1
+            target.replica.on_applied(hi - 1)
             self.note("apply", node, (lo, hi))
-        found.to_apply.clear()
+        target.to_apply.clear()
 
     # The network.
 
@@ -351,13 +351,13 @@ class Cluster:
 
     def take(self, kind: type, *, to: NodeId | None = None) -> list[Outgoing]:
         """Remove and return the messages in flight of one kind."""
-        found = [
+        taken = [
             outgoing
             for outgoing in self.net
             if isinstance(outgoing.message, kind) and to in (None, outgoing.message.to)
         ]
-        self.net = [outgoing for outgoing in self.net if outgoing not in found]
-        return found
+        self.net = [outgoing for outgoing in self.net if outgoing not in taken]
+        return taken
 
     def isolate(self, node: NodeId) -> None:
         for other in self.nodes:

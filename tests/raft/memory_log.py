@@ -46,21 +46,21 @@ class MemoryLog:
     to it."""
 
     def __init__(self, initial: InitialState | None = None) -> None:
-        found = initial or InitialState()
-        self.hard_state = found.hard_state
-        self.base_index = found.base_index
-        self.base_term = found.base_term
+        state = initial or InitialState()
+        self.hard_state = state.hard_state
+        self.base_index = state.base_index
+        self.base_term = state.base_term
         self.entries: list[StoredEntry] = []
-        self.base_configuration = found.configurations[0] if found.configurations else None
-        self.snapshot = found.snapshot
+        self.base_configuration = state.configurations[0] if state.configurations else None
+        self.snapshot = state.snapshot
         self.snapshot_state: object = None
-        self.applied: Index = found.applied
-        self.commit_hint: Index = found.commit
+        self.applied: Index = state.applied
+        self.commit_hint: Index = state.commit
         self.fails_hard_state = False
         self.operations: list[str] = []
-        at, runs = found.base_index + 1, list(found.runs)
+        at, runs = state.base_index + 1, list(state.runs)
         for position, (first, term) in enumerate(runs):
-            run_hi = runs[position + 1][0] if position + 1 < len(runs) else found.last_index + 1
+            run_hi = runs[position + 1][0] if position + 1 < len(runs) else state.last_index + 1
             assert first == at
             for index in range(first, run_hi):
                 self.entries.append(StoredEntry(index, term, EntryKind.DATA, f"{index}@{term}"))

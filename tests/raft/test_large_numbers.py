@@ -46,9 +46,9 @@ def test_elections_appends_and_snapshots_across_a_border(large: int) -> None:
     cluster.tick_all(6 * HEARTBEAT_TICKS)
 
     for node in (1, 2, 3):
-        found = cluster.state(node)
-        assert (found.commit, found.applied, found.log.last_index) == (large + 5,) * 3
-        assert found.log.last_term == large - 1
+        after = cluster.state(node)
+        assert (after.commit, after.applied, after.log.last_index) == (large + 5,) * 3
+        assert after.log.last_term == large - 1
     assert cluster.state(3).log.base_index == large + 4
     cluster.crash(1)
     cluster.elect(2)

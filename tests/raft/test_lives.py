@@ -80,12 +80,12 @@ def test_a_loss_of_power_hides_no_old_copy() -> None:
 
 def test_memory_of_a_machine_that_was_put_back_within_one_life() -> None:
     """The process goes on, so life and nonce are those that are known."""
-    known = learned(BEFORE, TOLD)._replace(acked=120)
+    view = learned(BEFORE, TOLD)._replace(acked=120)
 
-    assert memory_lost(known, TOLD) == ""
-    assert "had acked 120" in memory_lost(known, TOLD._replace(last_index=119))
-    assert memory_lost(known, TOLD._replace(last_index=119, term=4)) == ""
-    assert "had been in 3" in memory_lost(known, TOLD._replace(term=2))
+    assert memory_lost(view, TOLD) == ""
+    assert "had acked 120" in memory_lost(view, TOLD._replace(last_index=119))
+    assert memory_lost(view, TOLD._replace(last_index=119, term=4)) == ""
+    assert "had been in 3" in memory_lost(view, TOLD._replace(term=2))
 
 
 def test_a_node_that_began_without_memory_is_known_anew() -> None:
@@ -98,8 +98,8 @@ def test_a_node_that_began_without_memory_is_known_anew() -> None:
 
 def test_acks_before_a_loss_of_power_are_not_expected_any_more() -> None:
     recovering = TOLD._replace(start_last_index=5, incarnation=1, standing=Standing.RECOVERING)
-    known = learned(BEFORE, recovering)
-    assert (known.acked, known.committed, known.term) == (NO_INDEX, NO_INDEX, 3)
+    view = learned(BEFORE, recovering)
+    assert (view.acked, view.committed, view.term) == (NO_INDEX, NO_INDEX, 3)
 
 
 def test_two_memories_say_more_than_one() -> None:
@@ -117,10 +117,10 @@ def test_a_node_is_judged_by_what_was_known_when_it_was_asked() -> None:
     """Acks that came after it was asked are beyond what it answered."""
     lives = Lives()
     assert lives.judge(2, TOLD) == ""
-    asked = lives.of(2)
+    before = lives.of(2)
     lives.hear(2, Known(4, 44, term=3, acked_term=3, acked=130))
 
-    assert lives.judge(2, TOLD, asked=asked) == ""
+    assert lives.judge(2, TOLD, asked=before) == ""
     assert "had acked 130" in lives.judge(2, TOLD)
     assert lives.of(2).acked == 130
 
@@ -158,31 +158,31 @@ def test_a_stranger_that_believes_a_copy_makes_nobody_else_believe_it(
     copy: ToldLife, is_after_a_restart: bool, was_refused_before: bool
 ) -> None:
     """A new member knows nothing of the node, so it believes the copy and tells what it saw."""
-    one, stranger = Lives(), Lives()
+    witness, stranger = Lives(), Lives()
     node = TOLD._replace(life=3, nonce=33, past=(22,))
-    assert one.judge(2, node) == ""
-    one.note(2, Known(term=3, acked_term=3, acked=100, committed=90))
+    assert witness.judge(2, node) == ""
+    witness.note(2, Known(term=3, acked_term=3, acked=100, committed=90))
     if is_after_a_restart:
-        one = Lives(one.known, one.apart)
+        witness = Lives(witness.known, witness.apart)
     if was_refused_before:
-        assert one.judge(2, copy)
+        assert witness.judge(2, copy)
     assert stranger.judge(2, copy) == ""
 
-    one.hear(2, stranger.of(2))
+    witness.hear(2, stranger.of(2))
 
     if is_after_a_restart:
-        one = Lives(one.known, one.apart)
-    assert one.judge(2, copy), "it is an old copy, whatever a stranger saw"
-    assert memory_lost(one.of(2), copy), "the copy is told what makes it one"
-    one.hear(2, stranger.of(2))
-    assert memory_lost(one.of(2), copy), "also after the stranger told of it again"
-    stranger.hear(2, one.of(2))
+        witness = Lives(witness.known, witness.apart)
+    assert witness.judge(2, copy), "it is an old copy, whatever a stranger saw"
+    assert memory_lost(witness.of(2), copy), "the copy is told what makes it one"
+    witness.hear(2, stranger.of(2))
+    assert memory_lost(witness.of(2), copy), "also after the stranger told of it again"
+    stranger.hear(2, witness.of(2))
     assert stranger.judge(2, copy), "the stranger is told, too"
     joining = copy._replace(joined=9, incarnation=9, standing=Standing.JOINING)
-    assert one.judge(2, joining) == stranger.judge(2, joining) == ""
-    assert one.apart == {}
+    assert witness.judge(2, joining) == stranger.judge(2, joining) == ""
+    assert witness.apart == {}
     for disk in (node, copy):
-        assert one.judge(2, disk), "both disks are older than the newest memory of the node"
+        assert witness.judge(2, disk), "both disks are older than the newest memory of the node"
 
 
 @pytest.mark.parametrize("is_after_a_restart", [True, False])
@@ -250,8 +250,8 @@ def test_many_lives_hide_a_life_from_a_stranger_and_no_promise_of_it() -> None:
     lives.hear(2, dropped)
 
     assert lives.dropped_count == 1
-    found = (lives.of(2), *lives.apart[2])
-    assert all(one.nonce != dropped.nonce for one in found), "the life of it is lost here"
+    views = (lives.of(2), *lives.apart[2])
+    assert all(one.nonce != dropped.nonce for one in views), "the life of it is lost here"
     assert (lives.of(2).acked, lives.of(2).committed) == (100, 90), "what it promised is expected"
     again = _after_a_restart(lives)
     older = ToldLife(99, 990, 2, 80, 2, 80, Standing.FULL, 0, 0)
@@ -301,13 +301,13 @@ def test_acks_of_an_incarnation_that_was_not_told_say_nothing() -> None:
     cluster.elect(1)
     cluster.deliver()
     lives = Lives()
-    told = TOLD._replace(start_term=1, start_last_index=0, term=1, last_index=0)
-    lives.judge(3, told)
+    statement = TOLD._replace(start_term=1, start_last_index=0, term=1, last_index=0)
+    lives.judge(3, statement)
     cluster.receive(1, append_reply(3, 1, 1, match=0, standing=Standing.JOINING, incarnation=9))
 
     lives.look(cluster.state(1))
     assert lives.of(3).incarnation == 0
-    assert lives.judge(3, told._replace(incarnation=9, joined=9)) == ""
+    assert lives.judge(3, statement._replace(incarnation=9, joined=9)) == ""
     lives.look(cluster.state(1))
     assert (lives.of(3).incarnation, lives.of(3).acked) == (9, 0)
 
@@ -317,13 +317,13 @@ def test_a_voter_is_remembered_in_the_term_of_its_election() -> None:
     cluster.isolate(3)
     cluster.tick(2, 2 * ELECTION_TICKS)
     cluster.deliver()
-    one, two = Lives(), Lives()
+    first, second = Lives(), Lives()
 
-    one.look(cluster.state(1))
-    two.look(cluster.state(2))
+    first.look(cluster.state(1))
+    second.look(cluster.state(2))
 
-    assert one.of(2).term == 1, "it asked for a vote"
-    assert two.of(1).term == 1, "it gave one"
+    assert first.of(2).term == 1, "it asked for a vote"
+    assert second.of(1).term == 1, "it gave one"
     assert not cluster.state(1).terms_seen, "it is looked at once"
 
 

@@ -81,7 +81,7 @@ def plan(number: int) -> tuple[Planned, ...]:
     random = Random(number)
     is_big = random.random() < 0.08
     count = 1 if is_big else random.randint(1, 8)
-    found = []
+    records = []
     for i in range(count):
         size_bytes = random.randint(3000, FILE - 600) if is_big else random.randint(0, 250)
         topic, queue_id = random.choice(["orders", "refunds", "audit"]), random.randint(0, 1)
@@ -89,8 +89,8 @@ def plan(number: int) -> tuple[Planned, ...]:
             topic, queue_id = "silent", 0
         body = b"%08d-%03d|" % (number, i) + random.randbytes(size_bytes)
         keys = (f"k{number}-{i}", f"shared{number % 3}")
-        found.append(Planned(topic, queue_id, body, f"tag{i}", keys))
-    return tuple(found)
+        records.append(Planned(topic, queue_id, body, f"tag{i}", keys))
+    return tuple(records)
 
 
 def records_of(number: int) -> list[bytes]:
@@ -120,8 +120,8 @@ def identify(message: Message) -> RecordId:
         planned = plan(number)[i]
     except (ValueError, IndexError):
         raise BrokenPromiseError(f"position {message.position}: a foreign body {head!r}") from None
-    found = (message.topic, message.queue_id, message.body, tuple(message.keys))
-    if found != (planned.topic, planned.queue_id, planned.body, planned.keys):
+    content = (message.topic, message.queue_id, message.body, tuple(message.keys))
+    if content != (planned.topic, planned.queue_id, planned.body, planned.keys):
         raise BrokenPromiseError(
             f"position {message.position}: record {number}-{i} is not what was written"
         )
@@ -212,19 +212,19 @@ def check_store(store: Store, history: History) -> int:
 
     What it holds now was recovered, so it must be there from now on: the history is updated.
     """
-    found = dict(_records(store))
+    places = dict(_records(store))
     history.expire(store.log.min_position, store.log.max_position)
-    _check_attempts(found, history)
+    _check_attempts(places, history)
     for record_id, place in history.must.items():
-        if found.get(record_id) != place:
+        if places.get(record_id) != place:
             raise BrokenPromiseError(
-                f"record {record_id} was acknowledged at {place}, found {found.get(record_id)}; "
+                f"record {record_id} was acknowledged at {place}, found {places.get(record_id)}; "
                 f"the log is [{store.log.min_position}, {store.log.max_position})"
             )
-    queues = _check_offsets(found, history)
+    queues = _check_offsets(places, history)
     _check_reads(store, queues, history)
-    history.must, history.maybe = found, {}
-    return len(found)
+    history.must, history.maybe = places, {}
+    return len(places)
 
 
 def _records(store: Store) -> Iterator[tuple[RecordId, Place]]:

@@ -281,7 +281,7 @@ def census(root: Path, container: Container, variant: Variant) -> dict[str, int]
 
 def main(container: Container, variant: Variant, faults: list[str]) -> list[tuple[int, list[str]]]:
     """Live once with each fault."""
-    found = []
+    outcomes = []
     with tempfile.TemporaryDirectory(prefix="quorumlog-fault-", dir=temporary_parent()) as parent:
         for fault in faults:
             root = Path(parent) / "store"
@@ -293,8 +293,8 @@ def main(container: Container, variant: Variant, faults: list[str]) -> list[tupl
             shutil.rmtree(root)
             shutil.rmtree(f"{root}-rebuilt", ignore_errors=True)
             names = [type(error).__name__ for error in life.errors]
-            found.append((life.put_after_error_count, names))
-    return found
+            outcomes.append((life.put_after_error_count, names))
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def inner_batch(
     queue_offset: int, count: int, *, topic: str = BATCHES, **properties: str
 ) -> Foreign:
     """`count` messages as one record."""
-    one = b"\0\0\0\x1a" + bytes(12) + b"\0\0\0\4body" + b"\0\0"
+    inner = b"\0\0\0\x1a" + bytes(12) + b"\0\0\0\4body" + b"\0\0"
     numbers = {fmt.PROPERTY_INNER_NUM: str(count), fmt.PROPERTY_INNER_BASE: str(queue_offset)}
-    return Foreign(topic, queue_offset, one * count, {**properties, **numbers}, INNER_FLAGS)
+    return Foreign(topic, queue_offset, inner * count, {**properties, **numbers}, INNER_FLAGS)
 
 
 def write_log(root: Path, config: StoreConfig, records: list[Foreign]) -> int:

@@ -74,10 +74,10 @@ def findings(root: Path, given: GivenSettings | None = None) -> list[Finding]:
 
 def contents(root: Path, config: StoreConfig) -> dict[str, list[int]]:
     """Open the store and return the numbers of the records of each topic, by its queue."""
-    found: dict[str, list[int]] = {}
+    numbers_by_topic: dict[str, list[int]] = {}
     with open_store(root, config) as store:
         for topic in ("topic0", "topic1"):
-            found[topic] = []
+            numbers_by_topic[topic] = []
             offset = 0
             while True:
                 result = store.pull(topic, 0, offset, max_count=100)
@@ -86,10 +86,10 @@ def contents(root: Path, config: StoreConfig) -> dict[str, list[int]]:
                 at = 0
                 while at < len(result.data):
                     size_bytes = int.from_bytes(result.data[at : at + 4], "big")
-                    found[topic].append(int(result.data[at + 88 : at + 96]))
+                    numbers_by_topic[topic].append(int(result.data[at + 88 : at + 96]))
                     at += size_bytes
                 offset = result.next_offset
-    return found
+    return numbers_by_topic
 
 
 def files_of(root: Path) -> list[str]:

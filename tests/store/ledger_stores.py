@@ -61,9 +61,9 @@ class Wreck:
     def flip(self, position: int, bits: int = 1) -> None:
         with self.data(position).open("r+b") as file:
             file.seek(position % FILE)
-            found = file.read(1)[0]
+            byte = file.read(1)[0]
             file.seek(position % FILE)
-            file.write(bytes([found ^ bits]))
+            file.write(bytes([byte ^ bits]))
 
     def find(self) -> list[DamagedRange]:
         return find_damage(str(self.root), self.config)
@@ -89,16 +89,16 @@ class Wreck:
 
     def repair(self, *, piece_size_bytes: int = 3000) -> list[DamagedRange]:
         """Find the damage and repair all of it from the intact store; return what was found."""
-        first = found = self.find()
+        first = damage = self.find()
         with peer(self.intact, self.config) as source:
-            while found:
-                for damaged in found:
+            while damage:
+                for damaged in damage:
                     with (
                         contextlib.suppress(CorruptionError),  # It was in a wider one.
                         RepairSession(str(self.root), self.config, damaged) as session,
                     ):
                         fetch(session, source, piece_size_bytes)
-                found = self.find()
+                damage = self.find()
         return first
 
     def is_equal(self) -> bool:

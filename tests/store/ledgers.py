@@ -117,7 +117,7 @@ class DLedgerEntry:
 
 def read_as_dledger(root: Path, file_size: int = FILE) -> list[DLedgerEntry]:
     """Read data and index files by storage-formats 7.1, 7.2 and 7.4, and by nothing of ours."""
-    found: list[DLedgerEntry] = []
+    entries: list[DLedgerEntry] = []
     paths = sorted((root / "dledger-n0" / "data").iterdir())
     units = b"".join(p.read_bytes() for p in sorted((root / "dledger-n0" / "index").iterdir()))
     for number, path in enumerate(paths):
@@ -129,14 +129,14 @@ def read_as_dledger(root: Path, file_size: int = FILE) -> list[DLedgerEntry]:
                 assert size == len(data) - at
                 break
             if size == 0:
-                return found
+                return entries
             entry = DLedgerEntry(data, at)
             assert entry.magic == 1
             assert entry.pos == number * file_size + at
-            assert entry.index == len(found)
-            assert not found or entry.term >= found[-1].term
+            assert entry.index == len(entries)
+            assert not entries or entry.term >= entries[-1].term
             unit = struct.unpack_from(">iqiqq", units, entry.index * 32)
             assert unit == (1, entry.pos, entry.size, entry.index, entry.term)
-            found.append(entry)
+            entries.append(entry)
             at += size
-    return found
+    return entries

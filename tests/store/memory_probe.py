@@ -26,9 +26,9 @@ def memory() -> tuple[int, int]:
 
 def resident_peak() -> int:
     """The most that was ever resident; ru_maxrss would count what was before the exec, too."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found, "no VmHWM"
-    return int(found[1]) * 1024
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match, "no VmHWM"
+    return int(match[1]) * 1024
 
 
 def _smaps() -> str:

@@ -236,7 +236,7 @@ def go_on(store: Store, history: History) -> None:
 
 def main(container: Container, mark_interval_ms: int, seeds: list[int]) -> list[Counter[str]]:
     """Live once with each seed, and look at all that the power losses left; return the counts."""
-    found = []
+    counts_by_seed = []
     with (
         tempfile.TemporaryDirectory(prefix="quorumlog-power-", dir=temporary_parent()) as parent,
         pytest.MonkeyPatch.context() as patch,
@@ -256,8 +256,8 @@ def main(container: Container, mark_interval_ms: int, seeds: list[int]) -> list[
             counts["dropped pages"] += life.fs.dropped_page_count
             counts["dropped names"] += life.fs.dropped_name_count
             shutil.rmtree(work)
-            found.append(counts)
-    return found
+            counts_by_seed.append(counts)
+    return counts_by_seed
 
 
 if __name__ == "__main__":

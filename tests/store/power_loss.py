@@ -100,10 +100,10 @@ class PowerLossFileSystem(FileSystem):
     def unlink(self, path: str) -> None:
         self.before_call("unlink")
         with self._lock:
-            known = os.path.abspath(path)
-            final = self._model.content_at(known)
+            absolute_path = os.path.abspath(path)
+            final = self._model.content_at(absolute_path)
             super().unlink(path)
-            self._model.unlinked(known, final)
+            self._model.unlinked(absolute_path, final)
 
     def make_directory(self, path: str, *, is_durable: bool = True) -> None:
         super().make_directory(path, is_durable=is_durable)

@@ -57,11 +57,11 @@ def numbers(data: bytes) -> list[int]:
 
 def messages(data: bytes) -> list[Message]:
     """Decode the records that lie back to back in `data`."""
-    found, at = [], 0
+    decoded, at = [], 0
     while at < len(data):
-        found.append(decode_message(data, at))
-        at += found[-1].size_bytes
-    return found
+        decoded.append(decode_message(data, at))
+        at += decoded[-1].size_bytes
+    return decoded
 
 
 def is_good(data: bytes, position: int) -> bool:

@@ -69,8 +69,8 @@ def on_disk(root: Path) -> bytes:
 def found_numbers(store: ShippedStore, queue_id: int = 0) -> list[int]:
     """What a reader of a queue sees."""
     lo, _ = store.reads.queue_range("orders", queue_id)
-    found = store.reads.pull("orders", queue_id, lo, max_count=10_000, max_size_bytes=1 << 24)
-    return numbers(found.data)
+    pulled = store.reads.pull("orders", queue_id, lo, max_count=10_000, max_size_bytes=1 << 24)
+    return numbers(pulled.data)
 
 
 def sync(store: ShippedStore) -> None:

@@ -184,15 +184,15 @@ class Sealed:
 
 
 def pull_all(store: Store) -> dict[tuple[str, int], bytes]:
-    found = {}
+    data_by_queue = {}
     for topic, queue_id, lo, hi in store.queues():
         data, offset = b"", lo
         while offset < hi:
             result = store.pull(topic, queue_id, offset, max_count=100)
             assert result.next_offset > offset, f"{topic}/{queue_id} stops: {result.status}"
             data, offset = data + result.data, result.next_offset
-        found[topic, queue_id] = data
-    return found
+        data_by_queue[topic, queue_id] = data
+    return data_by_queue
 
 
 def decode_all(store: Store) -> int:
@@ -252,9 +252,9 @@ def test_a_flipped_bit_is_detected_when_opening_or_by_the_full_check(
         with store:
             assert isinstance(store.log, Ledger)
             if is_written:
-                found = damage_of(store.log)
-                assert found is not None, f"{path.name} byte {at}: nobody saw it"
-                assert found.path.endswith(path.name)
+                damage = damage_of(store.log)
+                assert damage is not None, f"{path.name} byte {at}: nobody saw it"
+                assert damage.path.endswith(path.name)
                 seen["check"] += 1
             else:  # Behind the end of the log: what a torn tail looks like.
                 assert store.recovery.cut_size_bytes > 0, f"{path.name} byte {at}"
@@ -365,9 +365,9 @@ def test_a_wrong_log_file_is_refused_by_name_or_never_served(
         with pytest.raises((CorruptionError, DerivedFileError, RecordFormatError)):
             decode_all(store)
         if isinstance(store.log, Ledger):
-            found = damage_of(store.log)
-            assert found is not None
-            assert found.path == str(path)
+            first_damage = damage_of(store.log)
+            assert first_damage is not None
+            assert first_damage.path == str(path)
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])

@@ -60,9 +60,9 @@ def test_each_call_fails_once(
     names = sorted(named[action])
     cases = [(name, nth) for name in names for nth in choose_passes(counts[name], random)]
     faults = [f"{name}={action}@{nth}" for name, nth in cases]
-    found = in_two_processes("tests.store.fault_life", container, variant, cases=faults)
+    lives = in_two_processes("tests.store.fault_life", container, variant, cases=faults)
     outcomes: Counter[str] = Counter()
-    for (name, nth), (put_count, errors) in zip(cases, found, strict=True):
+    for (name, nth), (put_count, errors) in zip(cases, lives, strict=True):
         outcomes[", ".join(sorted(set(errors))) or "-"] += 1
         if name in SYNCING and variant == "inline":
             assert "SyncFailedError" in errors, f"{name}={action}@{nth}"

@@ -355,16 +355,16 @@ def test_an_acknowledgement_before_the_append_is_found(
 @pytest.mark.long
 def test_a_write_buffer_that_counts_as_committed_is_found(parent: Path) -> None:
     chain = Chain(parent, "commit_log", "pool", "1")
-    found: list[str] = []
-    while not found and chain.directory_count < 20:
+    losses: list[str] = []
+    while not losses and chain.directory_count < 20:
         chain.begin()
         options = replace(chain.options(), plant="early_commit")
         try:
             chain.life(options, failpoint="commit_log.before_append=kill@25")
         except BrokenPromiseError as error:
-            found.append(str(error))
-    assert found, "twenty kills lost nothing that was in a buffer"
-    assert all("was acknowledged at" in text for text in found)
+            losses.append(str(error))
+    assert losses, "twenty kills lost nothing that was in a buffer"
+    assert all("was acknowledged at" in text for text in losses)
 
 
 @pytest.mark.parametrize("forge", ["foreign", "double", "hole", "moved"], ids=str)

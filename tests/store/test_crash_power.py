@@ -95,7 +95,7 @@ class ForgetfulDirectories(PowerLossFileSystem):
 def test_a_disk_that_does_not_sync_is_found(
     parent: Path, machine: Machine, container: Container, kind: type[PowerLossFileSystem]
 ) -> None:
-    found = 0
+    loss_count = 0
     for seed in range(10):
         random, work = Random(seed), parent / str(seed)
         config = power_config(random, container, 0)
@@ -107,8 +107,8 @@ def test_a_disk_that_does_not_sync_is_found(
             try:
                 check_image(life, life.images[-1], machine, Counter())
             except (BrokenPromiseError, StoreError):
-                found += 1
-    assert found >= 3
+                loss_count += 1
+    assert loss_count >= 3
 
 
 # --- D4: some files are newer than others ---

@@ -36,11 +36,11 @@ EXAMPLES: list[StoreError] = [
 
 
 def every_class() -> set[type[StoreError]]:
-    found, todo = set(), [StoreError]
+    classes, todo = set(), [StoreError]
     while todo:
-        found.update(more := todo.pop().__subclasses__())
+        classes.update(more := todo.pop().__subclasses__())
         todo.extend(more)
-    return {c for c in found if c.__module__.startswith("store.")}
+    return {c for c in classes if c.__module__.startswith("store.")}
 
 
 def test_every_class_has_an_example_and_its_own_code() -> None:

@@ -13,10 +13,10 @@ from tests.patience import PATIENCE_S
 def test_every_name_is_there_and_is_the_one_of_its_module() -> None:
     for name in store.__all__:
         assert name in dir(store)
-        found = getattr(store, name)
+        member = getattr(store, name)
         if name in store._MODULE_OF:
             module = importlib.import_module(f"store.{store._MODULE_OF[name]}")
-            assert found is getattr(module, name)
+            assert member is getattr(module, name)
 
 
 def test_another_name_is_refused_by_name() -> None:

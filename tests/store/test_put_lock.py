@@ -29,17 +29,17 @@ def test_a_second_holder_is_refused_after_the_timeout(kind: type[PutLock]) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_waiter_gets_the_lock_when_it_is_released(kind: type[PutLock]) -> None:
     lock = kind(30_000)
-    asked, got = threading.Event(), threading.Event()
+    waiting, got = threading.Event(), threading.Event()
 
     def wait() -> None:
-        asked.set()
+        waiting.set()
         with lock:
             got.set()
 
     lock.acquire()
     thread = threading.Thread(target=wait)
     thread.start()
-    assert asked.wait(PATIENCE_S)
+    assert waiting.wait(PATIENCE_S)
     assert not got.is_set()
     lock.release()
     assert got.wait(PATIENCE_S)

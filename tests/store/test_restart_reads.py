@@ -78,7 +78,7 @@ def _opening(
     with monkeypatch.context() as patched:
         patched.setattr(IndexFile, "_read", counted)
         again = open_store(str(killed), config, fs)
-    found = fs.counts.copy()
+    call_counts = fs.counts.copy()
     assert not again.recovery.was_clean
     assert not again.recovery.derived_rebuilt
     files = again.engine.index.files
@@ -91,7 +91,7 @@ def _opening(
         assert [message.queue_offset for message in hits] == [n - min(20, n // BATCH_COUNT)]
     assert again.queue_range("orders", 0)[1] == count + 3 * BATCH_COUNT - min(20, count // 50)
     again.close()
-    return found
+    return call_counts
 
 
 @pytest.mark.parametrize("container", ["commit_log", "ledger"])

@@ -51,7 +51,7 @@ def store(tmp_path: Path, config: StoreConfig, clock: Clock) -> Iterator[Store]:
 
 
 def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int]:
-    found: list[int] = []
+    offsets: list[int] = []
     offset = 0
     while True:
         result = store.pull(topic, queue_id, offset, max_count=7)
@@ -61,8 +61,8 @@ def read_all(store: Store, topic: str = "orders", queue_id: int = 0) -> list[int
                 PullStatus.NO_MATCHED_LOGIC_QUEUE,
                 PullStatus.NO_MESSAGE_IN_QUEUE,
             )
-            return found
-        found += numbers(result.data)
+            return offsets
+        offsets += numbers(result.data)
         offset = result.next_offset
 
 
@@ -83,8 +83,8 @@ def test_a_limit_of_a_key_query_counts_what_matches(
     for _ in range(70):
         store.put(encode_message("orders", 0, b"x", {"KEYS": "BB" if beside == "key" else "Aa"}))
     hi_unix_ms = BORN + (1000 if beside == "key" else 50)
-    found = store.messages_by_key("orders", "Aa", hi_unix_ms=hi_unix_ms, max_count=1)
-    assert [message.body for message in found] == [b"wanted"]
+    messages = store.messages_by_key("orders", "Aa", hi_unix_ms=hi_unix_ms, max_count=1)
+    assert [message.body for message in messages] == [b"wanted"]
 
 
 def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) -> None:
@@ -95,10 +95,10 @@ def test_records_are_read_by_offset_id_key_and_time(store: Store, clock: Clock) 
     assert read_all(store) == list(range(200))
     assert [q[1:] for q in store.queues()] == [(0, 0, 200)]
 
-    found = store.messages_by_key("orders", "key0042")
-    assert [m.body[:8] for m in found] == [b"00000042"]
-    assert found[0].queue_offset == 42
-    assert found[0].position == results[4].record_positions[2]
+    messages = store.messages_by_key("orders", "key0042")
+    assert [m.body[:8] for m in messages] == [b"00000042"]
+    assert messages[0].queue_offset == 42
+    assert messages[0].position == results[4].record_positions[2]
     assert store.messages_by_key("orders", "key9999") == []
     assert store.messages_by_key("orders", "key0042", hi_unix_ms=BORN) == []
 

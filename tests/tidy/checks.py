@@ -223,8 +223,8 @@ def doubtful_tests(source: Source) -> Iterator[Finding]:
         return
     for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
-            found = [is_sure for statement in node.body for is_sure in _assertions(statement)]
-            if found and not any(found):
+            assertions = [is_sure for statement in node.body for is_sure in _assertions(statement)]
+            if assertions and not any(assertions):
                 yield source.found(node, "doubt", f"{node.name} asserts nothing in some cases")
 
 
@@ -383,10 +383,10 @@ _CODE_SPAN = re.compile(r"(`+).+?\1")
 
 def broken_links(path: str, text: str, files: Collection[str]) -> Iterator[Finding]:
     """Find links of a Markdown file to files or directories that are not in `files`."""
-    known = set(files)
+    paths = set(files)
     for file in files:
         while file := posixpath.dirname(file):
-            known.add(file)
+            paths.add(file)
     fence = ""
     for number, line in enumerate(text.splitlines(), 1):
         mark = re.match(r"\s*(```+|~~~+)", line)
@@ -401,7 +401,7 @@ def broken_links(path: str, text: str, files: Collection[str]) -> Iterator[Findi
                 continue
             base = "" if target.startswith("/") else posixpath.dirname(path)
             resolved = posixpath.normpath(posixpath.join(base, target.lstrip("/")))
-            if resolved != "." and resolved not in known:
+            if resolved != "." and resolved not in paths:
                 yield Finding(path, number, "broken-link", target)
 
 

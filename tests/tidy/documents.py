@@ -79,9 +79,9 @@ def unknown_labels(
     """Find labels that a metric does not have; `job` and `instance` are those of Prometheus."""
     for series in _SERIES.finditer(text):
         name, number = series[1], text.count("\n", 0, series.start()) + 1
-        known = {"job", "instance", "le", *metrics.get(name, ())}
+        labels = {"job", "instance", "le", *metrics.get(name, ())}
         for label in _LABEL.findall(series[2]):
-            if label not in known:
+            if label not in labels:
                 yield Finding(path, number, "label", f"{name}{{{label}}}")
 
 
@@ -129,8 +129,8 @@ def wrong_layers(path: str, text: str, contracts: Mapping[str, Sequence[str]]) -
         rows = [re.split(" {2,}", line.strip(), maxsplit=1) for line in block[2].splitlines()]
         for at, (row, layer) in enumerate(zip_longest(rows, layers, fillvalue=None)):
             if row is None or layer is None or row[0] != layer:
-                found = "nothing" if row is None else row[0]
-                detail = f"{package} has {layer or 'nothing'} here, the document {found}"
+                written = "nothing" if row is None else row[0]
+                detail = f"{package} has {layer or 'nothing'} here, the document {written}"
                 yield Finding(path, first + at, "layers", detail)
                 break
             if len(row) < 2:
@@ -171,15 +171,15 @@ def _wrong_words(words: list[str], main: click.Group) -> Iterator[str]:
     path = "qlog"
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         context = click.Context(command)
-        found = command.get_command(context, words[0])
-        if found is None:
+        subcommand = command.get_command(context, words[0])
+        if subcommand is None:
             yield f"{path} has no command {words[0]}"
             return
-        command, path, words = found, f"{path} {words[0]}", words[1:]
-    known = {"--help"} | {name for option in command.params for name in option.opts}
-    known |= {name for option in command.params for name in option.secondary_opts}
+        command, path, words = subcommand, f"{path} {words[0]}", words[1:]
+    options = {"--help"} | {name for option in command.params for name in option.opts}
+    options |= {name for option in command.params for name in option.secondary_opts}
     for word in words:
-        if re.match("--?[a-z]", word) and word.split("=")[0] not in known:
+        if re.match("--?[a-z]", word) and word.split("=")[0] not in options:
             yield f"{path} has no option {word}"
 
 

@@ -47,9 +47,9 @@ ENGINE_ALONE = {"flush_timeout_ms"}
 
 def text(name: str) -> str:
     """Read a document."""
-    found = repository.text(name)
-    assert found is not None, name
-    return found
+    content = repository.text(name)
+    assert content is not None, name
+    return content
 
 
 def subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
@@ -100,15 +100,15 @@ def settings() -> set[str]:
 @pytest.fixture(scope="module")
 def shown(all_sources: list[Source]) -> set[str]:
     """What programs and people meet besides: names of the SDK, keys that commands print."""
-    found = set(re.findall(r"\w+", text("docs/cli.md")))
+    words = set(re.findall(r"\w+", text("docs/cli.md")))
     for source in all_sources:
         if re.fullmatch(r"quorumlog/(?!pb/)[\w/]+\.py", source.path):
             for part in source.nodes:
                 if isinstance(part, ast.arg):
-                    found.add(part.arg)
+                    words.add(part.arg)
                 elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                    found.add(part.target.id)
-    return found
+                    words.add(part.target.id)
+    return words
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -194,8 +194,8 @@ def test_a_planted_file_that_is_none_or_two_is_found() -> None:
         "log.py or (ha/log.py), a-b/log.py, b/log.py and ./log.py: `x.txt` `z.txt` z.txt\n"
         "```\npython life*.py store/log.py::test\n```\n"
     )
-    found = [*documents.unclear_files("a.md", text, files)]
-    assert [(f.line, f.detail) for f in found] == [
+    problems = [*documents.unclear_files("a.md", text, files)]
+    assert [(f.line, f.detail) for f in problems] == [
         (1, "raft/lifecycle.py is no file"),
         (1, "ifecycle.py is no file"),
         (2, "log.py may be a-b/log.py or node/ha/log.py or store/log.py"),
@@ -238,8 +238,8 @@ def test_a_planted_lack_of_layers_is_found() -> None:
 def test_a_planted_link_to_no_section_is_found() -> None:
     texts = {"docs/a.md": "# One\n## At 3 a.m., `x`\n", "b.md": "## Two\n"}
     text = "[x](#one) [x](#at-3-am-x) [x](../b.md#two) [x](c.md#x) [x](#two)\n[x](../b.md#one)"
-    found = [*documents.missing_anchors("docs/a.md", text, texts)]
-    assert [(f.line, f.detail) for f in found] == [(1, "#two"), (2, "../b.md#one")]
+    problems = [*documents.missing_anchors("docs/a.md", text, texts)]
+    assert [(f.line, f.detail) for f in problems] == [(1, "#two"), (2, "../b.md#one")]
 
 
 def test_a_planted_line_without_a_test_is_found() -> None:
@@ -255,8 +255,8 @@ def test_a_planted_line_without_a_test_is_found() -> None:
         "| who | what |",
         "| f | g |",
     ]
-    found = [*documents.wrong_tests("a.md", "\n".join(lines), {"tests/a.py": {"test_x"}})]
-    assert [(f.line, f.detail) for f in found] == [
+    problems = [*documents.wrong_tests("a.md", "\n".join(lines), {"tests/a.py": {"test_x"}})]
+    assert [(f.line, f.detail) for f in problems] == [
         (4, "tests/a.py::test_y"),
         (5, "no test"),
         (7, "tests/a.py is there: name the test"),
@@ -266,15 +266,15 @@ def test_a_planted_line_without_a_test_is_found() -> None:
 def test_planted_labels_are_found() -> None:
     line = 'a\nquorumlog_a_total{x="1", instance="i"} quorumlog_b{x=~"2",le="1"} quorumlog_c{y="1"}'
     specs = {"a": counter("", len, "x"), "b": gauge("", len, "y")}
-    found = [*documents.unknown_labels("a.md", line, documents.shown_metrics(specs, PREFIX))]
-    assert [(f.line, f.detail) for f in found] == [(2, "quorumlog_b{x}"), (2, "quorumlog_c{y}")]
+    problems = [*documents.unknown_labels("a.md", line, documents.shown_metrics(specs, PREFIX))]
+    assert [(f.line, f.detail) for f in problems] == [(2, "quorumlog_b{x}"), (2, "quorumlog_c{y}")]
 
 
 def test_planted_settings_are_found() -> None:
     prose = "`a_ms` `b_ms = 1` `c_bytes=2` `d_ratio` `quorumlog_x_bytes` e_ms `f`\n"
     block = "```toml\na_ms = 1\n# g_ms = 1\n[peers.1]\ng = 2\n```\n```\nh = 1\n```\n"
-    found = [*documents.unknown_settings("a.md", prose + block, {"a_ms"}, {"d_ratio"})]
-    assert [(f.line, f.detail) for f in found] == [(1, "b_ms"), (1, "c_bytes"), (6, "g")]
+    problems = [*documents.unknown_settings("a.md", prose + block, {"a_ms"}, {"d_ratio"})]
+    assert [(f.line, f.detail) for f in problems] == [(1, "b_ms"), (1, "c_bytes"), (6, "g")]
 
 
 @pytest.mark.parametrize(

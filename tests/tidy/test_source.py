@@ -143,8 +143,8 @@ def test_a_misplaced_test_is_found() -> None:
         "tests/cluster/test_kill.py",
         "store/store.py",
     ]
-    found = [(finding.path, finding.detail) for finding in checks.misplaced_tests(files)]
-    assert found == [
+    misplaced = [(finding.path, finding.detail) for finding in checks.misplaced_tests(files)]
+    assert misplaced == [
         ("tests/store/crash/test_kill.py", "there is no store/crash/"),
         ("tests/store/ledger/mending/test_mend.py", "there is no store/ledger/mending/"),
     ]

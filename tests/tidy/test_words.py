@@ -28,8 +28,8 @@ STORED = "; built anew since"
 
 def test_identifiers_have_no_invented_words(all_sources: list[Source]) -> None:
     product = [source for source in all_sources if source.is_in(*PACKAGES)]
-    found = [str(one) for source in product for one in words.invented_words(source)]
-    assert not found, "\n".join(["", *found])
+    problems = [str(one) for source in product for one in words.invented_words(source)]
+    assert not problems, "\n".join(["", *problems])
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_identifiers_have_no_invented_words(all_sources: list[Source]) -> None:
     ],
 )
 def test_a_planted_invented_word_is_found(path: str, text: str) -> None:
-    found = words.invented_words(Source.parse(path, text))
-    assert [one.rule for one in found] == ["invented-word"]
+    problems = words.invented_words(Source.parse(path, text))
+    assert [one.rule for one in problems] == ["invented-word"]
 
 
 def test_parameters_and_attributes_are_nouns(all_sources: list[Source]) -> None:
@@ -74,18 +74,18 @@ def test_words_of_users_are_left_alone() -> None:
 
 
 def test_no_sentence_hides_its_actor() -> None:
-    found = []
+    problems = []
     for name in repository.files():
         if name.endswith(TEXTS) and not name.startswith(RECORDS):
             text = (repository.text(name) or "").replace(STORED, "")
-            found += [str(one) for one in words.vague_phrases(name, text)]
-    assert not found, "\n".join(["", *found])
+            problems += [str(one) for one in words.vague_phrases(name, text)]
+    assert not problems, "\n".join(["", *problems])
 
 
 def test_a_planted_vague_phrase_is_found() -> None:
     text = "A node recovers.\nNobody leads.\n# It retries by\n# itself, and is told.\n"
-    found = words.vague_phrases("docs/a.md", text)
-    assert [(one.rule, one.line) for one in found] == [
+    problems = words.vague_phrases("docs/a.md", text)
+    assert [(one.rule, one.line) for one in problems] == [
         ("vague-phrase", 2),
         ("vague-phrase", 3),
         ("vague-phrase", 4),

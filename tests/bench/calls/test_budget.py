@@ -26,8 +26,8 @@ def measured() -> dict[str, Any]:
     """Count as `python -m bench.calls -o json` does, in a process without pytest."""
     words = [sys.executable, "-P", "-m", "bench.calls", "-o", "json", "--top", "400"]
     done = subprocess.run(words, stdout=subprocess.PIPE, env=os.environ, check=True, timeout=300)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def most(rows: list[dict[str, Any]], role: str) -> float:
@@ -84,9 +84,9 @@ def test_top_lists_functions_with_what_they_call_in_c() -> None:
         {"function": "a.py f", "calls": 1.0, "c_calls": 4.0, "c": {"len": 4.0}},
         {"function": "a.py g", "calls": 3.0, "c_calls": 0.0, "c": {}},
     ]
-    found = MeasuredCalls("auto", "tmpfs", [calls], [calls])
-    assert [row["process"] for row in record(found, 1)["single"]] == ["client"]
-    text = "\n".join(lines(found, 1))
+    measurement = MeasuredCalls("auto", "tmpfs", [calls], [calls])
+    assert [row["process"] for row in record(measurement, 1)["single"]] == ["client"]
+    text = "\n".join(lines(measurement, 1))
     assert "client           8.01: 4.0 in Python, 4.01 in C" in text
     assert "1.00    4.00  a.py f  len 4" in text
 

@@ -49,8 +49,8 @@ def test_each_call_of_a_function_is_counted_and_named() -> None:
 
 def test_call_in_c_is_counted_with_its_caller() -> None:
     def work() -> None:
-        found = [len("a"), len("b")]
-        found.append(3)
+        sizes = [len("a"), len("b")]
+        sizes.append(3)
 
     counts = counted(work)
     made = {called: count for (caller, called), count in counts.c.items() if "work" in caller}

@@ -34,11 +34,11 @@ def run(load: PeerLoad, sink: Sink) -> ProduceResult:
 
 def test_a_count_is_kept_to_the_message() -> None:
     sink = Sink()
-    found = run(PeerLoad(count=250, batch_count=100, in_flight_count=4, topic_count=2), sink)
-    assert found.message_count == 250
+    outcome = run(PeerLoad(count=250, batch_count=100, in_flight_count=4, topic_count=2), sink)
+    assert outcome.message_count == 250
     assert sorted(sink.batches) == [(50, 0), (100, 0), (100, 1)]
-    assert len(found.took_s) == len(found.began_s) == 3
-    assert found.per_second == pytest.approx(250 / found.seconds)
+    assert len(outcome.took_s) == len(outcome.began_s) == 3
+    assert outcome.per_second == pytest.approx(250 / outcome.seconds)
 
 
 @pytest.mark.parametrize("in_flight", [1, 7])
@@ -49,9 +49,9 @@ def test_messages_in_flight_are_bounded(in_flight: int) -> None:
 
 
 def test_a_rate_counts_from_when_each_should_have_begun() -> None:
-    found = run(PeerLoad(seconds=0.0975, rate_per_s=200), Sink())
-    assert found.message_count == 20
-    began = list(found.began_s)
+    outcome = run(PeerLoad(seconds=0.0975, rate_per_s=200), Sink())
+    assert outcome.message_count == 20
+    began = list(outcome.began_s)
     steps = [b - a for a, b in itertools.pairwise(began)]
     assert steps == pytest.approx([0.005] * 19)
 
@@ -60,18 +60,18 @@ def test_an_error_ends_a_load_unless_it_is_tolerated() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run(PeerLoad(count=10), Sink(fail_every=5))
     assert isinstance(caught.value.exceptions[0], ConnectionError)
-    found = run(PeerLoad(count=10, tolerates_errors=True), Sink(fail_every=5))
-    assert (found.message_count, found.error_count, len(found.took_s)) == (8, 2, 8)
+    outcome = run(PeerLoad(count=10, tolerates_errors=True), Sink(fail_every=5))
+    assert (outcome.message_count, outcome.error_count, len(outcome.took_s)) == (8, 2, 8)
 
 
 def test_the_first_ack_after_a_moment_is_of_what_began_after_it() -> None:
-    found = ProduceResult()
+    outcome = ProduceResult()
     for began_s, took_s in ((1.0, 5.0), (2.0, 0.5), (3.0, 1.0), (3.5, 0.2)):
-        found.began_s.append(began_s)
-        found.took_s.append(took_s)
-    assert found.first_ack_after(1.5) == 2.5
-    assert found.first_ack_after(2.5) == 3.7
-    assert found.first_ack_after(9.0) is None
+        outcome.began_s.append(began_s)
+        outcome.took_s.append(took_s)
+    assert outcome.first_ack_after(1.5) == 2.5
+    assert outcome.first_ack_after(2.5) == 3.7
+    assert outcome.first_ack_after(9.0) is None
 
 
 @pytest.mark.parametrize("wrong", [{}, {"seconds": 1.0, "count": 1}, {"count": 0, "rate_per_s": 1}])

@@ -173,5 +173,5 @@ def _text(name: str) -> str:
 
 
 def _only(pattern: str, text: str) -> str:
-    (found,) = re.findall(pattern, text, re.MULTILINE)
-    return str(found)
+    (match,) = re.findall(pattern, text, re.MULTILINE)
+    return str(match)

@@ -76,8 +76,8 @@ def write(client: Official, account: Account, *, count: int, load: float) -> Non
 
 def recorded() -> list[Entry]:
     """Return the last run of each client."""
-    found: list[Entry] = json.loads(RECORD.read_text("utf-8"))
-    return found
+    entries: list[Entry] = json.loads(RECORD.read_text("utf-8"))
+    return entries
 
 
 def page(entries: Iterable[Entry]) -> str:

@@ -86,13 +86,13 @@ class Program:
         """Show each event, from the first, until one is enough. Fails when the process ends."""
         deadline, at = time.monotonic() + timeout_s, 0
         while True:
-            found = self._events_from(at, deadline)
-            assert found, f"{self._name}: not in {timeout_s} s; {at} lines, {self.events[-3:]}"
-            for event in found:
+            events = self._events_from(at, deadline)
+            assert events, f"{self._name}: not in {timeout_s} s; {at} lines, {self.events[-3:]}"
+            for event in events:
                 assert event["event"] != "ended", f"{self._name} ended: {self.events[-4:]}"
                 if is_enough(event):
                     return
-            at += len(found)
+            at += len(events)
 
     def _events_from(self, at: int, deadline: float) -> list[dict[str, Any]]:
         """Return the events from a number on, as soon as there is one; none at the deadline."""
@@ -140,7 +140,7 @@ def prepare(cluster: LocalCluster, prefix: str) -> None:
 
 def broker_addresses(cluster: LocalCluster) -> list[str]:
     """Return the address of each node's own broker name."""
-    found = []
+    addresses = []
     for number, node in enumerate(cluster.node_ids):
         with grpc.insecure_channel(cluster.address(node)) as channel:
             method = channel.unary_unary(
@@ -149,8 +149,8 @@ def broker_addresses(cluster: LocalCluster) -> list[str]:
                 response_deserializer=RouteResponse.FromString,
             )
             port = method(RouteRequest()).remoting_addresses[number].rpartition(":")[2]
-        found.append(f"127.0.0.1:{port}")
-    return found
+        addresses.append(f"127.0.0.1:{port}")
+    return addresses
 
 
 def client_arguments(client: Official, cluster: LocalCluster, count: int) -> tuple[str, ...]:

@@ -45,14 +45,14 @@ def kinds(found: Audit, replica: int) -> set[str]:
 def test_equal_replicas_are_clean_and_everything_is_counted(
     spark: SparkSession, tmp_path: Path, container: str
 ) -> None:
-    found = run(spark, replicas(tmp_path, container))
+    report = run(spark, replicas(tmp_path, container))
 
-    assert found.findings == []
-    assert found.is_clean
-    assert [one.record_count for one in found.replicas] == [COUNT] * 3
-    assert [one.unchecked_bytes for one in found.replicas] == [0, 0, 0]
-    assert found.replicas[0].entry_count == (COUNT // 2 if container == "ledger" else 0)
-    assert found.replicas[0].last_index == (COUNT // 2 - 1 if container == "ledger" else None)
+    assert report.findings == []
+    assert report.is_clean
+    assert [one.record_count for one in report.replicas] == [COUNT] * 3
+    assert [one.unchecked_bytes for one in report.replicas] == [0, 0, 0]
+    assert report.replicas[0].entry_count == (COUNT // 2 if container == "ledger" else 0)
+    assert report.replicas[0].last_index == (COUNT // 2 - 1 if container == "ledger" else None)
 
 
 @pytest.mark.parametrize("container", ["ledger", "commit_log"])
@@ -69,12 +69,12 @@ def test_a_flipped_byte_a_missing_file_and_a_wrong_queue_unit_are_found(
     units[3 * UNIT : 4 * UNIT] = units[2 * UNIT : 3 * UNIT]
     queue.write_bytes(units)
 
-    found = run(spark, roots)
+    report = run(spark, roots)
 
-    assert [one.verdict for one in found.replicas] == ["damaged", "damaged", "derived"]
-    first, second, third = found.replicas
-    assert kinds(found, 0) == {"log", "differs"}
-    differs = next(one.finding for one in found.findings if one.finding.kind == "differs")
+    assert [one.verdict for one in report.replicas] == ["damaged", "damaged", "derived"]
+    first, second, third = report.replicas
+    assert kinds(report, 0) == {"log", "differs"}
+    differs = next(one.finding for one in report.findings if one.finding.kind == "differs")
     assert (differs.path, differs.at) == (flipped, 1203)
     assert differs.position == fsck_config(container).file_size_bytes + 1203
     assert first.first_bad_file == flipped
@@ -83,13 +83,13 @@ def test_a_flipped_byte_a_missing_file_and_a_wrong_queue_unit_are_found(
         assert first.unchecked_bytes < 800, "it goes on behind the damaged entry"
 
     assert (second.first_bad_file, second.first_bad_byte) == (missing, 0)
-    assert "file" in kinds(found, 1)
-    assert "gap" not in kinds(found, 1), "the missing file explains the gaps"
+    assert "file" in kinds(report, 1)
+    assert "gap" not in kinds(report, 1), "the missing file explains the gaps"
 
     assert third.finding_count == 1
     assert third.first_bad_file == str(queue.relative_to(roots[2]))
     assert third.first_bad_byte == 3 * UNIT
-    wrong = next(one.finding for one in found.findings if one.replica == 2)
+    wrong = next(one.finding for one in report.findings if one.replica == 2)
     assert wrong.field == f"unit of offset {2 * 8 + 3}"
 
 
@@ -113,15 +113,15 @@ def test_swapped_entries_a_shorter_replica_and_surplus_units_are_found(
     units[-UNIT:] = fmt.CONSUME_QUEUE_UNIT.pack(0, 100, 7)
     last.write_bytes(units)
 
-    found = run(spark, roots)
+    report = run(spark, roots)
 
-    assert [one.verdict for one in found.replicas] == ["damaged", "behind", "derived"]
-    assert kinds(found, 0) >= {"log", "differs"}
-    assert found.replicas[0].first_bad_position == fsck_config("ledger").file_size_bytes
-    behind = found.replicas[1]
+    assert [one.verdict for one in report.replicas] == ["damaged", "behind", "derived"]
+    assert kinds(report, 0) >= {"log", "differs"}
+    assert report.replicas[0].first_bad_position == fsck_config("ledger").file_size_bytes
+    behind = report.replicas[1]
     assert behind.first_bad_index == COUNT // 4
     assert behind.first_bad_position == behind.end_position
-    assert found.replicas[2].finding_count == 8 + 1
+    assert report.replicas[2].finding_count == 8 + 1
 
 
 def test_a_log_that_is_good_in_itself_and_another_one_is_found(
@@ -132,11 +132,11 @@ def test_a_log_that_is_good_in_itself_and_another_one_is_found(
     with open_store(roots[2], fsck_config("ledger")) as store:
         fill(store, Clock(), 1, COUNT + 1)
 
-    found = run(spark, roots)
+    report = run(spark, roots)
 
-    assert [one.verdict for one in found.replicas] == ["clean", "clean", "damaged"]
-    assert kinds(found, 2) == {"differs"}
-    assert found.replicas[2].first_bad_index == 0
+    assert [one.verdict for one in report.replicas] == ["clean", "clean", "damaged"]
+    assert kinds(report, 2) == {"differs"}
+    assert report.replicas[2].first_bad_index == 0
 
 
 def test_a_running_store_and_a_directory_without_one_are_refused(

@@ -67,8 +67,8 @@ class History:
         """What the whole check says."""
         drains = [drain for queue in QUEUES for drain in whole_drains(
             one for one in self.drains if one.queue == queue)]  # fmt: skip
-        found = judge(self.operations, drains, self.notes)
-        return Counter((one.rule, one.queue, one.detail) for one in found)
+        violations = judge(self.operations, drains, self.notes)
+        return Counter((one.rule, one.queue, one.detail) for one in violations)
 
     def save(self, directory: Path) -> Path:
         directory.mkdir()
@@ -199,13 +199,13 @@ def partitioned(directory: Path, notes: list[FaultNote], size_bytes: int) -> Cou
     Random(1).shuffle(order)
     wanted = pa.RecordBatch.from_pydict({"id": order})
     lines = pa.Table.from_batches(read_parts(files, parts, iter([wanted])))
-    found: Counter[object] = Counter()
+    counts: Counter[object] = Counter()
     for queue in lines.column("queue").unique().to_pylist():
         rows = check_queue(notes, lines.filter(pa.compute.equal(lines["queue"], queue)))
         for row in rows.to_pylist():
             if row["rule"] is not None:
-                found[row["rule"], row["queue"], row["detail"]] += 1
-    return found
+                counts[row["rule"], row["queue"], row["detail"]] += 1
+    return counts
 
 
 def test_planted_violations_are_all_found_and_the_same(tmp_path: Path) -> None:
@@ -213,20 +213,20 @@ def test_planted_violations_are_all_found_and_the_same(tmp_path: Path) -> None:
     for seed in range(4):
         for plant in PLANTS:
             random = Random(seed)
-            found = History(random)
-            plant(random, found)
-            expected = found.expected()
-            directory = found.save(tmp_path / f"{plant.__name__}-{seed}")
+            history = History(random)
+            plant(random, history)
+            expected = history.expected()
+            directory = history.save(tmp_path / f"{plant.__name__}-{seed}")
             assert expected, f"seed {seed}: {plant.__name__} planted nothing"
-            assert partitioned(directory, found.notes, 3000) == expected, (seed, plant)
+            assert partitioned(directory, history.notes, 3000) == expected, (seed, plant)
             rules |= {rule for rule, _, _ in expected}
     assert rules >= RULES
 
 
 def test_clean_histories_are_not_reported(tmp_path: Path) -> None:
     for seed in range(10):
-        found = History(Random(seed))
-        directory = found.save(tmp_path / f"{seed}")
+        history = History(Random(seed))
+        directory = history.save(tmp_path / f"{seed}")
         assert partitioned(directory, [], 2000) == Counter()
 
 
@@ -248,21 +248,21 @@ def test_spark_finds_what_is_planted_in_several_histories(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     random = Random(7)
-    found = History(random, 200)
-    _lost(random, found)
-    _stale(random, found)
-    expected = found.expected()
-    directory = found.save(tmp_path / "a")
+    planted = History(random, 200)
+    _lost(random, planted)
+    _stale(random, planted)
+    expected = planted.expected()
+    directory = planted.save(tmp_path / "a")
 
     checked = history_check(spark, [str(directory)], piece_size_bytes=100_000)
 
     named = Counter((one.rule, one.queue, one.detail) for one in checked.violations)
     assert named == expected
     assert checked.violation_count == expected.total()
-    assert sum(checked.operation_counts.values()) == len(found.operations)
+    assert sum(checked.operation_counts.values()) == len(planted.operations)
     assert set(checked.operation_counts) == {*QUEUES, REGISTER}
     stale = next(one for one in checked.violations if one.rule == "stale_read")
-    assert history.from_json(stale.witnesses[-1]) in found.operations
+    assert history.from_json(stale.witnesses[-1]) in planted.operations
 
 
 def test_a_history_that_cannot_be_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

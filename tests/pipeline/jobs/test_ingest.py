@@ -47,8 +47,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def rows(path: Path) -> list[tuple[Any, ...]]:
     """What anybody finds in the table who knows Parquet and nothing of us."""
     columns = ["queue_id", "queue_offset", "body", "message_id", "properties"]
-    found = ds.dataset(path, format="parquet", partitioning="hive").to_table(columns=columns)
-    values = (found.column(name).to_pylist() for name in columns)
+    table = ds.dataset(path, format="parquet", partitioning="hive").to_table(columns=columns)
+    values = (table.column(name).to_pylist() for name in columns)
     return sorted((*row[:4], dict(row[4])) for row in zip(*values, strict=True))
 
 
@@ -165,10 +165,10 @@ def test_a_table_of_real_input_gives_the_files_back(
             batch = b"".join(records)
             client.raw.append(batch, len(records), producer_id=number + 1, sequence=0)
     ingest(spark, {"servers": local.bootstrap, "topic": "json"}, str(tmp_path))
-    found = rows(tmp_path)
-    assert found == rows_of(read(client, "json"))
+    table_rows = rows(tmp_path)
+    assert table_rows == rows_of(read(client, "json"))
     digests = {file.name: hashlib.sha256() for file in files}
-    for *_, body, _, properties in found:
+    for *_, body, _, properties in table_rows:
         digests[properties[PATH_PROPERTY]].update(body)
     assert {n: d.hexdigest() for n, d in digests.items()} == sha256_of_files(files)
 
@@ -185,20 +185,20 @@ def test_a_topic_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) 
     names = ["007", "1e3", "7"]
     rows = spark.sql("select explode(split('007,1e3,7', ',')) as topic, date'2026-01-31' as date")
     taken(spark, tmp_path).add(0, rows.selectExpr("*", "topic as name").coalesce(1))
-    found = read_table(spark, str(tmp_path)).collect()
-    assert sorted((row.topic, row.name) for row in found) == [(name, name) for name in names]
+    table = read_table(spark, str(tmp_path)).collect()
+    assert sorted((row.topic, row.name) for row in table) == [(name, name) for name in names]
 
 
 def test_of_two_jobs_of_a_table_only_the_last_one_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = spark.sql("select id as n, 'a' as topic, date'2026-01-01' as date from range(2)")
-    one, two = taken(spark, tmp_path), taken(spark, tmp_path)
+    first, second = taken(spark, tmp_path), taken(spark, tmp_path)
     with pytest.raises(TableTakenError, match="a table of its own"):
-        one.add(0, rows.coalesce(1))
+        first.add(0, rows.coalesce(1))
     with pytest.raises(TableTakenError):
-        one.compact(1)
-    assert two.compact(1) == 0
+        first.compact(1)
+    assert second.compact(1) == 0
     assert _numbers(tmp_path) == []
 
 
@@ -245,8 +245,8 @@ def test_a_merge_keeps_columns_that_older_files_lack(spark: SparkSession, tmp_pa
     table.add(1, spark.sql(values.format(1, 2)).selectExpr("*", "'why' as body_error"))
     assert table.compact(2, lambda count: count > 1) == 1
     (merged,) = tmp_path.rglob("*.parquet")
-    found = pq.read_table(merged, partitioning=None).to_pylist()
-    assert sorted(found, key=str) == [
+    merged_rows = pq.read_table(merged, partitioning=None).to_pylist()
+    assert sorted(merged_rows, key=str) == [
         {"n": 0, "body_error": None},
         {"n": 1, "body_error": "why"},
     ]

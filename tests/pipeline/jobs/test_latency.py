@@ -27,8 +27,8 @@ def commit(group: str, offsets: dict[int, int]) -> bytes:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three minutes: 100 messages that are 1 to 100 ms late; nothing; 4 messages to two queues."""
-    found, clock = tmp_path_factory.mktemp("latency") / "node", Clock()
-    with open_store(found, fsck_config("ledger", file_size_bytes=1 << 16), clock) as store:
+    directory, clock = tmp_path_factory.mktemp("latency") / "node", Clock()
+    with open_store(directory, fsck_config("ledger", file_size_bytes=1 << 16), clock) as store:
         clock.unix_ms = BORN_MS + 1_000
         for late_ms in range(1, 101):
             store.put(
@@ -46,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         clock.unix_ms = BORN_MS + 121_000
         for queue_id in (0, 1, 1, 1):
             store.put(encode_message("orders", queue_id, b"yy", born_unix_ms=clock.unix_ms - 5))
-    return found
+    return directory
 
 
 @pytest.mark.long
@@ -54,13 +54,13 @@ def test_rates_sizes_percentiles_and_lag(spark: SparkSession, root: Path, tmp_pa
     pipeline.register(spark)
     rows = from_segments(spark, str(root))
 
-    found = rows_of(rates(rows))
-    assert [(row["minute"], row["topic"], row["tag"]) for row in found] == [
+    rate_rows = rows_of(rates(rows))
+    assert [(row["minute"], row["topic"], row["tag"]) for row in rate_rows] == [
         ("2023-11-14T22:14:00Z", "orders", "a"),
         ("2023-11-14T22:14:00Z", "other", None),
         ("2023-11-14T22:16:00Z", "orders", None),
     ]
-    first, _, last = found
+    first, _, last = rate_rows
     assert (first["message_count"], first["body_bytes"]) == (100, 5050)
     assert (first["body_bytes_mean"], first["body_bytes_max"]) == (50.5, 100)
     assert first["messages_per_s"] == pytest.approx(100 / 60)
@@ -75,5 +75,5 @@ def test_rates_sizes_percentiles_and_lag(spark: SparkSession, root: Path, tmp_pa
         ("22:16", "g", 1, 1),
         ("22:16", "late", 94, 2),
     ]
-    draw(found, lag, tmp_path / "latency.png")
+    draw(rate_rows, lag, tmp_path / "latency.png")
     assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")

@@ -15,10 +15,10 @@ def test_a_calibration_comes_back_as_it_was() -> None:
 
 
 def test_costs_are_those_of_the_points() -> None:
-    found = calibration()
-    assert found.batch_cost.seconds(20, 20_000) == pytest.approx(140e-6)
-    assert found.leader_cost.seconds(20, 20_000) == pytest.approx(70e-6)
-    assert found.nodes_cost.seconds(20, 20_000) == pytest.approx(140e-6)
+    costs = calibration()
+    assert costs.batch_cost.seconds(20, 20_000) == pytest.approx(140e-6)
+    assert costs.leader_cost.seconds(20, 20_000) == pytest.approx(70e-6)
+    assert costs.nodes_cost.seconds(20, 20_000) == pytest.approx(140e-6)
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,5 @@ def test_a_host_without_a_core_is_refused() -> None:
     ("copies", "quorum", "tolerated"), [(1, 1, 0), (2, 2, 0), (3, 2, 1), (4, 3, 1), (5, 3, 2)]
 )
 def test_a_quorum_is_a_majority(copies: int, quorum: int, tolerated: int) -> None:
-    found = demand(copies=copies)
-    assert (found.quorum, found.tolerated_count) == (quorum, tolerated)
+    quorum_demand = demand(copies=copies)
+    assert (quorum_demand.quorum, quorum_demand.tolerated_count) == (quorum, tolerated)

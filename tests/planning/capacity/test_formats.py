@@ -51,13 +51,13 @@ def test_sizes_are_those_of_a_store(tmp_path: Path, batches: int, count: int) ->
         grown = store.log.max_position - first
         assert sum(queue.max_offset for queue in store.queues()) == batches * (count + 1)
     formats = sizes_of(CONFIG)
-    asked = demand(
+    need = demand(
         body_size_bytes=BODY,
         topic_size_bytes=len(TOPIC),
         properties_size_bytes=len("KEYS") + len(KEY) + 2,
         batch_count=count,
     )
-    sizes = MessageSizes.of(asked, formats)
+    sizes = MessageSizes.of(need, formats)
     assert sizes.record == len(message)
     # The record of the producer is taken at its largest: a few bytes of each entry.
     assert 0 <= batches * sizes.entry / grown - 1 < 0.02

@@ -147,8 +147,8 @@ def test_hot_begins_where_nobody_could_do_better(
     loads: list[float], hosts: int, ratio: float
 ) -> None:
     groups = [LedGroup(f"g{n}", "h0", ("h0",), load) for n, load in enumerate(loads)]
-    found = attainable_ratio(groups, [f"h{n}" for n in range(hosts)])
-    assert math.isclose(found, ratio)
+    attainable = attainable_ratio(groups, [f"h{n}" for n in range(hosts)])
+    assert math.isclose(attainable, ratio)
 
 
 @given(st.lists(st.integers(1, 9), max_size=6), st.integers(1, 3))

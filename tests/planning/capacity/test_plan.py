@@ -26,14 +26,14 @@ def planned(**changes: Any) -> CapacityPlan:
 
 
 def test_sizes_are_sums() -> None:
-    found = planned(topic_size_bytes=6, properties_size_bytes=10)
+    sizing = planned(topic_size_bytes=6, properties_size_bytes=10)
     record = 91 + 6 + 10 + 1024
-    assert found.value("record_size_bytes") == record
+    assert sizing.value("record_size_bytes") == record
     entry = 48 + FORMATS.command_record_size_bytes + 50 * record
-    assert found.value("entry_size_bytes") == entry
-    assert found.value("log_bytes_per_msg") == entry / 50
-    assert found.value("node_retained_size_bytes") == pytest.approx(
-        5_000 * 3_600 * entry / 50 / found.value("group_count")
+    assert sizing.value("entry_size_bytes") == entry
+    assert sizing.value("log_bytes_per_msg") == entry / 50
+    assert sizing.value("node_retained_size_bytes") == pytest.approx(
+        5_000 * 3_600 * entry / 50 / sizing.value("group_count")
     )
 
 
@@ -42,40 +42,40 @@ def test_the_smallest_limit_is_the_rate_of_a_group() -> None:
         (replace(LARGE, network_bytes_per_s=2e7), "limit_network_msgs_per_s"),
         (LARGE, "limit_appends_msgs_per_s"),
     ):
-        found = planned(host=host)
-        limits = {f.name: f.value for f in found.figures if f.name.startswith("limit_")}
-        assert found.limits.bottleneck.name == name == min(limits, key=lambda n: limits[n] or 0)
-        assert found.value("group_msgs_per_s") == limits[name]
+        sizing = planned(host=host)
+        limits = {f.name: f.value for f in sizing.figures if f.name.startswith("limit_")}
+        assert sizing.limits.bottleneck.name == name == min(limits, key=lambda n: limits[n] or 0)
+        assert sizing.value("group_msgs_per_s") == limits[name]
 
 
 def test_a_slow_disk_limits() -> None:
     slow = calibration(disk_write_bytes_per_s=1e6)
-    found = plan(demand(host=LARGE), slow, FORMATS)
-    assert found.limits.bottleneck.name == "limit_disk_msgs_per_s"
+    sizing = plan(demand(host=LARGE), slow, FORMATS)
+    assert sizing.limits.bottleneck.name == "limit_disk_msgs_per_s"
 
 
 def test_a_long_way_limits() -> None:
-    found = planned(round_trip_ms=10_000.0, host=replace(LARGE, network_bytes_per_s=1e12))
-    assert found.limits.bottleneck.name == "limit_window_msgs_per_s"
-    log = found.value("log_bytes_per_msg")
-    assert found.value("group_msgs_per_s") == pytest.approx((8 << 20) / 10.001 / log)
+    sizing = planned(round_trip_ms=10_000.0, host=replace(LARGE, network_bytes_per_s=1e12))
+    assert sizing.limits.bottleneck.name == "limit_window_msgs_per_s"
+    log = sizing.value("log_bytes_per_msg")
+    assert sizing.value("group_msgs_per_s") == pytest.approx((8 << 20) / 10.001 / log)
 
 
 def test_traffic_counts_followers_consumers_and_frames() -> None:
-    found = planned(consumer_count=3, copies=5)
-    log, record = found.value("log_bytes_per_msg"), found.value("record_size_bytes")
+    sizing = planned(consumer_count=3, copies=5)
+    log, record = sizing.value("log_bytes_per_msg"), sizing.value("record_size_bytes")
     sent = 10_000 * FRAME_RATIO * (4 * log + 3 * record)
-    assert found.value("network_sent_bytes_per_s") == pytest.approx(sent)
+    assert sizing.value("network_sent_bytes_per_s") == pytest.approx(sent)
     received = 10_000 * FRAME_RATIO * (4 * log + record)
-    assert found.value("network_received_bytes_per_s") == pytest.approx(received)
+    assert sizing.value("network_received_bytes_per_s") == pytest.approx(received)
 
 
 def test_followers_in_other_zones_cost_traffic_between_them() -> None:
     assert planned(zones=1).value("zone_traffic_bytes_per_s") == 0
-    found = planned(zones=3)
-    log = found.value("log_bytes_per_msg")
+    sizing = planned(zones=3)
+    log = sizing.value("log_bytes_per_msg")
     expected = 10_000 * 2 * log * FRAME_RATIO
-    assert found.value("zone_traffic_bytes_per_s") == pytest.approx(expected)
+    assert sizing.value("zone_traffic_bytes_per_s") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -97,30 +97,30 @@ def test_a_plan_warns_of_what_cannot_be(changes: dict[str, Any], text: str) -> N
 
 
 def test_a_plan_that_can_be_has_no_warning() -> None:
-    found = planned(zones=3, zone_failures=1)
-    assert found.warnings == ()
-    assert (found.value("tolerated_copies"), found.value("tolerated_zones")) == (1, 1)
+    sizing = planned(zones=3, zone_failures=1)
+    assert sizing.warnings == ()
+    assert (sizing.value("tolerated_copies"), sizing.value("tolerated_zones")) == (1, 1)
 
 
 def test_a_node_that_never_catches_up_is_told() -> None:
     slow = calibration(catch_up_bytes_per_s=1e5)
-    found = plan(demand(host=LARGE, zones=3), slow, FORMATS)
-    assert found.figure("catch_up_s").value is None
-    assert found.figure("catch_up_s").text == "never"
-    assert any("never catches up" in warning for warning in found.warnings)
+    sizing = plan(demand(host=LARGE, zones=3), slow, FORMATS)
+    assert sizing.figure("catch_up_s").value is None
+    assert sizing.figure("catch_up_s").text == "never"
+    assert any("never catches up" in warning for warning in sizing.warnings)
     with pytest.raises(KeyError):
-        found.value("catch_up_s")
+        sizing.value("catch_up_s")
 
 
 def test_times_follow_from_backlog_and_spare_rate() -> None:
-    found = planned(zones=3, outage_s=600.0)
-    incoming = 10_000 / found.value("group_count") * found.value("log_bytes_per_msg")
-    rate = found.value("catch_up_bytes_per_s")
-    assert found.value("catch_up_s") == pytest.approx(incoming * 600 / (rate - incoming))
-    retained = found.value("node_retained_size_bytes")
-    assert found.value("restore_s") == pytest.approx(retained / (rate - incoming))
-    assert found.value("restore_backup_s") == pytest.approx(retained / 500e6 + retained / 200e6)
-    assert found.value("failover_s") == pytest.approx(1.003)
+    sizing = planned(zones=3, outage_s=600.0)
+    incoming = 10_000 / sizing.value("group_count") * sizing.value("log_bytes_per_msg")
+    rate = sizing.value("catch_up_bytes_per_s")
+    assert sizing.value("catch_up_s") == pytest.approx(incoming * 600 / (rate - incoming))
+    retained = sizing.value("node_retained_size_bytes")
+    assert sizing.value("restore_s") == pytest.approx(retained / (rate - incoming))
+    assert sizing.value("restore_backup_s") == pytest.approx(retained / 500e6 + retained / 200e6)
+    assert sizing.value("failover_s") == pytest.approx(1.003)
 
 
 def test_a_node_alone_has_no_failover_and_the_same_figures() -> None:
@@ -140,18 +140,18 @@ def test_nodes_that_fit_onto_no_host_are_refused() -> None:
 
 def test_more_groups_fill_hosts_better() -> None:
     host = replace(LARGE, disk_size_bytes=160 << 30)
-    found = planned(zones=3, host=host, retention_s=86_400.0)
+    sizing = planned(zones=3, host=host, retention_s=86_400.0)
     nodes, fitting = (
-        found.value("node_count"),
-        160 * (1 << 30) // found.value("node_disk_size_bytes"),
+        sizing.value("node_count"),
+        160 * (1 << 30) // sizing.value("node_disk_size_bytes"),
     )
-    assert found.value("group_count") > 1
+    assert sizing.value("group_count") > 1
     assert fitting > 1
-    assert found.value("hosts_for_disk") == -(-nodes // fitting)
-    assert "fit onto hosts" in found.figure("group_count").formula
+    assert sizing.value("hosts_for_disk") == -(-nodes // fitting)
+    assert "fit onto hosts" in sizing.figure("group_count").formula
     # One group of three nodes would leave much of its hosts empty.
-    alone = 3 * found.value("node_disk_size_bytes") * found.value("group_count")
-    assert found.value("hosts_for_disk") * (160 << 30) < 1.5 * alone
+    alone = 3 * sizing.value("node_disk_size_bytes") * sizing.value("group_count")
+    assert sizing.value("hosts_for_disk") * (160 << 30) < 1.5 * alone
 
 
 def test_copies_stay_when_a_zone_fails_and_clients_move() -> None:
@@ -188,19 +188,19 @@ def test_more_groups_make_nodes_fit() -> None:
     )
 )
 def test_hosts_carry_the_load_without_those_that_fail(changes: dict[str, Any]) -> None:
-    found = planned(**changes)
-    d = found.demand
-    left = found.value("host_count") - d.host_failures
+    sizing = planned(**changes)
+    d = sizing.demand
+    left = sizing.value("host_count") - d.host_failures
     assert left >= d.copies
-    assert found.value("host_count") % d.zones == 0
+    assert sizing.value("host_count") % d.zones == 0
     assert left * LARGE.network_bytes_per_s * d.utilisation >= 0.999 * max(
-        found.value("network_sent_bytes_per_s"), found.value("network_received_bytes_per_s")
+        sizing.value("network_sent_bytes_per_s"), sizing.value("network_received_bytes_per_s")
     )
-    assert left * LARGE.cores * d.utilisation >= 0.999 * found.value("cores")
-    assert left * LARGE.disk_size_bytes >= found.value("total_disk_size_bytes")
-    capacity = found.value("group_count") * found.value("group_msgs_per_s") * d.utilisation
+    assert left * LARGE.cores * d.utilisation >= 0.999 * sizing.value("cores")
+    assert left * LARGE.disk_size_bytes >= sizing.value("total_disk_size_bytes")
+    capacity = sizing.value("group_count") * sizing.value("group_msgs_per_s") * d.utilisation
     assert capacity >= 0.999 * d.peak_msgs_per_s
-    assert all(figure.formula for figure in found.figures)
+    assert all(figure.formula for figure in sizing.figures)
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,19 @@ def qlog(*arguments: str, code: int = 0) -> Result:
 
 
 def qlog_json(*arguments: str, code: int = 0) -> Any:
-    found = json.loads(qlog(*arguments, "-o", "json", code=code).stdout)
-    check_keys(found, *arguments)
-    return found
+    answer = json.loads(qlog(*arguments, "-o", "json", code=code).stdout)
+    check_keys(answer, *arguments)
+    return answer
 
 
 def test_a_plan_has_figures_with_formulas() -> None:
-    found = qlog_json("plan", *SAFE)
-    assert found["warnings"] == []
-    assert found["calibration"].startswith("built in")
-    by_name = {row["figure"]: row for row in found["figures"]}
+    answer = qlog_json("plan", *SAFE)
+    assert answer["warnings"] == []
+    assert answer["calibration"].startswith("built in")
+    by_name = {row["figure"]: row for row in answer["figures"]}
     assert by_name["record_size_bytes"]["value"] == 91 + 32 + 64 + 1024
     assert by_name["host_count"]["value"] % 3 == 0
-    assert found["group_bottleneck"] in by_name
+    assert answer["group_bottleneck"] in by_name
     table = qlog("plan", *SAFE)
     for figure in by_name:
         assert figure in table.stdout
@@ -66,8 +66,8 @@ def test_fleet_ignores_no_option(more: tuple[str, ...], text: str) -> None:
 
 
 def test_a_warning_is_a_finding() -> None:
-    found = qlog_json("plan", *SAFE, "--failures", "2", code=1)
-    assert ["2 failures cannot" in warning for warning in found["warnings"]] == [True]
+    answer = qlog_json("plan", *SAFE, "--failures", "2", code=1)
+    assert ["2 failures cannot" in warning for warning in answer["warnings"]] == [True]
     assert "\nwarning: 2 failures cannot" in qlog("plan", *SAFE, "--failures", "2", code=1).stdout
 
 
@@ -120,13 +120,13 @@ def test_a_calibration_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_a_fleet_is_simulated(tmp_path: Path) -> None:
     options = ("--groups", "12", "--hosts", "6", "--duration", "10m", "--retention", "1m")
-    found = qlog_json("fleet", *SAFE, *options)
-    assert (found["host_count"], found["group_count"], found["lost_count"]) == (6, 12, 0)
-    assert [text.partition(":")[0] for text in found["faults"]] == ["host", "lost", "zone"]
-    assert found["samples"][-1]["at_s"] == 600
+    answer = qlog_json("fleet", *SAFE, *options)
+    assert (answer["host_count"], answer["group_count"], answer["lost_count"]) == (6, 12, 0)
+    assert [text.partition(":")[0] for text in answer["faults"]] == ["host", "lost", "zone"]
+    assert answer["samples"][-1]["at_s"] == 600
     table = qlog("fleet", *SAFE, *options, "--fault", "zone:z1@60+120").stdout
     assert "zone:z1@60+120" in table
-    assert found == qlog_json("fleet", *SAFE, *options, "--seed", "1")
+    assert answer == qlog_json("fleet", *SAFE, *options, "--seed", "1")
 
 
 def test_a_placement_is_printed_instead() -> None:

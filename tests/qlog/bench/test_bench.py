@@ -23,9 +23,9 @@ def bench(*arguments: object, code: int = 0) -> Any:
     assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr)
     if code not in (0, 1):
         return None
-    found = json.loads(result.stdout)
-    check_keys(found, "bench", *arguments)
-    return found
+    report = json.loads(result.stdout)
+    check_keys(report, "bench", *arguments)
+    return report
 
 
 def message_count(qlog: Qlog) -> int:
@@ -33,38 +33,38 @@ def message_count(qlog: Qlog) -> int:
 
 
 def test_produce_counts_what_the_cluster_has(qlog: Qlog) -> None:
-    found = bench(
+    report = bench(
         "produce", "--server", qlog.nodes.bootstrap, "--seconds", 0.3, "--batch-count", 10
     )
-    assert (found["directory"], found["limits"], found["peer"]) == (None, None, None)
-    assert found["durability"] == {"quorum_disk": found["acked_count"]}
-    assert found["acked_count"] == 10 * found["batch_latency"]["count"]
+    assert (report["directory"], report["limits"], report["peer"]) == (None, None, None)
+    assert report["durability"] == {"quorum_disk": report["acked_count"]}
+    assert report["acked_count"] == 10 * report["batch_latency"]["count"]
     # The warm-up is in the cluster too, and in no figure.
-    assert message_count(qlog) >= found["acked_count"] + found["serial_latency"]["count"]
-    assert [row["what"] for row in found["targets"]] == ["acked msg/s", "serial p50, ms"]
+    assert message_count(qlog) >= report["acked_count"] + report["serial_latency"]["count"]
+    assert [row["what"] for row in report["targets"]] == ["acked msg/s", "serial p50, ms"]
 
 
 def test_consume_reads_what_it_appended(qlog: Qlog) -> None:
     options = ("--seconds", 0.2, "--messages", 500, "--body-size", 64)
-    found = bench("consume", "--server", qlog.nodes.bootstrap, *options)
-    assert found["round_count"] >= 1
-    assert found["consumed_count"] == found["round_count"] * message_count(qlog)
-    assert found["load"]["message_count"] == 500
+    report = bench("consume", "--server", qlog.nodes.bootstrap, *options)
+    assert report["round_count"] >= 1
+    assert report["consumed_count"] == report["round_count"] * message_count(qlog)
+    assert report["load"]["message_count"] == 500
 
 
 def test_a_run_starts_a_cluster_in_the_directory_and_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUORUMLOG_CACHE", str(tmp_path))  # So that there is no etcd.
-    found = bench("produce", "--dir", tmp_path, "--seconds", 0.2, "--peer", "etcd")
-    assert found["directory"].startswith(str(tmp_path))
-    assert found["directory_kind"] in ("disk", "tmpfs")
-    assert (found["node_count"], found["flush"]) == (3, "sync")
-    assert found["limits"]["copy_mb_per_s"] > 0
-    assert found["limits"]["syncs_per_s"] > 0
-    assert found["peer"]["missing"].endswith("run bench/peers/install etcd")
-    assert found["ratio"] is None
-    assert found["targets"][-1] == {
+    report = bench("produce", "--dir", tmp_path, "--seconds", 0.2, "--peer", "etcd")
+    assert report["directory"].startswith(str(tmp_path))
+    assert report["directory_kind"] in ("disk", "tmpfs")
+    assert (report["node_count"], report["flush"]) == (3, "sync")
+    assert report["limits"]["copy_mb_per_s"] > 0
+    assert report["limits"]["syncs_per_s"] > 0
+    assert report["peer"]["missing"].endswith("run bench/peers/install etcd")
+    assert report["ratio"] is None
+    assert report["targets"][-1] == {
         "what": "times etcd",
         "value": None,
         "target": 3.0,
@@ -82,11 +82,11 @@ def test_senseless_options_are_refused() -> None:
 def test_compare_kills_a_master_and_finds_its_loss_reported(tmp_path: Path) -> None:
     drawn = tmp_path / "compare.png"
     options = ("--mode", "async_master", "--kills", 1, "--seconds", 0.3)
-    found = bench("compare", *options, "--dir", tmp_path, "--plot", drawn)
-    (row,) = found["modes"]
+    report = bench("compare", *options, "--dir", tmp_path, "--plot", drawn)
+    (row,) = report["modes"]
     assert row["mode"] == "async_master"
     assert row["durability"].keys() == {"leader_disk"}
     assert row["acked_count"] > 0
     assert row["lost_count"] <= row["reported_lost_count"]
-    assert row["rto"]["count"] == found["kills"] == 1
+    assert row["rto"]["count"] == report["kills"] == 1
     assert os.listdir(tmp_path) == [drawn.name]

@@ -20,13 +20,13 @@ from tests.qlog.running import PROGRAM, Qlog
 
 def test_status_of_a_healthy_cluster(qlog: Qlog) -> None:
     qlog.nodes.wait_ready()
-    found = qlog.json("cluster", "status")
-    assert found["cluster_id"] == qlog.nodes.cluster_id
-    assert (found["healthy"], found["problems"]) == (True, [])
-    assert found["leader_id"] == qlog.nodes.leader_id()
-    assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
-    assert sorted(node["role"] for node in found["nodes"]) == ["follower", "follower", "leader"]
-    for node in found["nodes"]:
+    status = qlog.json("cluster", "status")
+    assert status["cluster_id"] == qlog.nodes.cluster_id
+    assert (status["healthy"], status["problems"]) == (True, [])
+    assert status["leader_id"] == qlog.nodes.leader_id()
+    assert [node["node_id"] for node in status["nodes"]] == [1, 2, 3]
+    assert sorted(node["role"] for node in status["nodes"]) == ["follower", "follower", "leader"]
+    for node in status["nodes"]:
         assert node["address"] == qlog.nodes.address(node["node_id"])
         assert (node["standing"], node["flush"]) == ("full", "sync")
         assert node["loss_from_index"] is None
@@ -41,19 +41,19 @@ def test_status_names_a_node_that_is_down(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path / "c", 3) as nodes:
         qlog, down = Qlog(nodes), next(n for n in nodes.node_ids if n != nodes.leader_id())
         nodes.kill(down)
-        found = qlog.json("cluster", "status", code=1)
-        assert found["healthy"] is False
-        assert [n["node_id"] for n in found["nodes"] if n["role"] == "down"] == [down]
-        assert f"node {down} does not answer" in found["problems"][0]
+        status = qlog.json("cluster", "status", code=1)
+        assert status["healthy"] is False
+        assert [n["node_id"] for n in status["nodes"] if n["role"] == "down"] == [down]
+        assert f"node {down} does not answer" in status["problems"][0]
         assert f"problem: node {down} does not" in qlog("cluster", "status", code=1).stdout
 
 
 def test_the_leadership_moves(qlog: Qlog) -> None:
     before = qlog.json("cluster", "status")
     target = next(n for n in qlog.nodes.node_ids if n != before["leader_id"])
-    found = qlog.json("cluster", "transfer-leader", target)
-    assert found["leader_id"] == target
-    assert found["term"] > before["term"]
+    moved = qlog.json("cluster", "transfer-leader", target)
+    assert moved["leader_id"] == target
+    assert moved["term"] > before["term"]
     assert qlog.json("cluster", "status")["leader_id"] == target
     assert qlog.json("cluster", "transfer-leader")["leader_id"] != target
 
@@ -61,9 +61,9 @@ def test_the_leadership_moves(qlog: Qlog) -> None:
 def test_a_node_is_drained_and_back(qlog: Qlog) -> None:
     leader = qlog.json("cluster", "status")["leader_id"]
     assert qlog.json("cluster", "drain", leader) == {"node_id": leader, "is_draining": True}
-    found = qlog.json("cluster", "status", code=1)
-    assert found["leader_id"] not in (None, leader)
-    assert found["problems"] == [f"node {leader} is draining: it takes no appends"]
+    status = qlog.json("cluster", "status", code=1)
+    assert status["leader_id"] not in (None, leader)
+    assert status["problems"] == [f"node {leader} is draining: it takes no appends"]
     assert qlog.json("cluster", "drain", leader, "--undo")["is_draining"] is False
     assert qlog.json("cluster", "status")["healthy"] is True
 
@@ -93,14 +93,14 @@ def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPa
 
 def test_there_is_nothing_to_recover(qlog: Qlog) -> None:
     for options in ((), ("--accept-loss",)):
-        found = qlog.json("cluster", "recover", *options)
-        assert (found["recovering"], found["down"], found["accepted"]) == ([], [], False)
+        report = qlog.json("cluster", "recover", *options)
+        assert (report["recovering"], report["down"], report["accepted"]) == ([], [], False)
 
 
 def test_a_snapshot_of_top_has_rates(qlog: Qlog, topic: str) -> None:
-    found = qlog.json("top", "--once", "--interval", "0.2")
-    assert found["problems"] == []
-    for node in found["nodes"]:
+    snapshot = qlog.json("top", "--once", "--interval", "0.2")
+    assert snapshot["problems"] == []
+    for node in snapshot["nodes"]:
         assert node["msgs_per_s"] is not None
         assert node["uptime_ms"] > 0
     table = qlog("top", "--interval", "0.1").stdout.splitlines()

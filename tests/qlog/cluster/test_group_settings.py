@@ -45,8 +45,8 @@ def test_a_group_goes_on_from_another_place(qlog: Qlog, tmp_path: Path, topic: s
     assert back == {"group": "g0", "topic": topic, "queue_id": 0, "offset": 0}
     [end] = qlog.json("group", "reset", "moved", "--topic", topic, "--to", "end")
     assert end["offset"] == 3
-    [one] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-offset", 1)
-    assert one["offset"] == 1
+    [queue_row] = qlog.json("group", "reset", "moved", "--topic", topic, "--to-offset", 1)
+    assert queue_row["offset"] == 1
     assert qlog("consume", topic, "--group", "moved", "--max-count", 2).stdout == "b\nc\n"
     qlog("group", "reset", "moved", "--topic", topic, code=2)
     unknown = qlog("group", "reset", "mistyped", "--topic", topic, "--to", "end", code=3)

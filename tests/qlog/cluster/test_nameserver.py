@@ -13,26 +13,26 @@ from tests.qlog.running import Qlog
 
 def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
     arguments = ["nameserver", "status", "-o", "json", "--server", qlog.nodes.bootstrap]
-    found: dict[str, Any] = {}
+    status: dict[str, Any] = {}
 
     def is_whole() -> bool:
         # The first answers after a start may still be those of an election, and a node says why it
         # could not register until it has.
-        found.update(json.loads(CliRunner().invoke(main, arguments).stdout))
-        groups = [len(group["brokers"]) for group in found["groups"]]
-        problems = [one["problem"] for one in found["replicas"]]
-        return bool(found["healthy"]) and groups == [3] and not any(problems)
+        status.update(json.loads(CliRunner().invoke(main, arguments).stdout))
+        groups = [len(group["brokers"]) for group in status["groups"]]
+        problems = [one["problem"] for one in status["replicas"]]
+        return bool(status["healthy"]) and groups == [3] and not any(problems)
 
     wait_for("all replicas and brokers", is_whole)
-    assert sorted(one["node_id"] for one in found["replicas"]) == [1, 2, 3]
-    assert sorted(one["state"] for one in found["replicas"]) == ["follower", "follower", "leader"]
-    assert found["leader"] in [one["address"] for one in found["replicas"]]
-    (group,) = found["groups"]
+    assert sorted(one["node_id"] for one in status["replicas"]) == [1, 2, 3]
+    assert sorted(one["state"] for one in status["replicas"]) == ["follower", "follower", "leader"]
+    assert status["leader"] in [one["address"] for one in status["replicas"]]
+    (group,) = status["groups"]
     assert (group["group"], group["kind"]) == ("g0", "raft")
     text = qlog("nameserver", "status").stdout
     assert all(qlog.nodes.address(node_id) in text for node_id in (1, 2, 3))
-    one = qlog("nameserver", "status", "--server", qlog.nodes.address(1), "-o", "json").stdout
-    assert len(json.loads(one)["replicas"]) == 3, "the others are learnt"
+    output = qlog("nameserver", "status", "--server", qlog.nodes.address(1), "-o", "json").stdout
+    assert len(json.loads(output)["replicas"]) == 3, "the others are learnt"
 
 
 def _is_known(qlog: Qlog, topic: str) -> bool:

@@ -86,25 +86,25 @@ def test_a_node_that_could_not_lead_is_no_target(changes: dict[str, Any]) -> Non
 
 def test_learners_and_nodes_that_are_down_are_no_targets() -> None:
     learner = MemberStatus(2, "b:1", "b:2", False, True, 0, "")
-    found = status(
+    cluster = status(
         node(1, "g0", "a", role="leader"),
         dataclasses.replace(node(2, "g0", "b"), members=(learner,)),
         NodeDown(3, "c:1", "refused", "g0"),
     )
-    assert SeenLeaders(found, {}, None).hosts == {"a"}
+    assert SeenLeaders(cluster, {}, None).hosts == {"a"}
 
 
 def test_a_group_without_a_leader_is_left_alone() -> None:
-    found = status(node(1, "g0", "a", role="leader"), node(2, "g1", "b"))
-    seen = SeenLeaders(found, {}, None)
+    cluster = status(node(1, "g0", "a", role="leader"), node(2, "g1", "b"))
+    seen = SeenLeaders(cluster, {}, None)
     assert [group.leader for group in seen.groups] == ["a", None]
     with pytest.raises(CliError, match="no group has a leader"):
         SeenLeaders(status(node(2, "g1", "b")), {}, None)
 
 
 def test_a_leader_of_an_older_term_does_not_lead() -> None:
-    found = status(node(1, "g0", "a", role="leader", term=2), node(2, "g0", "b", role="leader"))
-    assert [group.leader for group in SeenLeaders(found, {}, None).groups] == ["b"]
+    cluster = status(node(1, "g0", "a", role="leader", term=2), node(2, "g0", "b", role="leader"))
+    assert [group.leader for group in SeenLeaders(cluster, {}, None).groups] == ["b"]
 
 
 def test_hosts_can_be_named_and_a_node_is_on_one() -> None:

@@ -21,16 +21,16 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     assert listed == {**made, "queue_count": 4, "shares": [{**share, "queue_count": 4}]}
 
     qlog.produce(tmp_path, "life", "a\nb\nc\n", "--queue", 3)
-    found = qlog.json("topic", "describe", "life")
-    assert (found["topic"], found["queue_count"], found["message_count"]) == ("life", 4, 3)
-    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+    shown = qlog.json("topic", "describe", "life")
+    assert (shown["topic"], shown["queue_count"], shown["message_count"]) == ("life", 4, 3)
+    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in shown["queues"]] == [
         (0, 0, 0),
         (1, 0, 0),
         (2, 0, 0),
         (3, 0, 3),
     ]
-    assert found["queues"][0]["last_store_unix_ms"] is None
-    assert found["queues"][3]["last_store_unix_ms"] > 1_600_000_000_000
+    assert shown["queues"][0]["last_store_unix_ms"] is None
+    assert shown["queues"][3]["last_store_unix_ms"] > 1_600_000_000_000
     assert "message_count  3\n" in qlog("topic", "describe", "life").stdout
 
     assert qlog.json("topic", "delete", "life", "--yes") == {"topic": "life", "deleted": True}
@@ -62,9 +62,9 @@ def test_a_group_is_seen_and_deleted(qlog: Qlog, tmp_path: Path, topic: str) -> 
     assert taken.stdout == "a\nb\n"
     [row] = [row for row in qlog.json("group", "list") if row["group"] == "seen"]
     assert row == {"group": "seen", "member_count": 0, "lag_count": 1, "topics": [topic]}
-    found = qlog.json("group", "describe", "seen")
-    assert found["client_ids"] == []
-    [queue] = found["queues"]
+    shown = qlog.json("group", "describe", "seen")
+    assert shown["client_ids"] == []
+    [queue] = shown["queues"]
     assert queue == {
         "group": "g0",
         "topic": topic,
@@ -102,19 +102,19 @@ def test_a_message_is_found_by_id_and_by_key(qlog: Qlog, tmp_path: Path, topic: 
 def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None:
     with sync.connect(qlog.nodes.bootstrap) as client:
         producer = client.transactional_producer("billing", lambda _: "unknown")
-        one, other = (producer.begin(topic, body, key="k1") for body in (b"one", b"other"))
+        first, other = (producer.begin(topic, body, key="k1") for body in (b"one", b"other"))
         listed = qlog.json("transaction", "list", "--producer-group", "billing")
         assert [row["transaction_id"] for row in listed] == [
-            one.transaction_id,
+            first.transaction_id,
             other.transaction_id,
         ]
         assert (listed[0]["message_count"], listed[0]["is_orphaned"]) == (1, False)
         assert "billing" in qlog("transaction", "list").stdout
-        shown = qlog.json("transaction", "show", one.transaction_id)
+        shown = qlog.json("transaction", "show", first.transaction_id)
         assert (shown["outcome"], shown["messages"][0]["body"]) == ("open", "one")
-        done = qlog.json("transaction", "commit", one.transaction_id, "--yes")
+        done = qlog.json("transaction", "commit", first.transaction_id, "--yes")
         assert done == {
-            "transaction_id": one.transaction_id,
+            "transaction_id": first.transaction_id,
             "outcome": "committed",
             "was_ended": False,
         }
@@ -123,18 +123,18 @@ def test_transactions_are_seen_and_ended_by_hand(qlog: Qlog, topic: str) -> None
         assert "rolled back before" in refused.stderr
         assert qlog.json("transaction", "show", other.transaction_id)["outcome"] == "rolled back"
         assert qlog("consume", topic, "--until", "end").stdout == "one\n"
-        half = one.receipts[0].message_id
-    found = qlog.json("message", "find", topic, "--key", "k1")
-    assert [row["body"] for row in found] == ["one"]
-    unique = found[0]["properties"]["UNIQ_KEY"]
-    assert qlog.json("message", "find", topic, "--unique", unique) == found
-    assert qlog.json("message", "find", "--id", found[0]["message_id"]) == found
+        half = first.receipts[0].message_id
+    messages = qlog.json("message", "find", topic, "--key", "k1")
+    assert [row["body"] for row in messages] == ["one"]
+    unique = messages[0]["properties"]["UNIQ_KEY"]
+    assert qlog.json("message", "find", topic, "--unique", unique) == messages
+    assert qlog.json("message", "find", "--id", messages[0]["message_id"]) == messages
     assert qlog("message", "find", topic, "--key", "nobody", code=1).stderr == ""
     assert "name one of" in qlog("message", "find", topic, code=2).stderr
     trace = qlog.json("message", "trace", half)
     assert [event["kind"] for event in trace["events"]] == ["half", "committed"]
     assert trace["is_complete"] is True
-    assert "committed" in qlog("message", "trace", found[0]["message_id"]).stdout
+    assert "committed" in qlog("message", "trace", messages[0]["message_id"]).stdout
 
 
 def test_sizes_of_messages_are_shown(qlog: Qlog, tmp_path: Path, topic: str) -> None:

@@ -49,8 +49,8 @@ def test_a_property_that_is_no_utf_8_keeps_nothing_back(
     """Its bytes can be told from the output: as the surrogate escapes of Python."""
     record = encode_message("orders", 2, b"first", {"KEYS": "k???", "colour???": "r???"})
     (odd,) = decode_records(record.replace(b"???", b"\xff\xc3("))
-    found = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
-    rows = json.loads(found) if output is OutputFormat.JSON else map(json.loads, found.splitlines())
+    text = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
+    rows = json.loads(text) if output is OutputFormat.JSON else map(json.loads, text.splitlines())
     first, second = rows
     assert first["key"].encode("utf-8", "surrogateescape") == b"k\xff\xc3("
     assert first["properties"] == {"colour\udcff\udcc3(": "r\udcff\udcc3("}
@@ -62,17 +62,17 @@ def test_a_body_that_cannot_be_unpacked_is_shown_as_the_log_has_it(
     monkeypatch: pytest.MonkeyPatch, output: OutputFormat
 ) -> None:
     (odd,) = decode_records(encode_message("orders", 2, b"no zlib", {}, sys_flag=0x301))
-    found = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
-    assert found.index("no zlib") < found.index("second")
-    assert ("utf-8, compressed" in found) == (output in (OutputFormat.JSON, OutputFormat.JSONL))
+    text = written(monkeypatch, output, [odd, *made([b"second"])]).decode()
+    assert text.index("no zlib") < text.index("second")
+    assert ("utf-8, compressed" in text) == (output in (OutputFormat.JSON, OutputFormat.JSONL))
 
 
 def test_a_table_shows_bytes_that_are_no_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     record = encode_message("orders", 2, b"first", {"KEYS": "k???"})
-    found = written(
+    text = written(
         monkeypatch, OutputFormat.TABLE, decode_records(record.replace(b"???", b"\xff\xc3("))
     )
-    assert rb"k\udcff\udcc3(" in found
+    assert rb"k\udcff\udcc3(" in text
 
 
 def test_lines_and_raw_are_the_bodies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_messages_wait_are_counted_cancelled_and_delivered(
     assert qlog.json("delay", "status")["held_count"] == 1
     source.write_bytes(b"soon\n")
     qlog("produce", topic, "-f", source, "--delay", "50ms")
-    found = wait_for("it", lambda: qlog("consume", topic, "--until", "end").stdout_bytes)
-    assert found == b"soon\n"
+    bodies = wait_for("it", lambda: qlog("consume", topic, "--until", "end").stdout_bytes)
+    assert bodies == b"soon\n"
     refused = qlog("delay", "cancel", held_ids(qlog)[-1], code=ExitCode.FAILED)
     assert "delivered" in refused.stderr

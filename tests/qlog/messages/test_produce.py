@@ -23,8 +23,8 @@ def write(tmp_path: Path, data: bytes) -> Path:
 
 
 def has_all(qlog: Qlog, topic: str, node_id: int) -> bool:
-    found = qlog("consume", topic, "--until", "end", "--node", node_id)
-    return found.stdout_bytes == TEXT
+    consumed = qlog("consume", topic, "--until", "end", "--node", node_id)
+    return consumed.stdout_bytes == TEXT
 
 
 def message_count(qlog: Qlog, topic: str) -> int:
@@ -77,13 +77,13 @@ def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str
     qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, data))
     first = qlog("consume", topic, "--until", "end", "-o", "jsonl").stdout_bytes
     qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, first))
-    found = qlog.json("consume", topic, "--until", "end")
+    messages = qlog.json("consume", topic, "--until", "end")
     kept = ("body", "body_encoding", "key", "tag", "properties")
-    assert [{key: row[key] for key in kept} for row in found[:2]] == [
-        {key: row[key] for key in kept} for row in found[2:]
+    assert [{key: row[key] for key in kept} for row in messages[:2]] == [
+        {key: row[key] for key in kept} for row in messages[2:]
     ]
-    assert [row["body"] for row in found[:2]] == ["hello", "AAH/"]
-    assert found[0]["properties"].items() >= {"colour": "red"}.items()
+    assert [row["body"] for row in messages[:2]] == ["hello", "AAH/"]
+    assert messages[0]["properties"].items() >= {"colour": "red"}.items()
     assert qlog.json("consume", topic, "--until", "end", "--tag", "t")[0]["body"] == "hello"
     assert len(qlog.json("consume", topic, "--until", "end", "--tag", "t")) == 2
 

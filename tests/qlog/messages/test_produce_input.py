@@ -27,7 +27,7 @@ def read(
     path: Path, input_format: str = "lines", key_separator: str | None = None
 ) -> tuple[list[InputMessage], CliError | None]:
     """All messages of a file, and the error that ended it."""
-    found: list[InputMessage] = []
+    read_messages: list[InputMessage] = []
 
     async def act() -> None:
         with opened(str(path)) as fd:
@@ -37,13 +37,13 @@ def read(
                 input_format=InputFormat(input_format),
                 key_separator=key_separator,
             ):
-                found.extend(batch)
+                read_messages.extend(batch)
 
     try:
         asyncio.run(act())
     except CliError as error:
-        return found, error
-    return found, None
+        return read_messages, error
+    return read_messages, None
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60)))
@@ -69,9 +69,9 @@ def test_each_line_is_a_message_without_its_newline(tmp_path: Path) -> None:
 def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes("k1::a::b\n::empty key\nschlüssel::c\n".encode())
-    found, error = read(path, key_separator="::")
+    messages, error = read(path, key_separator="::")
     assert error is None
-    assert [(m.key, m.body) for m in found] == [
+    assert [(m.key, m.body) for m in messages] == [
         ("k1", b"a::b"),
         ("", b"empty key"),
         ("schlüssel", b"c"),
@@ -81,8 +81,8 @@ def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
 def test_a_line_at_fault_comes_after_the_lines_before_it(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"a=1\nb=2\nno separator\nc=3\n")
-    found, error = read(path, key_separator="=")
-    assert [m.key for m in found] == ["a", "b"]
+    messages, error = read(path, key_separator="=")
+    assert [m.key for m in messages] == ["a", "b"]
     assert error is not None
     assert "line 3 of in has no key separator '='" in str(error)
     path.write_bytes(b"\xff=1\n")
@@ -96,9 +96,9 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
         {"body": "AAH/", "body_encoding": "base64", "queue_offset": 17, "message_id": "x"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n  \n")
-    found, error = read(path, "jsonl")
+    messages, error = read(path, "jsonl")
     assert error is None
-    assert found == [
+    assert messages == [
         InputMessage("höllo".encode(), "k", "t", 3, {"a": "b"}),
         InputMessage(b"\x00\x01\xff"),
     ]
@@ -124,8 +124,8 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
 def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "in"
     path.write_text('{"body": "good"}\n' + line + "\n")
-    found, error = read(path, "jsonl")
-    assert [m.body for m in found] == [b"good"]
+    messages, error = read(path, "jsonl")
+    assert [m.body for m in messages] == [b"good"]
     assert error is not None
     assert "line 2 of in is no message" in str(error)
     assert says in str(error)
@@ -141,8 +141,8 @@ def test_raw_is_one_message(tmp_path: Path) -> None:
 def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: str) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"x" * (MESSAGE_SIZE_BYTES_MAX + 1))
-    found, error = read(path, input_format)
-    assert found == []
+    messages, error = read(path, input_format)
+    assert messages == []
     assert "is larger than" in str(error)
 
 
@@ -151,16 +151,16 @@ def test_a_pipe_is_read_as_it_is_written() -> None:
     reading, writing = os.pipe()
 
     async def act() -> list[bytes]:
-        found = []
+        chunks = []
         pieces = [b"one\n", b"two\nthr", b"ee\n"]
         os.write(writing, pieces.pop(0))
         async for chunk in read_chunks(reading):
-            found.append(chunk)
+            chunks.append(chunk)
             if pieces:
                 os.write(writing, pieces.pop(0))
-            elif len(found) == 3:
+            elif len(chunks) == 3:
                 os.close(writing)
-        return found
+        return chunks
 
     try:
         assert asyncio.run(act()) == [b"one\n", b"two\nthr", b"ee\n"]

@@ -39,14 +39,14 @@ class Target:
 
     async def messages(self, topic: str, queue_count: int) -> list[list[Message]]:
         """Return all messages of each queue."""
-        found: list[list[Message]] = []
+        queues: list[list[Message]] = []
         for queue_id in range(queue_count):
             queue: list[Message] = []
             (row,) = await self.client.queue_offsets(topic, [queue_id])
             while len(queue) < row.max_offset - row.min_offset:
                 queue += await self.client.pull(topic, queue_id, row.min_offset + len(queue))
-            found.append(queue)
-        return found
+            queues.append(queue)
+        return queues
 
 
 class Clusters(NamedTuple):

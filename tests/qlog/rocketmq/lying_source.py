@@ -64,10 +64,10 @@ async def source_with(lies: dict[int, Lie], remark: str = "") -> AsyncIterator[s
                 size_bytes = int.from_bytes(await reader.readexactly(4), "big")
                 data = await reader.readexactly(size_bytes)
                 header_size_bytes = int.from_bytes(data[1:4], "big")
-                asked = json.loads(data[4 : 4 + header_size_bytes])
-                lie = answers.get(asked["code"], said(code=1))(asked["extFields"])
+                header = json.loads(data[4 : 4 + header_size_bytes])
+                lie = answers.get(header["code"], said(code=1))(header["extFields"])
                 if isinstance(lie, tuple):
-                    lie = frame(asked["opaque"], *lie, remark)
+                    lie = frame(header["opaque"], *lie, remark)
                 writer.write(lie)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

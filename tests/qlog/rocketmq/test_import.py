@@ -59,8 +59,8 @@ async def fill(source: Gateway, lo: int, hi: int) -> None:
 
 async def check(clusters: Clusters, count: int) -> None:
     """Assert that the target has each message once, in order, in the queue of its source."""
-    found = await clusters.target.messages("orders", len(PLACES))
-    for (name, queue), messages in zip(PLACES, found, strict=True):
+    queues = await clusters.target.messages("orders", len(PLACES))
+    for (name, queue), messages in zip(PLACES, queues, strict=True):
         texts = [f"{name}/{queue}/{n}" for n in range(count)]
         assert [message.body.decode() for message in messages] == texts
         for n, message in enumerate(messages):
@@ -189,8 +189,8 @@ async def test_how_far_a_copy_is_outlives_the_messages_that_it_stored(tmp_path: 
             await fill(clusters.source, hi, hi + added)
             copies, _ = await clusters.copy()
             assert (copies.topics[0].message_count, copies.refused) == (4 * added, [])
-        found = await clusters.target.messages("orders", 4)
-        assert [[m.body.decode() for m in queue] for queue in found] == [
+        queues = await clusters.target.messages("orders", 4)
+        assert [[m.body.decode() for m in queue] for queue in queues] == [
             [f"{name}/{queue}/3"] for name, queue in PLACES
         ]
 
@@ -244,8 +244,8 @@ async def test_groups_are_made_and_moved_and_never_back(tmp_path: Path) -> None:
         settings = await admin.group_settings("readers")
         assert (settings.retry_count_max, settings.is_orderly) == (3, True)
         assert list(settings.retry_delays_ms) == [7_000, 9_000]
-        found = await admin.fetch_offsets("readers")
-        ((moved, offset),) = found.items()
+        offsets = await admin.fetch_offsets("readers")
+        ((moved, offset),) = offsets.items()
         assert (moved.queue_id, offset) == (2, 4)
         await admin.commit_offsets("readers", {moved: 6})
         await client.ask(COMMIT, queue | {"commitOffset": "5"})
@@ -284,9 +284,9 @@ async def test_the_command_reports_and_its_code_tells_of_refusals(tmp_path: Path
             return await asyncio.to_thread(CliRunner().invoke, main, arguments, env=environment)
 
         result = await run("-o", "json")
-        found = json.loads(result.stdout)
-        check_keys(found, *words)
-        assert (result.exit_code, found["topics"][0]["message_count"]) == (0, 8)
+        report = json.loads(result.stdout)
+        check_keys(report, *words)
+        assert (result.exit_code, report["topics"][0]["message_count"]) == (0, 8)
         result = await run("--topic", "bills", "--topic", "orders")
         assert result.exit_code == 1
         assert "refused: topic bills is unknown" in result.stdout
@@ -318,8 +318,8 @@ async def test_a_source_with_access_keys_and_tls_is_read(tmp_path: Path) -> None
             refused = await run(keys_file, ca_file)
             assert (refused.exit_code > 0, why in refused.stderr) == (True, True), refused.stderr
         assert (await run(keys, authority.path)).exit_code == 0
-        found = await clusters.target.messages("orders", 4)
-        assert sum(len(queue) for queue in found) == 5
+        queues = await clusters.target.messages("orders", 4)
+        assert sum(len(queue) for queue in queues) == 5
 
 
 @asynccontextmanager

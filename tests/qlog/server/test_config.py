@@ -85,11 +85,11 @@ def test_show_names_every_setting_and_its_origin(tmp_path: Path) -> None:
     file.write_text('node_id = 1\ndirectory = "d"\n[peers.1]\naddress="a:1"\npeer_address="b:2"\n')
     rows = json.loads(run("show", str(file), "--origin", "--no-warm-up", "-o", "json").stdout)
     assert [row["setting"] for row in rows] == list(Settings.model_fields)
-    found = {row["setting"]: (row["value"], row["origin"]) for row in rows}
-    assert found["directory"] == ("d", f"{file}:2")
-    assert found["peers"] == ({"1": {"address": "a:1", "peer_address": "b:2"}}, f"{file}:3")
-    assert found["warm_up"] == (False, "flag --no-warm-up")
-    assert found["flush"] == ("sync", "default")
+    settings = {row["setting"]: (row["value"], row["origin"]) for row in rows}
+    assert settings["directory"] == ("d", f"{file}:2")
+    assert settings["peers"] == ({"1": {"address": "a:1", "peer_address": "b:2"}}, f"{file}:3")
+    assert settings["warm_up"] == (False, "flag --no-warm-up")
+    assert settings["flush"] == ("sync", "default")
     assert set(json.loads(run("show", str(file), "-o", "json").stdout)[0]) == {"setting", "value"}
 
 

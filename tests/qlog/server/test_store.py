@@ -77,25 +77,25 @@ def test_a_restore_that_makes_no_sense_is_refused_in_three_lines(tmp_path: Path)
 
 
 def test_inspect_says_what_is_there(root: Path, config: StoreConfig) -> None:
-    found = run_json(0, "inspect", root)
-    assert found["container"] == config.container
-    assert found["last_run_clean"] is True
-    assert found["same_boot"] is True
-    assert found["held_by"] is None
-    assert (found["topic_count"], found["queue_count"], found["queued_record_count"]) == (2, 2, 60)
-    assert [(q["topic"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+    shown = run_json(0, "inspect", root)
+    assert shown["container"] == config.container
+    assert shown["last_run_clean"] is True
+    assert shown["same_boot"] is True
+    assert shown["held_by"] is None
+    assert (shown["topic_count"], shown["queue_count"], shown["queued_record_count"]) == (2, 2, 60)
+    assert [(q["topic"], q["min_offset"], q["max_offset"]) for q in shown["queues"]] == [
         ("topic0", 0, 30),
         ("topic1", 0, 30),
     ]
-    assert sum(f["entry_count"] for f in found["index_files"]) == 60
-    assert found["index_files"][0]["begin_time"] == "2023-11-14T22:13:20.700Z"
-    assert found["written_position"] == found["durable_position"] == found["dispatched_position"]
+    assert sum(f["entry_count"] for f in shown["index_files"]) == 60
+    assert shown["index_files"][0]["begin_time"] == "2023-11-14T22:13:20.700Z"
+    assert shown["written_position"] == shown["durable_position"] == shown["dispatched_position"]
     if config.container == "ledger":
-        assert (found["first_index"], found["last_index"], found["durable_index"]) == (0, 29, 29)
-    settings = {row["setting"]: row["value"] for row in found["settings"]}
+        assert (shown["first_index"], shown["last_index"], shown["durable_index"]) == (0, 29, 29)
+    settings = {row["setting"]: row["value"] for row in shown["settings"]}
     assert settings["file_size_bytes"] == config.file_size_bytes
-    assert [row["time"] for row in found["checkpoint"]][:3] == ["2023-11-14T22:13:40.999Z"] * 3
-    assert found["used_bytes"] > 0
+    assert [row["time"] for row in shown["checkpoint"]][:3] == ["2023-11-14T22:13:40.999Z"] * 3
+    assert shown["used_bytes"] > 0
     table = run("inspect", root)
     assert table.exit_code == 0
     assert f"container                    {config.container}\n" in table.stdout
@@ -115,24 +115,24 @@ def test_inspect_goes_on_beside_a_server_and_verify_does_not(
 
 
 def test_verify_ends_with_a_verdict(root: Path) -> None:
-    found = run_json(0, "verify", root)
-    assert (found["clean"], found["finding_count"], found["findings"]) == (True, 0, [])
-    assert found["record_count"] == 60
+    report = run_json(0, "verify", root)
+    assert (report["clean"], report["finding_count"], report["findings"]) == (True, 0, [])
+    assert report["record_count"] == 60
     assert run("verify", root).stdout.splitlines()[-1] == "clean: every byte is as it must be"
 
     name = spoil(root, 22)
-    found = run_json(1, "verify", root)
-    assert found["severities"] == {"damage": 1}
-    [finding] = found["findings"]
+    report = run_json(1, "verify", root)
+    assert report["severities"] == {"damage": 1}
+    [finding] = report["findings"]
     assert (finding["file"], finding["field"], finding["severity"]) == (name, "body CRC", "damage")
     assert {"at", "expected", "found", "part", "position"} < finding.keys()
-    ranges = found["damaged_entries"]
-    assert len(ranges) == (1 if found["container"] == "ledger" else 0)
+    ranges = report["damaged_entries"]
+    assert len(ranges) == (1 if report["container"] == "ledger" else 0)
     for damaged in ranges:
         assert damaged["hi_index"] == damaged["lo_index"] + 1
         assert damaged["lo_position"] <= finding["position"] < damaged["hi_position"]
         verdict = f"refetch entries {damaged['lo_index']} to {damaged['lo_index']} from a replica"
-        assert verdict in found["verdict"]
+        assert verdict in report["verdict"]
     done = run("verify", root)
     assert done.exit_code == 1
     assert done.stdout.splitlines()[-1].startswith("damaged: 1 damage; refetch")

@@ -37,8 +37,8 @@ def damage(qlog: Qlog, directory: Path) -> list[str]:
     """The files in which something durable is damaged."""
     done = qlog("store", "verify", directory, "-o", "json", code=None)
     assert done.exit_code in (ExitCode.OK, ExitCode.FINDINGS), done.stderr
-    found = json.loads(done.stdout)["findings"]
-    return [one["file"] for one in found if one["severity"] == "damage"]
+    problems = json.loads(done.stdout)["findings"]
+    return [one["file"] for one in problems if one["severity"] == "damage"]
 
 
 @contextmanager

@@ -124,9 +124,9 @@ async def test_all_queues_of_all_groups_get_messages_and_are_read() -> None:
         used = Counter(Queue(r.topic, r.queue_id, r.group) for r in receipts)
         assert len(used) == 8
         assert {q.group for q in used} == {"g0", "g1"}
-        found = [m async for m in client.consume("orders", until="end")]
-        assert sorted(m.body for m in found) == [b"%03d" % i for i in range(64)]
-        assert Counter(Queue(m.topic, m.queue_id, m.group) for m in found) == used
+        messages = [m async for m in client.consume("orders", until="end")]
+        assert sorted(m.body for m in messages) == [b"%03d" % i for i in range(64)]
+        assert Counter(Queue(m.topic, m.queue_id, m.group) for m in messages) == used
         for receipt in receipts[:4]:
             message = await client.get_message(receipt.message_id)
             assert message.position == receipt.position
@@ -212,8 +212,8 @@ async def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
         for k in range(7):  # In order, wherever they waited first.
             numbers = [int(m[3:]) for m in keyed if int(m[3:]) % 7 == k]
             assert numbers == sorted(numbers)
-        found = [m.body async for m in client.consume("late", until="end")]
-        assert len(found) == 400
+        bodies = [m.body async for m in client.consume("late", until="end")]
+        assert len(bodies) == 400
         with pytest.raises(errors.UnknownTopicError):
             await client.producer().send("nowhere", b"")
         with pytest.raises(errors.UnknownTopicError):

@@ -103,9 +103,9 @@ def test_a_refusal_of_a_repeated_call_says_nothing_about_the_first_one() -> None
         (Outcome.UNKNOWN, True, Outcome.NOT_APPLIED),
         (Outcome.NOT_APPLIED, False, Outcome.NOT_APPLIED),
     ):
-        told = outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
-        assert isinstance(told, ConflictError)
-        assert (told.outcome, told.attempts) == (expected, 2)
+        error = outcome_of(first, is_repeatable=True, is_read=is_read, then=refusal)
+        assert isinstance(error, ConflictError)
+        assert (error.outcome, error.attempts) == (expected, 2)
     assert refusal.outcome is Outcome.NOT_APPLIED, "others may be told the same"
 
 
@@ -117,6 +117,6 @@ def test_of_several_calls_a_refusal_is_in_doubt_if_another_one_was_done() -> Non
         ([unknown], Outcome.UNKNOWN),
         (["an answer"], Outcome.UNKNOWN),
     ):
-        told = calls.beside(refused, [*others, refused])
-        assert isinstance(told, ConflictError)
-        assert told.outcome is expected
+        error = calls.beside(refused, [*others, refused])
+        assert isinstance(error, ConflictError)
+        assert error.outcome is expected

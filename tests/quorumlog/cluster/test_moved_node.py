@@ -94,8 +94,8 @@ def test_a_client_pings_no_more_often_than_the_servers_permit() -> None:
 
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
 def test_all_channels_find_a_moved_node_as_soon_and_retry_nothing(options: Options) -> None:
-    found = dict(options)
-    assert found["grpc.dns_min_time_between_resolutions_ms"] == 1_000
-    assert found["grpc.max_reconnect_backoff_ms"] <= 1_000
-    assert found["grpc.enable_retries"] == 0
-    assert len(found) == len(options), "an option twice"
+    values = dict(options)
+    assert values["grpc.dns_min_time_between_resolutions_ms"] == 1_000
+    assert values["grpc.max_reconnect_backoff_ms"] <= 1_000
+    assert values["grpc.enable_retries"] == 0
+    assert len(values) == len(options), "an option twice"

@@ -19,15 +19,15 @@ async def test_an_answer_counts_that_comes_while_others_are_asked(
 ) -> None:
     """It may say that nothing was applied, which is more than unknown; and it is not left over."""
 
-    asked = asyncio.Event()
+    question = asyncio.Event()
 
     class LateCalls(calls.Calls):
         async def once(self, *_: Any, **__: Any) -> Any:
-            await asked.wait()
+            await question.wait()
             raise UnavailableError("replaced by a newer leader's", outcome=Outcome.NOT_APPLIED)
 
     async def moved(*_: Any) -> bool:
-        asked.set()
+        question.set()
         await asyncio.sleep(0)
         return True
 

@@ -74,16 +74,16 @@ async def test_a_consumer_that_pops_says_whether_a_leader_let_it_in(
 ) -> None:
     """One that was refused and asks no more holds its client id by no heartbeats."""
     monkeypatch.setattr(pop, "_HEARTBEAT_S", 0.001)
-    told: list[tuple[int, bool]] = []
+    calls: list[tuple[int, bool]] = []
 
     class Broker(FakeBroker):
         async def Heartbeat(self, request: Any) -> Any:  # noqa: N802
-            told.append((request.instance, request.is_new))
+            calls.append((request.instance, request.is_new))
             return await super().Heartbeat(request)
 
         async def Receive(self, request: Any) -> Any:  # noqa: N802
-            told.append((request.instance, request.is_new))
-            if request.instance != told[0][0]:
+            calls.append((request.instance, request.is_new))
+            if request.instance != calls[0][0]:
                 raise errors.ClientIdInUseError("in use", retry_after_ms=60_000)
             return await super().Receive(request)
 
@@ -91,12 +91,12 @@ async def test_a_consumer_that_pops_says_whether_a_leader_let_it_in(
     live, second = consumer_of(broker), consumer_of(broker)
     await live.receive(1)
     await first_message(lambda: second.receive(1), is_let_in=False)
-    count = len(told)
-    await eventually(lambda: len(told) > count + 3, "heartbeats")
+    count = len(calls)
+    await eventually(lambda: len(calls) > count + 3, "heartbeats")
     await live.receive(1)
-    assert {*told[count:]} == {(told[0][0], False)}
-    assert all(is_new for instance, is_new in told if instance != told[0][0])
-    assert told[0][1]
+    assert {*calls[count:]} == {(calls[0][0], False)}
+    assert all(is_new for instance, is_new in calls if instance != calls[0][0])
+    assert calls[0][1]
     await live.close()
     await second.close()
 
@@ -106,11 +106,11 @@ async def test_a_member_without_a_share_was_let_in_by_no_leader(
 ) -> None:
     """It is new where its topic comes later, and tries again while its client id is in use."""
     monkeypatch.setattr("quorumlog.consume.membership.ABSENT_MS", 20)
-    told, left, answer = dict[str, list[bool]](), [9_000], Node.Heartbeat
+    beats, left, answer = dict[str, list[bool]](), [9_000], Node.Heartbeat
 
     async def hear(self: Node, request: Any, context: Any) -> Any:
         name = self.cluster.group
-        told.setdefault(name, []).append(request.is_new)
+        beats.setdefault(name, []).append(request.is_new)
         if left and name == "g1":
             await abort(context, error(CODE, retry_after_ms=left.pop()))
         return await answer(self, request, context)
@@ -119,7 +119,7 @@ async def test_a_member_without_a_share_was_let_in_by_no_leader(
     async with fake_groups("g0", "g1") as groups, connect_all(groups) as client:
         del groups["g1"].topics["orders"]
         async with client.group_consumer("g", "orders", client_id="c"):
-            assert told.keys() == {"g0"}
+            assert beats.keys() == {"g0"}
             groups["g1"].topics["orders"] = 4
-            await eventually(lambda: len(told.get("g1", ())) > 1, "the topic")
-    assert told["g1"][:2] == [True, True]
+            await eventually(lambda: len(beats.get("g1", ())) > 1, "the topic")
+    assert beats["g1"][:2] == [True, True]

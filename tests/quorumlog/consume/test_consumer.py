@@ -30,10 +30,10 @@ async def fill(client: quorumlog.Client, count: int, *, queue_count: int = 4) ->
 
 
 def by_queue(messages: list[Message]) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = {}
+    bodies: dict[int, list[bytes]] = {}
     for message in messages:
-        found.setdefault(message.queue_id, []).append(message.body)
-    return found
+        bodies.setdefault(message.queue_id, []).append(message.body)
+    return bodies
 
 
 def expected(count: int) -> dict[int, list[bytes]]:
@@ -192,8 +192,8 @@ async def test_a_master_that_lost_the_end_of_its_log_is_read_from_that_end_on() 
 
 
 def test_a_node_with_nothing_where_the_last_message_was_has_another_log() -> None:
-    queue, found = Queue("t", 0), decode_records(encode_message("t", 0, b"x"))
-    batch = MessageBatch("t", 0, 0, 1, 0, 1, 0, 1, 0, False, found, queue)
+    queue, messages = Queue("t", 0), decode_records(encode_message("t", 0, b"x"))
+    batch = MessageBatch("t", 0, 0, 1, 0, 1, 0, 1, 0, False, messages, queue)
     trail = Trail()
     trail.add(batch)
     assert trail.is_end_of(batch)
@@ -255,10 +255,10 @@ async def test_messages_are_found_by_id_and_by_key_without_what_only_collides() 
         producer = client.producer()
         for i in range(6):
             await producer.send("orders", b"%d" % i, key=f"k{i % 3} shared")
-        found = await client.query_by_key("orders", "k1")
-        assert sorted(m.body for m in found) == [b"1", b"4"]
+        messages = await client.query_by_key("orders", "k1")
+        assert sorted(m.body for m in messages) == [b"1", b"4"]
         assert len(await client.query_by_key("orders", "shared")) == 6
-        assert (await client.get_message(found[0].message_id)) == found[0]
+        assert (await client.get_message(messages[0].message_id)) == messages[0]
         offsets = await client.queue_offsets("orders")
         assert sum(q.max_offset for q in offsets) == 6
 

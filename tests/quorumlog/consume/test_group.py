@@ -59,11 +59,11 @@ async def test_a_group_begins_in_all_queues_before_it_has_a_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So a queue without an offset came later, for those that join at the same time, too."""
-    known: list[dict[int, int]] = []
+    offsets: list[dict[int, int]] = []
     beat = Node.Heartbeat
 
     async def look(self: Node, request: Any, context: Any) -> Any:
-        known.append({queue_id: o for (_, _, queue_id), o in self.cluster.offsets.items()})
+        offsets.append({queue_id: o for (_, _, queue_id), o in self.cluster.offsets.items()})
         return await beat(self, request, context)
 
     monkeypatch.setattr(Node, "Heartbeat", look)
@@ -71,18 +71,18 @@ async def test_a_group_begins_in_all_queues_before_it_has_a_member(
         await fill(client, 0, 40)
         members = [client.group_consumer("g", "orders", position="end") for _ in range(3)]
         await asyncio.gather(*(member.start() for member in members))
-        assert known
-        assert all(found == dict.fromkeys(range(4), 10) for found in known)
+        assert offsets
+        assert all(found == dict.fromkeys(range(4), 10) for found in offsets)
 
 
 async def test_a_member_says_its_filter_and_logs_what_is_unlike(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[list[str], str]] = []
+    filters: list[tuple[list[str], str]] = []
     beat = Node.Heartbeat
 
     async def look(self: Node, request: Any, context: Any) -> Any:
-        told.append(([*request.tags], request.sql))
+        filters.append(([*request.tags], request.sql))
         answer = await beat(self, request, context)
         answer.warnings.append("they filter orders in unlike ways")
         return answer
@@ -91,7 +91,7 @@ async def test_a_member_says_its_filter_and_logs_what_is_unlike(
     async with fake_cluster() as cluster, connect(cluster) as client:
         await client.group_consumer("g", "orders", tags=["x"]).start()
         await client.group_consumer("h", "orders", sql="a = 1").start()
-    assert {(*tags, sql) for tags, sql in told} == {("x", ""), ("a = 1",)}
+    assert {(*tags, sql) for tags, sql in filters} == {("x", ""), ("a = 1",)}
     assert caplog.messages.count("they filter orders in unlike ways") == 2
 
 
@@ -253,10 +253,10 @@ async def test_a_message_handed_out_while_another_is_given_back_is_not_processed
 ) -> None:
     """It counted as processed when the answer came, and a kill would have lost it."""
 
-    asked, answered = asyncio.Event(), asyncio.Event()
+    question, answered = asyncio.Event(), asyncio.Event()
 
     async def give_back(*_: object, **__: object) -> Redelivery:
-        asked.set()
+        question.set()
         await answered.wait()
         return Redelivery(1, 0)
 
@@ -269,7 +269,7 @@ async def test_a_message_handed_out_while_another_is_given_back_is_not_processed
         consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
         (first,) = await take(consumer, 1)
         giving = asyncio.create_task(consumer.retry_later(first))
-        await asked.wait()
+        await question.wait()
         (second,) = await take(consumer, 1)
         answered.set()
         await giving
@@ -385,17 +385,17 @@ async def test_no_call_of_a_member_names_more_queues_than_a_node_takes(
     async with fake_cluster() as cluster, connect(cluster) as client:
         cluster.topics["bills"] = 4
         topics, read_count = ["orders", "bills"], 6 if mode == "clustering" else 8
-        one, other = (client.group_consumer("g", topics, mode=mode) for _ in range(2))
-        await asyncio.gather(one.start(), other.start())
-        await eventually(lambda: mode != "clustering" or len(one.assignment()) == 4)
-        before = one.assignment()
+        first, other = (client.group_consumer("g", topics, mode=mode) for _ in range(2))
+        await asyncio.gather(first.start(), other.start())
+        await eventually(lambda: mode != "clustering" or len(first.assignment()) == 4)
+        before = first.assignment()
         await other.close()
-        await eventually(lambda: len(one.assignment()) == read_count)
-        assert {*before} <= {*one.assignment()}
+        await eventually(lambda: len(first.assignment()) == read_count)
+        assert {*before} <= {*first.assignment()}
         await fill(client, 0, 4)
-        await take(one, 2)
-        await one.commit()
-        await one.close()
+        await take(first, 2)
+        await first.commit()
+        await first.close()
     assert max(counts) <= 6
     assert caplog.text.count("2 queues have no reader") == (mode == "clustering")
 

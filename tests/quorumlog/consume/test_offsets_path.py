@@ -84,10 +84,10 @@ async def test_a_program_is_told_that_others_have_its_file(tmp_path: Path) -> No
     more: dict[str, Any] = {"mode": "broadcasting", "commit_interval_ms": 10}
     async with fake_cluster() as cluster, connect(cluster) as client:
         await client.producer().send_batch("orders", [b"1", b"2"], queue_id=0)
-        one = client.group_consumer("g", "orders", offsets_path=str(path), **more)
+        first = client.group_consumer("g", "orders", offsets_path=str(path), **more)
         two = client.group_consumer("h", "orders", offsets_path=str(path), **more)
-        async with one:
-            await anext(one)
+        async with first:
+            await anext(first)
             for _ in range(2):
                 with pytest.raises(ConflictError):
                     await two.start()

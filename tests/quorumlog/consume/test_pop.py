@@ -121,29 +121,29 @@ async def test_two_receives_at_once_get_different_messages() -> None:
     receiving = [asyncio.create_task(consumer.receive(1)) for _ in range(2)]
     await asked(broker, 2)
     broker.gate.set()
-    found = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
-    assert sorted(bodies(*messages) for messages in found) == ["a", "b"]
+    batches = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+    assert sorted(bodies(*messages) for messages in batches) == ["a", "b"]
 
 
 async def test_several_may_iterate_and_each_message_is_handed_out_once() -> None:
     broker = FakeBroker()
     consumer = consumer_of(broker)
-    found: list[str] = []
+    bodies_taken: list[str] = []
 
     async def iterate() -> None:
         async for message in consumer:
-            found.append(bodies(message))
+            bodies_taken.append(bodies(message))
 
     tasks = [asyncio.create_task(iterate()) for _ in range(3)]
     await asked(broker, 3)
     await broker.send("orders", "abcdefghij" * 9)
     async with asyncio.timeout(PATIENCE_S):
-        while len(found) < 90:  # noqa: ASYNC110 - it has no event.
+        while len(bodies_taken) < 90:  # noqa: ASYNC110 - it has no event.
             await asyncio.sleep(0)
     await consumer.close()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(ended, errors.ClosedError)
-    assert sorted(found) == sorted("abcdefghij" * 9)
+    assert sorted(bodies_taken) == sorted("abcdefghij" * 9)
 
 
 async def test_messages_of_a_cancelled_receive_come_with_the_next() -> None:
@@ -183,8 +183,8 @@ async def test_a_failure_loses_nothing_that_came_at_the_same_moment() -> None:
     await asked(broker, 3)
     broker.gate.set()
     await asyncio.gather(polling, return_exceptions=True)
-    found = [await consumer.receive(1) for _ in range(2)]
-    assert sorted(bodies(*messages) for messages in found) == ["a", "c"]
+    batches = [await consumer.receive(1) for _ in range(2)]
+    assert sorted(bodies(*messages) for messages in batches) == ["a", "c"]
 
 
 async def test_a_receive_that_fails_says_why_and_an_unknown_topic_only_if_it_is_nowhere() -> None:
@@ -221,14 +221,14 @@ async def test_a_closing_consumer_gives_prefetched_messages_back() -> None:
 async def test_an_acknowledgement_of_which_a_part_was_refused_is_in_doubt() -> None:
     broker = FakeBroker(orders="a", bills="b")
     consumer = consumer_of(broker, "orders", "bills")
-    found = [await anext(consumer), await anext(consumer)]
-    broker.refusals[found[1].topic] = errors.PermissionDeniedError("no")
+    messages = [await anext(consumer), await anext(consumer)]
+    broker.refusals[messages[1].topic] = errors.PermissionDeniedError("no")
     with pytest.raises(errors.PermissionDeniedError) as caught:
-        await consumer.ack(found)
+        await consumer.ack(messages)
     assert caught.value.outcome is Outcome.UNKNOWN
-    assert broker.acked == [found[0].handle]
+    assert broker.acked == [messages[0].handle]
     with pytest.raises(errors.PermissionDeniedError) as caught:
-        await consumer.ack(found[1])
+        await consumer.ack(messages[1])
     assert caught.value.outcome is Outcome.NOT_APPLIED
 
 

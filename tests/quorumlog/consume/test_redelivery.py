@@ -30,9 +30,9 @@ class FakeGroup:
 
     async def leader(self, service: str, method: str, request: Any, *_: Any, **__: Any) -> Any:
         assert (service, method) == ("retry", "RetryLater")
-        asked = RetryLaterRequest()
-        asked.CopyFrom(request)
-        self.asked.append(asked)
+        request_copy = RetryLaterRequest()
+        request_copy.CopyFrom(request)
+        self.asked.append(request_copy)
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
@@ -41,8 +41,8 @@ class FakeGroup:
 
 def message(offset: int, topic: str = "orders", **properties: str) -> Message:
     record = encode_message(topic, 0, b"x", properties, queue_offset=offset)
-    (found,) = decode_records(record)
-    return found
+    (decoded,) = decode_records(record)
+    return decoded
 
 
 def give_back(group: FakeGroup) -> Callable[[int], Any]:
@@ -64,8 +64,8 @@ def give_back(group: FakeGroup) -> Callable[[int], Any]:
 
 async def test_calls_are_numbered_one_after_the_other() -> None:
     group = FakeGroup()
-    one = give_back(group)
-    done: list[Redelivery] = await asyncio.gather(*map(one, range(3)))
+    redeliver = give_back(group)
+    done: list[Redelivery] = await asyncio.gather(*map(redeliver, range(3)))
     assert done == [Redelivery(1, 0)] * 3
     assert [asked.sequence for asked in group.asked] == [0, 1, 2]
     assert len({asked.producer_id for asked in group.asked}) == 1
@@ -86,12 +86,12 @@ async def test_calls_are_numbered_one_after_the_other() -> None:
 )
 async def test_after_a_failure_another_numbering_begins(error: Any) -> None:
     group = FakeGroup()
-    one = give_back(group)
-    await one(0)
+    redeliver = give_back(group)
+    await redeliver(0)
     group.answers = [error]
     with pytest.raises(type(error)):
-        await one(1)
-    await one(2)
+        await redeliver(1)
+    await redeliver(2)
     _, second, third = group.asked
     assert second.sequence == 1
     assert third.sequence == 0
@@ -100,10 +100,10 @@ async def test_after_a_failure_another_numbering_begins(error: Any) -> None:
 
 async def test_a_forgotten_redelivery_producer_begins_anew() -> None:
     group = FakeGroup()
-    one = give_back(group)
-    await one(0)
+    redeliver = give_back(group)
+    await redeliver(0)
     group.answers = [errors.UnknownProducerError("silent for long")]
-    assert await one(1) == Redelivery(1, 0)
+    assert await redeliver(1) == Redelivery(1, 0)
     assert [asked.sequence for asked in group.asked] == [0, 1, 0]
 
 

@@ -24,11 +24,11 @@ def made(client: quorumlog.Client, kind: str, position: str | int, path: Path) -
 
 async def taken(consumer: Any, body: bytes, count: int) -> list[bytes]:
     """Read until so many bodies begin with `body`; return all of them."""
-    found = list[bytes]()
+    bodies = list[bytes]()
     async with asyncio.timeout(PATIENCE_S):
-        while sum(one.startswith(body) for one in found) < count:
-            found.append((await anext(consumer)).body)
-    return found
+        while sum(one.startswith(body) for one in bodies) < count:
+            bodies.append((await anext(consumer)).body)
+    return bodies
 
 
 @pytest.mark.parametrize("position", ["end", "@4102444800000", 1])

@@ -158,11 +158,11 @@ async def test_a_member_stores_its_offsets_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with one_queue(60_000) as (cluster, consumer):
-        gate, asked, commit = asyncio.Event(), list[int](), Node.CommitOffsets
+        gate, offsets, commit = asyncio.Event(), list[int](), Node.CommitOffsets
 
         async def late(node: Any, request: CommitOffsetsRequest, context: Any) -> Any:
-            asked.append(request.offsets[0].offset)
-            if len(asked) == 1:
+            offsets.append(request.offsets[0].offset)
+            if len(offsets) == 1:
                 await gate.wait()
             return await commit(node, request, context)
 
@@ -171,12 +171,12 @@ async def test_a_member_stores_its_offsets_one_after_the_other(
         for _ in range(3):
             await take(consumer, 2)
             calls.append(asyncio.create_task(consumer.commit()))
-            await eventually(lambda: asked, "the first is under way")
+            await eventually(lambda: offsets, "the first is under way")
             await asyncio.sleep(0)
-        assert asked == [2]
+        assert offsets == [2]
         gate.set()
         await asyncio.gather(*calls)
-        assert asked == [2, 6], "each stores what is handed out when it has its turn"
+        assert offsets == [2, 6], "each stores what is handed out when it has its turn"
         assert cluster.offsets[KEY] == 6
 
 

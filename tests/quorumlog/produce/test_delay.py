@@ -62,10 +62,10 @@ def test_a_property_beside_a_wish_is_refused() -> None:
 def test_messages_with_properties_of_their_own_are_delayed_like_the_others() -> None:
     bodies: list[bytes | str | OutgoingMessage] = [b"1"]
     bodies += [OutgoingMessage(b"2"), OutgoingMessage(b"3", properties={"a": "b"})]
-    one, two, three = all_with_wish(bodies, 2, None, None)
-    assert (one, two) == (b"1", OutgoingMessage(b"2"))
-    assert isinstance(three, OutgoingMessage)
-    assert three.properties == {"TIMER_DELAY_MS": "2000", "a": "b"}
+    first, second, third = all_with_wish(bodies, 2, None, None)
+    assert (first, second) == (b"1", OutgoingMessage(b"2"))
+    assert isinstance(third, OutgoingMessage)
+    assert third.properties == {"TIMER_DELAY_MS": "2000", "a": "b"}
 
 
 def test_a_held_message_grows_by_no_more_than_is_reckoned_with() -> None:
@@ -102,5 +102,5 @@ def test_a_receipt_of_a_held_message_has_no_queue_offset_yet() -> None:
         )
     )
     receipts = [batch.receipt(i) for i in range(2)]
-    found = [(r.queue_offset, r.position, r.due_unix_ms) for r in receipts]
-    assert found == [(-1, 700, 5), (-1, 900, 6)]
+    places = [(r.queue_offset, r.position, r.due_unix_ms) for r in receipts]
+    assert places == [(-1, 700, 5), (-1, 900, 6)]

@@ -51,10 +51,10 @@ async def outcomes(
     producer: quorumlog.Producer, bodies: list[bytes]
 ) -> list[quorumlog.Receipt | errors.QuorumlogError]:
     sent = [producer.send_nowait("orders", body, queue_id=0) for body in bodies]
-    found: list[Any] = await asyncio.gather(
+    endings: list[Any] = await asyncio.gather(
         *(one.receipt() for one in sent), return_exceptions=True
     )
-    return found
+    return endings
 
 
 def check(
@@ -96,12 +96,12 @@ async def test_each_message_is_told_of_its_own_fault_or_of_one_like_it() -> None
     async with fake_cluster() as cluster, connect(cluster) as client:
         Refusing(cluster, list)
         bodies = [b"0000", b"bad 1", b"0002", b"bad 3", b"bad 4"]
-        found = await outcomes(client.producer(), bodies)
-        check(cluster, bodies, found)
-        assert str(found[1]) == "bad 1 is refused; do something"
+        endings = await outcomes(client.producer(), bodies)
+        check(cluster, bodies, endings)
+        assert str(endings[1]) == "bad 1 is refused; do something"
         like = "refused like message 1 of its batch: bad 1 is refused; do something"
-        assert [str(found[3]), str(found[4])] == [like, like]
-        assert found[3] is not found[4]
+        assert [str(endings[3]), str(endings[4])] == [like, like]
+        assert endings[3] is not endings[4]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ async def test_a_batch_that_may_be_stored_already_is_not_taken_apart() -> None:
         cluster.script.actions.append(BREAK_BEFORE)
         Refusing(cluster, list)
         producer = client.producer()
-        found = await outcomes(producer, [b"0", b"bad 1", b"2"])
-        assert [type(one) for one in found] == [errors.OutcomeUnknownError] * 3
+        endings = await outcomes(producer, [b"0", b"bad 1", b"2"])
+        assert [type(one) for one in endings] == [errors.OutcomeUnknownError] * 3
         assert cluster.bodies() == []
         await producer.send("orders", b"good")
         assert cluster.bodies() == [b"good"]

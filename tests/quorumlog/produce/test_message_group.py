@@ -18,7 +18,7 @@ async def test_a_message_group_chooses_the_queue_and_travels_along() -> None:
         count = (await client.route("orders")).topics["orders"].queue_count
         producer = client.producer()
         for name in ("a", "b", "customer 7", "\u00e9"):
-            one = await producer.send("orders", b"1", message_group=name)
+            first = await producer.send("orders", b"1", message_group=name)
             two = await producer.send(
                 "orders", b"2", message_group=name, key="k", properties={"x": "y"}
             )
@@ -27,7 +27,7 @@ async def test_a_message_group_chooses_the_queue_and_travels_along() -> None:
             many = await producer.send_batch(
                 "orders", [OutgoingMessage(b"5", properties={PROPERTY: name}, key="other")]
             )
-            receipts = [one, two, three, four, *many]
+            receipts = [first, two, three, four, *many]
             assert {r.queue_id for r in receipts} == {key_queue(name, count)}
             message = await client.get_message(two.message_id)
             assert message.properties == {"KEYS": "k", "x": "y", PROPERTY: name}

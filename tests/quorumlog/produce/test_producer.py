@@ -269,9 +269,9 @@ async def test_close_flushes_and_reports_what_nobody_asked_about() -> None:
         await producer.close()
 
         producer = client.producer()
-        asked = producer.send_nowait("none", b"")
+        receipt = producer.send_nowait("none", b"")
         with pytest.raises(errors.UnknownTopicError):
-            await asked
+            await receipt
         await producer.flush()
         producer.send_nowait("none", b"")
         with pytest.raises(errors.UnknownTopicError):

@@ -187,9 +187,9 @@ async def run_script(
             cluster.script.actions.extend([scripted(ACTIONS[name]), *[scripted(None)] * 8])
             try:
                 receipt = await producer.send(topic, b"%d" % number, **options)
-                known = receipt.to_dict()
-                del known["sent_unix_ms"], known["duration_ms"]
-                results.append(known)
+                fields = receipt.to_dict()
+                del fields["sent_unix_ms"], fields["duration_ms"]
+                results.append(fields)
             except errors.QuorumlogError as failed:
                 results.append((type(failed), failed.code, failed.outcome, failed.attempts))
             cluster.script.actions.clear()
@@ -270,10 +270,10 @@ async def test_answers_in_any_order_make_receipts_in_the_order_of_the_batches() 
                 route = await node.Route(log_pb2.RouteRequest(), Context())
                 writer.write(frame(ROUTE, RESPONSE, opaque, route.SerializeToString()))
                 continue
-            asked = log_pb2.AppendRequest.FromString(request[16 : 4 + header])
-            answer = log_pb2.AppendResponse(record_count=asked.record_count, position=opaque)
+            append = log_pb2.AppendRequest.FromString(request[16 : 4 + header])
+            answer = log_pb2.AppendResponse(record_count=append.record_count, position=opaque)
             answer.queues.add(topic="orders", queue_id=0, first_offset=first)
-            first += asked.record_count
+            first += append.record_count
             held.append((opaque, answer.SerializeToString()))
             if len(held) == 4:
                 for at in (2, 1, 3, 0):

@@ -102,7 +102,7 @@ def test_each_flush_raises_for_its_messages_in_every_order_of_two_tasks(
 
 def _flushed(order: Sequence[tuple[str, str]], *, is_shared: bool) -> dict[str, bool]:
     """Return for each task whether its flush raised."""
-    failures, told = Failures(), dict[str, bool]()
+    failures, raised = Failures(), dict[str, bool]()
     batches, numbers = dict[str, Batch](), dict[Batch, int]()
     flushes = dict[str, AbstractContextManager[None]]()
     for step, task in order:
@@ -121,10 +121,10 @@ def _flushed(order: Sequence[tuple[str, str]], *, is_shared: bool) -> dict[str, 
         elif step == "end":
             try:
                 flushes[task].__exit__(None, None, None)
-                told[task] = False
+                raised[task] = False
             except errors.UnknownTopicError:
-                told[task] = True
-    return told
+                raised[task] = True
+    return raised
 
 
 WAYS: dict[str, Callable[[quorumlog.Producer], Coroutine[Any, Any, object]]] = {
@@ -154,8 +154,8 @@ async def test_a_failure_is_named_once_and_only_if_no_caller_received_it(
         flushed = asyncio.gather(producer.flush(), return_exceptions=True)
         (outcome,) = await asyncio.gather(sending, return_exceptions=True)
         assert isinstance(outcome, errors.DeadlineError) is (end == "received")
-        told = [type(one) for one in await flushed]
-        assert told == ([type(None)] if end == "received" else [errors.DeadlineError])
+        types = [type(one) for one in await flushed]
+        assert types == ([type(None)] if end == "received" else [errors.DeadlineError])
         await producer.close()
 
 
@@ -172,11 +172,11 @@ async def test_a_program_that_ends_is_told_once_of_what_waits_and_of_what_failed
     monkeypatch.setattr(unasked, "_watched", {})  # Without the producers of other tests.
     async with fake_cluster() as cluster:
         await asyncio.to_thread(_block if is_blocking else _run, cluster, waiting, failed)
-    told = [one.getMessage() for one in caplog.records if one.name == "quorumlog.producer"]
-    assert len(told) == bool(waiting or failed)
+    lines = [one.getMessage() for one in caplog.records if one.name == "quorumlog.producer"]
+    assert len(lines) == bool(waiting or failed)
     for count, what in ((waiting, "had no receipt"), (failed, "failed and no caller received")):
-        assert (f"{count} messages {what}" in "".join(told)) is (count > 0)
-    assert ("first: node.unknown_topic" in "".join(told)) is (failed > 0)
+        assert (f"{count} messages {what}" in "".join(lines)) is (count > 0)
+    assert ("first: node.unknown_topic" in "".join(lines)) is (failed > 0)
 
 
 def _run(cluster: FakeCluster, waiting: int, failed: int) -> None:

@@ -79,9 +79,9 @@ def test_encoded_records_are_those_of_the_store(
     for reserved in ("KEYS", "TAGS", fmt.PROPERTY_CRC):
         extra.pop(reserved, None)
     properties = {"KEYS": key, "TAGS": tag, **extra}
-    known = {name: value for name, value in properties.items() if value is not None}
+    present = {name: value for name, value in properties.items() if value is not None}
     ours = encode(topic, queue_id, body, encode_properties(key, tag, extra), flag)
-    theirs = encode_message(topic, queue_id, body, known, flag=flag, born_unix_ms=123)
+    theirs = encode_message(topic, queue_id, body, present, flag=flag, born_unix_ms=123)
     assert ours == theirs
     entry = (topic_template(topic), None, key, body, encode_properties(key, tag, extra), flag, 0)
     assert encode_single(entry, queue_id, 123) == theirs
@@ -261,12 +261,12 @@ def test_the_queue_of_a_key_never_changes() -> None:
 
 def test_messages_compare_by_what_they_hold() -> None:
     records = encode("orders", 1, b"x") + encode("orders", 1, b"x") + encode("orders", 2, b"x")
-    one, same, other = decode_records(records)
-    assert one == same
-    assert hash(one) == hash(same)
-    assert one != other
-    assert one != "x"
-    assert isinstance(one, Message)
+    first, same, other = decode_records(records)
+    assert first == same
+    assert hash(first) == hash(same)
+    assert first != other
+    assert first != "x"
+    assert isinstance(first, Message)
 
 
 @pytest.mark.parametrize("name", ["x" * 5_000_000, "\x02" * 5_000_000])

@@ -95,10 +95,10 @@ def test_messages_of_a_batch_may_differ() -> None:
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )
-    found = decode_records(b"".join(encoded.pieces))
-    assert [m.body for m in found] == [b"small", BODY, BODY, b"text" * 100]
-    assert [bool(m.sys_flag) for m in found] == [False, True, True, True]
-    assert [m.properties["a"] for m in found] == ["b", "b", "b", "c"]
+    messages = decode_records(b"".join(encoded.pieces))
+    assert [m.body for m in messages] == [b"small", BODY, BODY, b"text" * 100]
+    assert [bool(m.sys_flag) for m in messages] == [False, True, True, True]
+    assert [m.properties["a"] for m in messages] == ["b", "b", "b", "c"]
 
 
 @pytest.mark.parametrize("unique_keys", [False, True])

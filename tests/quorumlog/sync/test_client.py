@@ -224,8 +224,8 @@ def test_threads_that_iterate_over_one_consumer_share_the_messages(cluster: Fake
             ThreadPoolExecutor(4) as pool,
         ):
             parts = [pool.submit(lambda: [m.body for m in consumer]) for _ in range(4)]
-            found = [body for part in parts for body in part.result(PATIENCE_S)]
-        assert sorted(found, key=int) == [b"%d" % i for i in range(400)]
+            bodies = [body for part in parts for body in part.result(PATIENCE_S)]
+        assert sorted(bodies, key=int) == [b"%d" % i for i in range(400)]
 
 
 def test_calls_of_other_threads_end_when_the_client_is_closed(cluster: FakeCluster) -> None:

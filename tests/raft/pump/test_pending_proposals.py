@@ -11,8 +11,8 @@ def test_a_snapshot_answers_those_up_to_its_last_entry() -> None:
     for index in (4, 5, 6):
         waiters.register(index, 1, f"caller {index}")
     waiters.overtaken(5)
-    found = waiters.take()
-    assert [(at.waiter, at.resolution) for at in found] == [
+    answered = waiters.take()
+    assert [(at.waiter, at.resolution) for at in answered] == [
         ("caller 4", Resolution.UNKNOWN),
         ("caller 5", Resolution.UNKNOWN),
     ]

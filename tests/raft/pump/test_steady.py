@@ -61,9 +61,9 @@ def shortcuts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         function = getattr(steady, name)
 
         def count(*arguments: Any) -> Any:
-            found = function(*arguments)
-            counts[name] += found is not None and found is not False
-            return found
+            answer = function(*arguments)
+            counts[name] += answer is not None and answer is not False
+            return answer
 
         return count
 
@@ -74,22 +74,22 @@ def shortcuts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def memory_of(state: RaftState) -> dict[str, object]:
     """All that a core remembers, as values."""
-    found = {name: getattr(state, name) for name in RaftState.__slots__ if name not in NOT_STATE}
-    found["reads_pending"] = [(r.round, r.index, r.read_ids) for r in state.reads_pending]
-    found["log"] = (state.log.base_index, state.log.last_index, state.log.all_runs())
-    found["progress"] = {
+    values = {name: getattr(state, name) for name in RaftState.__slots__ if name not in NOT_STATE}
+    values["reads_pending"] = [(r.round, r.index, r.read_ids) for r in state.reads_pending]
+    values["log"] = (state.log.base_index, state.log.last_index, state.log.all_runs())
+    values["progress"] = {
         node: {name: getattr(each, name) for name in Progress.__slots__}
         for node, each in state.progress.items()
     }
-    return found
+    return values
 
 
 def all_of(cluster: Cluster) -> dict[str, object]:
     """All that came out of a cluster and all that its nodes remember."""
-    found: dict[str, object] = {"net": cluster.net, "sent": cluster.sent[-20:]}
+    values: dict[str, object] = {"net": cluster.net, "sent": cluster.sent[-20:]}
     for number, node in cluster.nodes.items():
         replica = node.replica
-        found[f"node {number}"] = {
+        values[f"node {number}"] = {
             "memory": memory_of(node.state),
             "disk": (node.log.image(), node.log.operations),
             "applied": node.applied,
@@ -99,7 +99,7 @@ def all_of(cluster: Cluster) -> dict[str, object]:
             "tickets": (node.tickets, node.to_apply),
             "pump": (len(replica._proposals), len(replica._flushes), replica._flushes.held_count),
         }
-    return found
+    return values
 
 
 class Inputs:
@@ -181,9 +181,9 @@ class Inputs:
 
     @staticmethod
     def set_late(cluster: Cluster, node: int, is_late: bool) -> None:
-        found = cluster.nodes[node]
-        found.syncs_at_once = not is_late
-        found.applies_at_once = not is_late or node % 2 == 0
+        target = cluster.nodes[node]
+        target.syncs_at_once = not is_late
+        target.applies_at_once = not is_late or node % 2 == 0
 
 
 def random_ticks(number: int) -> int:
@@ -306,9 +306,9 @@ def test_an_ack_that_has_consequences_goes_the_general_way(field: str) -> None:
 
 def test_a_deposed_leader_takes_no_ack() -> None:
     cluster = steady_leader()
-    found = ack(cluster)
+    message = ack(cluster)
     cluster.state(1).role = Role.FOLLOWER
-    assert not steady.take_ack(cluster.state(1), found)
+    assert not steady.take_ack(cluster.state(1), message)
 
 
 def test_an_ack_without_news_needs_no_turn() -> None:
@@ -376,9 +376,9 @@ def test_any_other_append_goes_the_general_way(case: int) -> None:
 )
 def test_a_follower_with_other_work_goes_the_general_way(name: str, value: object) -> None:
     cluster = steady_leader()
-    found = following(cluster)
+    message = following(cluster)
     setattr(cluster.state(2), name, value)
-    assert not steady.is_next(cluster.state(2), found)
+    assert not steady.is_next(cluster.state(2), message)
 
 
 def test_the_ack_of_the_short_way_waits_for_the_sync() -> None:
@@ -416,9 +416,9 @@ def test_an_entry_of_any_size_is_offered_alone() -> None:
     state = cluster.state(1)
     assert steady.may_propose(state)
     steady.propose(state)
-    found = steady.offers(state)
-    assert found is not None
-    assert [message.to for message in found] == [2, 3]
+    offers = steady.offers(state)
+    assert offers is not None
+    assert [message.to for message in offers] == [2, 3]
 
 
 @pytest.mark.parametrize(

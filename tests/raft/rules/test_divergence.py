@@ -158,9 +158,9 @@ def test_a_divergent_node_takes_part_in_no_election() -> None:
 
 def test_no_admission_and_no_accepted_loss_ends_it() -> None:
     cluster = stood_aside()
-    told = append(1, 2, 5, prev=(-1, 0))._replace(admitted=1)
+    request = append(1, 2, 5, prev=(-1, 0))._replace(admitted=1)
 
-    cluster.receive(2, told)
+    cluster.receive(2, request)
     with pytest.raises(RecoveryRefusedError):
         cluster.nodes[2].replica.core.accept_loss()
     cluster.nodes[2].replica.lose_memory(9)

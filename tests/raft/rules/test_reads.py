@@ -215,17 +215,17 @@ def test_lease_ends_before_anyone_else_can_lead(drift: int, ticks: int) -> None:
     cluster.isolate(1)
     state = cluster.state(1)
     began = state.round_ticks[-1][1]
-    asked, served = [], []
+    read_ticks, served = [], []
     for read_id in range(2 * ELECTION_TICKS):
         if cluster.role(1) is Role.LEADER:
             cluster.read(1, read_id)
-            asked.append(state.now - began)
+            read_ticks.append(state.now - began)
             if read_id in [read.read_id for read in cluster.nodes[1].reads]:
                 served.append(state.now - began)
         cluster.tick(1)
-    assert served == [tick for tick in asked if tick < ticks]
+    assert served == [tick for tick in read_ticks if tick < ticks]
     assert served, "it had a lease"
-    assert asked[-1] >= ticks, "it was asked when that was over"
+    assert read_ticks[-1] >= ticks, "it was asked when that was over"
 
 
 def test_lease_is_over_when_ticks_of_the_others_come_right_behind() -> None:

@@ -23,11 +23,11 @@ def async_cluster(count: int = 3, **settings: Any) -> Cluster:
 
 def lose_power(cluster: Cluster, node: int, *, keep: int) -> None:
     """Cut a node's power: entries from index `keep` on were acked from the cache and are gone."""
-    found = cluster.nodes[node]
+    target = cluster.nodes[node]
     cluster.crash(node, keep_unsynced=True)
-    if found.log.last_index >= keep:
-        found.log.truncate_from(keep)
-        found.log.sync()
+    if target.log.last_index >= keep:
+        target.log.truncate_from(keep)
+        target.log.sync()
 
 
 def test_each_loss_of_power_is_a_new_incarnation() -> None:
@@ -265,8 +265,8 @@ def test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced() -> None:
 
 
 def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost() -> None:
-    found = recovering_state(state_of([1, 1, 1, 1], term=2, commit=1))
-    cluster = Cluster(states={1: found})
+    recovering = recovering_state(state_of([1, 1, 1, 1], term=2, commit=1))
+    cluster = Cluster(states={1: recovering})
     cluster.nodes[1].replica.core.accept_loss()
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]

@@ -263,6 +263,6 @@ def test_an_order_to_take_over_forgets_who_refused_an_earlier_campaign() -> None
 
     cluster.tick(1, 2 * ELECTION_TICKS)
 
-    asked = [outgoing.message for outgoing in cluster.take(VoteRequest)]
-    assert asked
-    assert all(isinstance(m, VoteRequest) and m.pre and not m.recovery for m in asked)
+    requests = [outgoing.message for outgoing in cluster.take(VoteRequest)]
+    assert requests
+    assert all(isinstance(m, VoteRequest) and m.pre and not m.recovery for m in requests)

@@ -48,8 +48,8 @@ class LogViewMachine(RuleBasedStateMachine):
         for step in steps:
             terms.append(max(1, (terms[-1] if terms else self.last_term) + step))
         skip = min(skip, len(self.terms))
-        known = self.terms[len(self.terms) - skip :]
-        whole = known + terms
+        tail = self.terms[len(self.terms) - skip :]
+        whole = tail + terms
         lo = self.last + 1
         self.view.append_runs(lo, lo + len(terms), runs_of(lo - skip, whole))
         self.terms += terms
@@ -120,10 +120,10 @@ class LogViewMachine(RuleBasedStateMachine):
             (lo + at for at, term in enumerate(other) if at >= len(own) or own[at] != term), hi
         )
         assert self.view.first_conflict(lo, hi, runs_of(lo, other)) == expected
-        found = self.view.agreement(hi - 1, runs_of(lo, other))
+        agreement = self.view.agreement(hi - 1, runs_of(lo, other))
         common = min(len(own), len(other))
         newest = [lo + at for at in range(common) if own[at] == other[at]]
-        assert found == (newest[-1] if newest else lo - 1)
+        assert agreement == (newest[-1] if newest else lo - 1)
 
     @invariant()
     def agrees_with_the_list(self) -> None:

@@ -125,12 +125,12 @@ def test_an_answer_that_confirms_nothing_new_leaves_a_follower_probed() -> None:
     progress.become_probe()
     progress.next = state.log.last_index
 
-    found = []
+    states = []
     for match in (progress.match, progress.next - 1):
         cluster.receive(1, append_reply(3, 1, state.term, match=match))
-        found.append(progress.state)
+        states.append(progress.state)
 
-    assert found == [ProgressState.PROBE, ProgressState.REPLICATE]
+    assert states == [ProgressState.PROBE, ProgressState.REPLICATE]
 
 
 @pytest.mark.parametrize("state", list(ProgressState))

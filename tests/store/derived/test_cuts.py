@@ -112,8 +112,8 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
         assert work is not None
         set_position(tmp_path, MIDDLE, 0)
         work()
-        found = store.reads.pull("orders", 0, 100, max_count=COUNT, max_size_bytes=1 << 20)
-        assert numbers(found.data) == list(range(100, COUNT))
+        pulled = store.reads.pull("orders", 0, 100, max_count=COUNT, max_size_bytes=1 << 20)
+        assert numbers(pulled.data) == list(range(100, COUNT))
         store.engine.guard.compare(3 * FILE, store.log.max_position)  # As the pass does.
         work = store.detach_expired(3 * FILE)
         store.delete_expired_derived()
@@ -141,16 +141,16 @@ def test_keys_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path
     """A bit of the name of a property: one key less, and all behind it would move by one."""
     with opened(tmp_path) as store:
         store.dispatch_to(filled(store, COUNT)[-1])
-        told: list[str] = []
-        store.engine.guard.listen(told.append)
+        lines: list[str] = []
+        store.engine.guard.listen(lines.append)
         changed_record(store, tmp_path, 5, b"KEYS\x01", b"KEYR\x01")
         scrub = store.derived_scrubber()
         while not scrub.step().ends_pass:
             pass
         for n in (6, 20, COUNT - 1):
-            (found,) = store.reads.messages_by_key("orders", f"key{n:04d}")
-            assert found.queue_offset == n
-        assert any("damaged" in line for line in told)
+            (message,) = store.reads.messages_by_key("orders", f"key{n:04d}")
+            assert message.queue_offset == n
+        assert any("damaged" in line for line in lines)
 
 
 def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path) -> None:
@@ -160,15 +160,15 @@ def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Pat
             put(store, n, n + 3, size_bytes=3_000)
             end = put(store, n + 100, n + 103, queue_id=1, size_bytes=3_000)
         store.dispatch_to(end)
-        told: list[str] = []
-        store.engine.guard.listen(told.append)
+        lines: list[str] = []
+        store.engine.guard.listen(lines.append)
         at, size_bytes = place(store, 4)
         queue_id_at = at % FILE + fmt.QUEUE_ID_AT
         overwrite(tmp_path / f"commitlog/{at // FILE * FILE:020d}", queue_id_at, b"\0\0\0\1")
         assert store.engine.guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
-        found = store.reads.pull("orders", 1, 4, max_count=1)
-        assert numbers(found.data) == [104]
-        assert any("damaged" in line for line in told)
+        pulled = store.reads.pull("orders", 1, 4, max_count=1)
+        assert numbers(pulled.data) == [104]
+        assert any("damaged" in line for line in lines)
 
 
 # --- Pieces of a plain log ---

@@ -55,8 +55,8 @@ def check_all(derived: Derived, log: MemoryLog, *, with_keys: bool = True) -> No
         found_units = built(derived, topic.decode(), queue_id)
         assert found_units == expected
     for (topic_name, key), positions in keys.items() if with_keys else ():
-        found = candidates(derived.index, topic_name, key)
-        assert found == sorted(set(positions))
+        positions_of_key = candidates(derived.index, topic_name, key)
+        assert positions_of_key == sorted(set(positions))
     assert derived.dispatcher.dispatched_position == log.max_position
 
 

@@ -53,16 +53,16 @@ def read(store: Store, tag: str | None, offset: int = 0) -> list[bytes]:
     codes = None if tag is None else frozenset({tags_code(tag)})
     bodies: list[bytes] = []
     while True:
-        found = store.pull("orders", 0, offset, max_count=100, max_size_bytes=1 << 20, tags=codes)
-        if found.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
-            assert found.status is PullStatus.OFFSET_OVERFLOW_ONE
+        pulled = store.pull("orders", 0, offset, max_count=100, max_size_bytes=1 << 20, tags=codes)
+        if pulled.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
+            assert pulled.status is PullStatus.OFFSET_OVERFLOW_ONE
             return bodies
         at = 0
-        while at < len(found.data):
-            message = decode_message(found.data, at)
+        while at < len(pulled.data):
+            message = decode_message(pulled.data, at)
             bodies.append(message.body)
             at += message.size_bytes
-        offset = found.next_offset
+        offset = pulled.next_offset
 
 
 def check_all(store: Store, count: int = COUNT, *, step: int = 7) -> None:
@@ -73,16 +73,16 @@ def check_all(store: Store, count: int = COUNT, *, step: int = 7) -> None:
     for n in range(0, count, step):
         assert [m.queue_offset for m in store.messages_by_key("orders", f"key{n}")] == [n]
     for n in range(0, count, 10 * step):
-        found = store.messages_by_key("orders", f"decade{n // 10}")
-        assert [m.queue_offset for m in found] == list(range(n, n + 10))
+        messages = store.messages_by_key("orders", f"decade{n // 10}")
+        assert [m.queue_offset for m in messages] == list(range(n, n + 10))
         by_time = store.offset_by_time("orders", 0, BORN + 500 * (n // 20 + 1))
         assert by_time == n // 20 * 20
     assert store.queue_range("orders", 0) == (0, count)
 
 
 def derived(root: Path) -> list[Path]:
-    found = [*root.glob("consumequeue/*/*/*"), *root.glob("index/*")]
-    return sorted(path for path in found if path.is_file())
+    paths = [*root.glob("consumequeue/*/*/*"), *root.glob("index/*")]
+    return sorted(path for path in paths if path.is_file())
 
 
 def used_bits(path: Path, random: Random, count: int) -> Iterator[int]:
@@ -257,10 +257,10 @@ def test_keys_that_expire_beside_their_comparison_are_not_counted(
             calls.append(0)
             if len(calls) == nth and name == "_stream":
                 store.log.delete_first()
-            found: object = own(*args)
+            reference: object = own(*args)
             if len(calls) == nth and name == "_reference":
                 store.log.delete_first()
-            return found
+            return reference
 
         monkeypatch.setattr(keys, name, expiring)
         damaged = path.read_bytes()
@@ -333,11 +333,11 @@ def test_a_last_block_that_grows_beside_a_comparison_is_known(
         looking = units._first_wrong
 
         def growing(*rest: Any) -> int | None:
-            found = looking(*rest)
+            looked_up = looking(*rest)
             if queue.max_offset == COUNT:
                 fill(store, clock, COUNT, COUNT + 20)
                 store.queues()
-            return found
+            return looked_up
 
         monkeypatch.setattr(units, "_first_wrong", growing)
         units.mend(b"orders", 0, COUNT - 1, COUNT)

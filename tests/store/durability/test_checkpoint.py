@@ -96,9 +96,9 @@ def test_a_power_loss_leaves_the_old_or_the_new_values(tmp_path: Path, seed: int
     checkpoint.save()
     checkpoint.advance(physic_unix_ms=20, logics_unix_ms=20)
     fs.build_image(str(run), str(tmp_path / "image"), Random(seed))
-    found = Checkpoint.open(FS, str(tmp_path / "image"))
-    assert found.values == CheckpointValues(10, 10), "what was not saved is not there"
-    found.close()
+    reopened = Checkpoint.open(FS, str(tmp_path / "image"))
+    assert reopened.values == CheckpointValues(10, 10), "what was not saved is not there"
+    reopened.close()
     checkpoint.close()
 
 

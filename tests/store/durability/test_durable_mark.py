@@ -145,18 +145,18 @@ class MarkedLog:
         self.image_count += 1
         image = self.images / f"image{self.image_count}"
         self.fs.build_image(str(self.run), str(image), self.random)
-        found = reopen(image)
+        mark = reopen(image)
         names = sorted(n for n in os.listdir(image) if n.isdecimal())
-        return found, b"".join((image / name).read_bytes() for name in names)
+        return mark, b"".join((image / name).read_bytes() for name in names)
 
     def check_image(self) -> Mark:
-        found, data = self.lose_power()
-        position = found.durable_position
+        mark, data = self.lose_power()
+        position = mark.durable_position
         is_ahead = data[:position] != self.expected[:position]  # Compared here: a diff takes long.
         assert not is_ahead, "the mark is ahead of the data"
         self.marks_seen.add(position)
         self.mark_lags |= position < self.acked_position
-        return found
+        return mark
 
     def close(self) -> None:
         self.service.stop()
@@ -200,9 +200,9 @@ def test_only_last_batch_is_ambiguous(tmp_path: Path, seed: int) -> None:
     log = MarkedLog(tmp_path, 0, Random(seed))
 
     def check() -> None:
-        found = log.check_image()
-        assert found.durable_position >= log.acked_position, "an acked batch is ambiguous"
-        assert found.durable_position >= min(log.flushed_before_round, len(log.expected))
+        mark = log.check_image()
+        assert mark.durable_position >= log.acked_position, "an acked batch is ambiguous"
+        assert mark.durable_position >= min(log.flushed_before_round, len(log.expected))
 
     play(log, 25, check)
     assert not log.mark_lags
@@ -435,9 +435,9 @@ def test_the_slot_that_an_opening_found_is_not_written_next(tmp_path: Path, coun
     newest = max(SLOT_AT, key=lambda at: decode_slot(data, at) or (0, Mark()))
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=1000, log_is_empty=False)
     publish(mark, 900)
-    found = decode_slot((tmp_path / FILE_NAME).read_bytes(), newest)
-    assert found is not None
-    assert found[1].durable_position == count * 100
+    slot = decode_slot((tmp_path / FILE_NAME).read_bytes(), newest)
+    assert slot is not None
+    assert slot[1].durable_position == count * 100
     mark.close()
 
 

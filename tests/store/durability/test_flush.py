@@ -217,11 +217,11 @@ def test_any_error_on_the_thread_is_fatal(cause: BaseException) -> None:
     service = FlushService(log, RULES, on_fatal=fatal)
     service.start()
     service.request(log.append(), answers.callback(10))
-    told = answers.await_count(1)[0][1]
+    error = answers.await_count(1)[0][1]
     assert fatal.called.wait(PATIENCE_S)
     assert fatal.causes == [cause]
-    assert isinstance(told, SyncFailedError)
-    assert told.__cause__ is cause
+    assert isinstance(error, SyncFailedError)
+    assert error.__cause__ is cause
     with pytest.raises(SyncFailedError):
         service.stop()
 

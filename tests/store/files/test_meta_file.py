@@ -183,9 +183,9 @@ def test_a_failed_sync_is_final(tmp_path: Path, failpoint: str) -> None:
         meta.save({"term": 99})
     with pytest.raises(SyncFailedError):
         meta.save({"term": 100})
-    found = load(tmp_path)
-    assert found is not None
-    assert found["term"] in (3, 99), "unknown, but one of them"
+    values = load(tmp_path)
+    assert values is not None
+    assert values["term"] in (3, 99), "unknown, but one of them"
 
 
 def test_limits(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_a_power_loss_leaves_the_last_saved_or_the_one_in_flight(tmp_path: Path,
     for image in tmp_path.glob("image*"):
         for leftover in image.glob("*" + TEMPORARY_SUFFIX):
             assert leftover.name.startswith("vote.")
-        found = load(image, must_exist=False)
-        terms = {None if found is None else found["term"]}
+        values = load(image, must_exist=False)
+        terms = {None if values is None else values["term"]}
         assert terms <= {crash_term, crash_term - 1 or None}
         checked += 1
     assert checked == 1

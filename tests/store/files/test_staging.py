@@ -80,14 +80,14 @@ def test_a_prepared_file_is_zero_and_gets_its_name_when_published(tmp_path: Path
 
 
 def test_a_cancelled_file_is_removed(tmp_path: Path) -> None:
-    asked = []
+    names_per_call = []
 
     def is_cancelled() -> bool:
-        asked.append(names(tmp_path))
+        names_per_call.append(names(tmp_path))
         return True
 
     assert prepare_file(FS, str(tmp_path), 0, SIZE, warm_up=True, is_cancelled=is_cancelled) is None
-    assert asked == [[f"{STAGING_DIRECTORY}/00000000000000000000"]]
+    assert names_per_call == [[f"{STAGING_DIRECTORY}/00000000000000000000"]]
     assert names(tmp_path) == []
 
 

@@ -55,9 +55,9 @@ def undetected(
             if not lo <= at < (len(data) if hi is None else hi):
                 continue
             os.pwrite(fd, bytes([data[at] ^ 1 << bit % 8]), at)
-            found = verify(str(root), given=given)
+            problems = verify(str(root), given=given)
             if not any(
-                not is_place_known or (f.path == name and abs(f.at - at) < 600) for f in found
+                not is_place_known or (f.path == name and abs(f.at - at) < 600) for f in problems
             ):
                 missed.add(at)
             os.pwrite(fd, data[at : at + 1], at)

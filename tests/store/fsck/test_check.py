@@ -41,15 +41,15 @@ def test_a_closed_store_is_clean_and_its_sizes_are_found(
     config = fsck_config(config.container, property_crc=property_crc)
     make_store(tmp_path, config)
     assert findings(tmp_path) == []
-    found = detect(ReadOnlyFileSystem(), str(tmp_path))
+    sizes = detect(ReadOnlyFileSystem(), str(tmp_path))
     names = "container file_size_bytes consume_queue_units_per_file index_slot_count"
     for name in [*names.split(), "index_entry_count"]:
-        assert getattr(found.config, name) == getattr(config, name)
-        assert found.source[name] == "files"
+        assert getattr(sizes.config, name) == getattr(config, name)
+        assert sizes.source[name] == "files"
     if config.container == "commit_log":
-        assert found.config.property_crc is property_crc
+        assert sizes.config.property_crc is property_crc
     else:
-        assert found.config.ledger_index_units_per_file == config.ledger_index_units_per_file
+        assert sizes.config.ledger_index_units_per_file == config.ledger_index_units_per_file
 
 
 def test_an_empty_store_is_clean(tmp_path: Path, config: StoreConfig) -> None:
@@ -207,8 +207,8 @@ def test_a_damaged_header_does_not_hide_the_shape_of_the_index(
     [path] = (tmp_path / "index").iterdir()
     data = path.read_bytes()
     path.write_bytes(data[:at] + b"\x7f" + data[at + 1 :])
-    found = detect(ReadOnlyFileSystem(), str(tmp_path)).config
-    assert (found.index_slot_count, found.index_entry_count) == (5, 12)
+    detected = detect(ReadOnlyFileSystem(), str(tmp_path)).config
+    assert (detected.index_slot_count, detected.index_entry_count) == (5, 12)
 
 
 def test_the_sizes_of_rocketmq_are_known_by_the_size_of_the_file(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_the_sizes_of_rocketmq_are_known_by_the_size_of_the_file(tmp_path: Path)
     (tmp_path / "index").mkdir()
     with (tmp_path / "index" / "20240101000000000").open("wb") as file:
         file.truncate(420_000_040)
-    found = detect(ReadOnlyFileSystem(), str(tmp_path)).config
-    assert (found.index_slot_count, found.index_entry_count) == (5_000_000, 20_000_000)
+    config = detect(ReadOnlyFileSystem(), str(tmp_path)).config
+    assert (config.index_slot_count, config.index_entry_count) == (5_000_000, 20_000_000)
 
 
 def test_a_finding_says_what_was_found() -> None:

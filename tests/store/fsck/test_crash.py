@@ -63,11 +63,11 @@ def test_a_killed_store_is_mended_and_nothing_synced_is_lost(
         actions = plan(str(root), findings(root, given), given=given)
         apply(str(root), actions, accept_loss=True)
         assert findings(root, given) == [], number
-        found = contents(root, config)
+        numbers_by_topic = contents(root, config)
         for topic in (0, 1):
             wanted = [n for n in range(count) if n // 2 % 2 == topic]
             more = [count, count + 2, count + 4] if flush == "async" and topic == 0 else []
-            kept = found[f"topic{topic}"]
+            kept = numbers_by_topic[f"topic{topic}"]
             assert kept == (wanted + more)[: len(kept)]
             if flush == "sync" and loses(actions) is None:
                 assert kept == wanted, number
@@ -85,9 +85,9 @@ def test_a_ledger_that_was_cut_and_reset_has_no_damage(tmp_path: Path) -> None:
     add(ledger, 40, size_bytes=700)
     ledger.truncate_from(12350, commit_index=0)
     ledger.close()
-    found = findings(tmp_path)
-    assert {f.part for f in found} == {Part.MARKS, Part.QUEUE, Part.KEY_INDEX}
-    assert Severity.DAMAGE not in {f.severity for f in found}
+    problems = findings(tmp_path)
+    assert {f.part for f in problems} == {Part.MARKS, Part.QUEUE, Part.KEY_INDEX}
+    assert Severity.DAMAGE not in {f.severity for f in problems}
     row = inspect(str(tmp_path))
     assert (row["first_index"], row["last_index"]) == (12345, 12349)
 

@@ -98,9 +98,9 @@ def test_damage_of_any_file_is_named(
             if bad == data:
                 continue
             path.write_bytes(bad)
-            found = findings(root, given)
+            problems = findings(root, given)
             near = PAGE if damage == "cut" else 600  # A cut in zeros shows at the size only.
-            assert names_place(found, name, at, near), (name, at, found[:3])
+            assert names_place(problems, name, at, near), (name, at, problems[:3])
             tried += 1
         path.write_bytes(data)
     assert tried > 6 * tries
@@ -114,9 +114,9 @@ def test_a_deleted_file_is_named(root: Path, config: StoreConfig) -> None:
     for name in set(files_of(root)) - allowed:
         data = (root / name).read_bytes()
         (root / name).unlink()
-        found = findings(root, given_sizes(config))
+        problems = findings(root, given_sizes(config))
         directory = os.path.dirname(name) or name
-        assert any(f.path.startswith(directory) for f in found), name
+        assert any(f.path.startswith(directory) for f in problems), name
         (root / name).write_bytes(data)
 
 
@@ -146,8 +146,8 @@ def test_a_stale_copy_of_any_file_is_named(tmp_path: Path, config: StoreConfig) 
         if old[name] == new[name] or name == "checkpoint":  # An older checkpoint is no fault.
             continue
         (root / name).write_bytes(old[name])
-        found = findings(root)
-        assert any(f.path == name for f in found), (name, found[:3])
+        problems = findings(root)
+        assert any(f.path == name for f in problems), (name, problems[:3])
         (root / name).write_bytes(new[name])
         tried += 1
     assert tried >= 5
@@ -192,10 +192,10 @@ def test_an_unreadable_page_is_named(
         at = PAGE if name in log_files(tmp_path) else 0
         bad = BadSector(tmp_path / name, at)
         monkeypatch.setattr("store.fsck.check.ReadOnlyFileSystem", lambda bad=bad: bad)
-        found = findings(tmp_path, given_sizes(config))
-        assert names_place(found, name, at), (name, found[:3])
+        problems = findings(tmp_path, given_sizes(config))
+        assert names_place(problems, name, at), (name, problems[:3])
         if at:
-            log = {f.field: f.severity for f in found if f.part is Part.LOG}
+            log = {f.field: f.severity for f in problems if f.part is Part.LOG}
             assert log.pop("page") is Severity.REPAIRABLE
             assert set(log.values()) == {Severity.DAMAGE}
     monkeypatch.undo()
@@ -226,10 +226,10 @@ def test_damage_in_the_middle_hides_nothing_behind_it(root: Path, config: StoreC
     at = (root / name).read_bytes().index(b"%08d" % 4)
     flip(root / name, at * 8)
     check = Check(str(root))
-    found = list(check.run(no_progress))
-    assert [(f.severity, f.part) for f in found] == [(Severity.DAMAGE, Part.LOG)], found
-    assert found[0].path == name
-    assert abs(found[0].at - at) < 300
+    problems = list(check.run(no_progress))
+    assert [(f.severity, f.part) for f in problems] == [(Severity.DAMAGE, Part.LOG)], problems
+    assert problems[0].path == name
+    assert abs(problems[0].at - at) < 300
     lost_count = 1 if config.container == "commit_log" else 2  # An entry is a batch of two.
     assert check.container.record_count == 60 - lost_count
     # A second one, in a derived file, about a record behind the damage.
@@ -240,16 +240,16 @@ def test_damage_in_the_middle_hides_nothing_behind_it(root: Path, config: StoreC
 def test_a_log_shorter_than_its_mark_is_damage(root: Path, config: StoreConfig) -> None:
     last = log_files(root)[-1]
     (root / last).write_bytes(bytes(PAGE))
-    found = [f for f in findings(root) if f.part is Part.LOG]
+    problems = [f for f in findings(root) if f.part is Part.LOG]
     # The blank of a ledger proves that there was an entry behind it.
     field = "log end" if config.container == "commit_log" else "blank"
-    assert [(f.field, f.severity) for f in found] == [(field, Severity.DAMAGE)]
+    assert [(f.field, f.severity) for f in problems] == [(field, Severity.DAMAGE)]
 
 
 def test_a_lost_mark_makes_everything_suspect(root: Path, config: StoreConfig) -> None:
     (root / "marks").unlink()
-    found = findings(root)
-    assert [(f.path, f.field, f.severity) for f in found] == [
+    problems = findings(root)
+    assert [(f.path, f.field, f.severity) for f in problems] == [
         ("marks", "file", Severity.REPAIRABLE)
     ]
 

@@ -241,9 +241,9 @@ def test_a_missing_file_cuts_the_log_before_it(root: Path, config: StoreConfig) 
     loss = loses(actions)
     assert loss is not None
     assert len(log_files(root)) <= 1
-    found = contents(root, config)
+    kept = contents(root, config)
     for queue in loss.queues:
-        assert found[queue.topic] == ALL[queue.topic][: queue.lo_offset]
+        assert kept[queue.topic] == ALL[queue.topic][: queue.lo_offset]
         assert queue.hi_offset == 30
 
 
@@ -354,14 +354,14 @@ def test_any_damage_is_repaired_to_a_prefix(
         apply(str(root), actions, accept_loss=True)
         left = findings(root, given_sizes(config))
         assert [f for f in left if f.severity is not Severity.UNKNOWN] == [], (number, left)
-        found = contents(root, config)
+        kept = contents(root, config)
         for topic, numbers in ALL.items():
-            if found[topic] and found[topic][0] == numbers[0]:
-                assert found[topic] == numbers[: len(found[topic])], number
+            if kept[topic] and kept[topic][0] == numbers[0]:
+                assert kept[topic] == numbers[: len(kept[topic])], number
                 prefix_count += 1
             if loss is None and ActionKind.CUT_LOG not in kinds(actions):
                 # What a missing first file of a plain log takes away looks like retention.
-                assert found[topic] in (numbers, numbers[-len(found[topic]) :], []), number
+                assert kept[topic] in (numbers, numbers[-len(kept[topic]) :], []), number
                 whole_count += 1
         shutil.rmtree(root)
     assert min(prefix_count, whole_count) >= 10, "most damage leaves something to compare"

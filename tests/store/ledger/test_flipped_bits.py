@@ -128,10 +128,10 @@ def test_the_check_of_a_whole_log_hands_every_byte_to_one_pure_check(
     seen: list[bytes] = []
 
     def run(data: bytes, position: int, link: ChainLink, *, file_end_position: int) -> Run:
-        found = check_run(data, position, link, file_end_position=file_end_position)
+        checked = check_run(data, position, link, file_end_position=file_end_position)
         assert position == ledger.files.min_position + sum(map(len, seen))
-        seen.append(data[: found.end])
-        return found
+        seen.append(data[: checked.end])
+        return checked
 
     def blank(data: bytes) -> EntryProblem | None:
         seen.append(data)

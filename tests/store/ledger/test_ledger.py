@@ -109,10 +109,10 @@ def test_a_reader_of_dledger_reads_our_files(tmp_path: Path) -> None:
     grow(ledger, Random(1), 3 * FILE)
     expected = [ledger.entry(n) for n in range(ledger.last_index + 1)]
     ledger.close()
-    found = read_as_dledger(tmp_path)
-    assert len(found) == len(expected) > 50
+    entries = read_as_dledger(tmp_path)
+    assert len(entries) == len(expected) > 50
     assert len({e.kind for e in expected}) == 3
-    for theirs, ours in zip(found, expected, strict=True):
+    for theirs, ours in zip(entries, expected, strict=True):
         assert (theirs.index, theirs.term, theirs.pos) == (
             ours.entry_index,
             ours.term,
@@ -144,16 +144,16 @@ def test_a_sync_between_a_blank_and_its_entry_ends_before_the_blank(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs on another thread than the writer; the mark must name the end of an entry."""
-    found, seal = list[tuple[int, int]](), ledger.files.seal_complete
+    seals, seal = list[tuple[int, int]](), ledger.files.seal_complete
 
     def sync_and_seal() -> None:
-        found.append((ledger.sync(), ledger.end_of(ledger.last_index)))
+        seals.append((ledger.sync(), ledger.end_of(ledger.last_index)))
         seal()
 
     monkeypatch.setattr(ledger.files, "seal_complete", sync_and_seal)
     while ledger.max_position < FILE:
         end = add(ledger)
-    ((synced, last_end),) = found
+    ((synced, last_end),) = seals
     assert synced == last_end < FILE
     assert ledger.sync() == end
 
@@ -326,12 +326,12 @@ def test_lookups_agree_with_the_entries_whatever_the_index_says(
         assert ledger.last_index_before(position) == sum(end <= position for end in ends) - 1
     assert ledger.last_index_before(ledger.max_position) == last
     for lo in range(0, last, 5):
-        found = ledger.range_of(lo, lo + 9, 4000)
-        assert lo < found.hi_index <= lo + 9
+        entry_range = ledger.range_of(lo, lo + 9, 4000)
+        assert lo < entry_range.hi_index <= lo + 9
         limit = max(4000, ends[lo] - entries[lo].position)
-        assert found.size_bytes <= min(limit, FILE - found.position % FILE)
-        assert found.position == entries[lo].position
-        assert found.position + found.size_bytes == ends[found.hi_index - 1]
+        assert entry_range.size_bytes <= min(limit, FILE - entry_range.position % FILE)
+        assert entry_range.position == entries[lo].position
+        assert entry_range.position + entry_range.size_bytes == ends[entry_range.hi_index - 1]
 
 
 def test_missing_entries_are_refused_by_name(ledger: Ledger) -> None:
@@ -440,15 +440,15 @@ def test_records_are_walked_from_any_record_to_any_position(ledger: Ledger) -> N
     for _ in range(300):
         lo = random.choice(edges)
         hi = random.choice([random.choice(edges), random.randrange(ledger.max_position + 100)])
-        found = []
+        places = []
         for position, data in ledger.record_runs(lo, hi):
             at = 0
             while at < len(data):
                 message = decode_message(data, at)
                 assert message.position == position + at
-                found.append((position + at, position + at + message.size_bytes))
+                places.append((position + at, position + at + message.size_bytes))
                 at += message.size_bytes
-        assert found == [(a, b) for a, b in starts if lo <= a and b <= hi]
+        assert places == [(a, b) for a, b in starts if lo <= a and b <= hi]
 
 
 def test_damaged_records_are_never_walked(ledger: Ledger) -> None:

@@ -250,17 +250,17 @@ def test_a_range_lies_in_one_file_and_holds_one_entry_at_least(ledger: Ledger) -
     for lo in range(0, last + 1, 7):
         for hi in (lo + 1, lo + 5, last + 1, last + 100):
             for limit in (0, 500, 3000, 10 * FILE):
-                found = ledger.range_of(lo, hi, limit)
+                entry_range = ledger.range_of(lo, hi, limit)
                 start = ledger.position_of(lo)
                 fits = [
                     n
                     for n in range(lo + 1, min(hi, last + 1))
                     if ends[n] <= min(start + limit, (start // FILE + 1) * FILE)
                 ]
-                assert found.hi_index == max([lo, *fits]) + 1
-                assert (found.position, found.size_bytes) == (
+                assert entry_range.hi_index == max([lo, *fits]) + 1
+                assert (entry_range.position, entry_range.size_bytes) == (
                     start,
-                    ends[found.hi_index - 1] - start,
+                    ends[entry_range.hi_index - 1] - start,
                 )
     with pytest.raises(PositionRangeError):
         ledger.read_range(last + 1, last + 2, FILE)

@@ -83,8 +83,8 @@ def test_the_oldest_go_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(recent) == 2
     assert recent.runs(0, 1000) == ([], 0)
     for hi, positions, end in ((1000, [344, 492], 592), (591, [344], 444)):
-        found, reached = recent.runs(296, hi)
-        assert ([position for position, _ in found], reached) == (positions, end)
+        runs, reached = recent.runs(296, hi)
+        assert ([position for position, _ in runs], reached) == (positions, end)
 
 
 def test_peers_get_the_bytes_of_the_files(store: ReplicaStore) -> None:
@@ -119,10 +119,10 @@ def test_units_are_taken_only_for_a_whole_part_of_the_log(store: ReplicaStore) -
     ledger, newest = store.ledger, 0
     for lo in ends:
         for hi in ends:
-            found = ledger.stamped(lo, hi)
-            if found is not None:
-                assert b"".join(entry.data for entry in found) == ledger.files.read(lo, hi - lo)
-                assert [entry.position for entry in found] == ends[ends.index(lo) : ends.index(hi)]
+            run = ledger.stamped(lo, hi)
+            if run is not None:
+                assert b"".join(entry.data for entry in run) == ledger.files.read(lo, hi - lo)
+                assert [entry.position for entry in run] == ends[ends.index(lo) : ends.index(hi)]
                 newest = max(newest, hi)
         assert ledger.stamped(lo, lo + 1) is None
     assert newest == ends[-1]

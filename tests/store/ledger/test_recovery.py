@@ -194,9 +194,9 @@ def test_truncate_then_crash(tmp_path: Path, seed: int) -> None:
     fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
     ledger.close()
     ledger, _ = open_ledger(tmp_path / "image", synced, durable_index=durable)
-    found = entries(ledger)
-    assert len(found) >= max(len(kept), durable + 1)
-    assert found == after[: len(found)]
+    recovered = entries(ledger)
+    assert len(recovered) >= max(len(kept), durable + 1)
+    assert recovered == after[: len(recovered)]
     check_whole(ledger)
     ledger.close()
 

@@ -40,8 +40,8 @@ class Damaged:
 
     def damage(self) -> tuple[str, int, str] | None:
         """The file, the byte and the field of the first damage."""
-        found = damage_of(self.ledger)
-        return None if found is None else (found.path, found.at, found.field)
+        problem = damage_of(self.ledger)
+        return None if problem is None else (problem.path, problem.at, problem.field)
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def test_each_damaged_entry_is_found_where_it_is(log: Damaged, field_at: int) ->
         assert log.ledger.header(index).size_bytes > 61
         path, at = log.place(index)
         log.flip(path, at + field_at)
-        found = damage_of(log.ledger)
-        assert found is not None
-        assert found.path == str(path)
-        assert at <= found.at < at + 48
-        assert found.expected != found.actual
+        problem = damage_of(log.ledger)
+        assert problem is not None
+        assert problem.path == str(path)
+        assert at <= problem.at < at + 48
+        assert problem.expected != problem.actual
         log.flip(path, at + field_at)
     check_whole(log.ledger)
 
@@ -81,9 +81,9 @@ def test_blank_tail_and_hole_are_checked(log: Damaged) -> None:
     tail_at = log.ledger.max_position - 2 * FILE
     for at in (blank_at + 5, FILE - 1):
         log.flip(data_file(log.root), at)
-        found = log.damage()
-        assert found is not None
-        assert found[:2] == (first, blank_at + 4 if at < blank_at + 8 else at)
+        problem = log.damage()
+        assert problem is not None
+        assert problem[:2] == (first, blank_at + 4 if at < blank_at + 8 else at)
         log.flip(data_file(log.root), at)
     for at in (tail_at, FILE - 1):
         log.flip(data_file(log.root, 2 * FILE), at)

@@ -82,13 +82,13 @@ def test_the_golden_record_lands_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_a_file_ends_with_a_blank_that_says_how_long_it_is(log: CommitLog, tmp_path: Path) -> None:
-    one = len(record(0))
-    fit = (FILE - fmt.BLANK_SIZE_BYTES_MIN) // one
-    assert append(log, 0, fit) == fit * one
-    assert append(log, fit, fit + 1) == FILE + one
-    left = FILE - fit * one
+    record_size_bytes = len(record(0))
+    fit = (FILE - fmt.BLANK_SIZE_BYTES_MIN) // record_size_bytes
+    assert append(log, 0, fit) == fit * record_size_bytes
+    assert append(log, fit, fit + 1) == FILE + record_size_bytes
+    left = FILE - fit * record_size_bytes
     first = (tmp_path / "commitlog" / fmt.file_name(0)).read_bytes()
-    assert first[fit * one :][:8] == fmt.BLANK.pack(left, fmt.MAGIC_BLANK)
+    assert first[fit * record_size_bytes :][:8] == fmt.BLANK.pack(left, fmt.MAGIC_BLANK)
     assert content(log) == list(range(fit + 1))
 
 
@@ -143,21 +143,21 @@ def test_a_record_larger_than_the_run_buffer_is_walked(tmp_path: Path) -> None:
 
 def test_a_walk_over_damage_raises_and_never_skips(log: CommitLog) -> None:
     append(log, 0, 3)
-    one = len(record(0))
-    overwrite(log.files.files[0], one + 4, b"\0")  # The second record's magic.
+    record_size_bytes = len(record(0))
+    overwrite(log.files.files[0], record_size_bytes + 4, b"\0")  # The second record's magic.
     runs = log.record_runs(0, log.max_position)
     assert next(runs)[0] == 0
     with pytest.raises(CorruptionError) as caught:
         next(runs)
-    assert caught.value.at == one
+    assert caught.value.at == record_size_bytes
 
 
 def test_a_checked_walk_leaves_out_a_record_that_its_end_cuts_off(log: CommitLog) -> None:
     ends = [append(log, n, n + 1) for n in range(2)]
     log.checked.trusted_position = ends[-1]
     for hi in range(ends[0], ends[1] + 1):
-        found = [numbers(data) for _, data in log.checked_runs(0, hi)]
-        assert found == ([[0, 1]] if hi == ends[1] else [[0]]), f"up to {hi} of {ends}"
+        runs = [numbers(data) for _, data in log.checked_runs(0, hi)]
+        assert runs == ([[0, 1]] if hi == ends[1] else [[0]]), f"up to {hi} of {ends}"
 
 
 @pytest.mark.parametrize("field", ["magic", "body"])
@@ -192,11 +192,11 @@ def test_cut_at_every_byte_of_the_last_three_batches(
     whole = (source / "commitlog" / fmt.file_name(0)).read_bytes()
     copy = tmp_path / "commitlog" / fmt.file_name(0)
     copy.parent.mkdir()
-    one = ends[0] // 5
+    size_bytes = ends[0] // 5
     for cut in range(ends[1], ends[4] + 1):
         copy.write_bytes(whole[:cut].ljust(FILE, b"\0"))
         log, report = open_log(tmp_path, ends[1])
-        good = cut // one * one  # Plain records are cut singly: this container has no batches.
+        good = cut // size_bytes * size_bytes  # Singly: this container has no batches.
         assert log.max_position == good == report.end_position
         assert report.cut_size_bytes <= cut - good
         log.close()
@@ -301,9 +301,9 @@ def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None
     fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
     log.close()
     log, report = open_log(tmp_path / "image", synced_position)
-    found = content(log)
-    assert found == list(range(len(found)))
-    assert len(found) >= synced_count
+    recovered = content(log)
+    assert recovered == list(range(len(recovered)))
+    assert len(recovered) >= synced_count
     assert log.flushed_position == log.max_position == report.end_position
     log.close()
 

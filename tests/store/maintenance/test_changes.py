@@ -87,16 +87,16 @@ def test_retention_expires_nothing(store: ShippedStore, beside: Beside) -> None:
 
 
 def test_a_scrub_finds_no_damage(store: ShippedStore, beside: Beside) -> None:
-    scrubber, found = store.scrubber(), list[Piece]()
-    beside(lambda: found.append(scrubber.step()))
-    assert found == [Piece()]
+    scrubber, pieces = store.scrubber(), list[Piece]()
+    beside(lambda: pieces.append(scrubber.step()))
+    assert pieces == [Piece()]
     assert damage(pass_of(scrubber)) == []
 
 
 def test_the_pass_over_derived_files_finds_no_damage(store: ShippedStore, beside: Beside) -> None:
-    scrubber, found = store.derived_scrubber(), list[DerivedPiece]()
-    assert beside(lambda: found.append(scrubber.step())), "nothing was read within the change"
-    assert found == [DerivedPiece()]
+    scrubber, pieces = store.derived_scrubber(), list[DerivedPiece]()
+    assert beside(lambda: pieces.append(scrubber.step())), "nothing was read within the change"
+    assert pieces == [DerivedPiece()]
 
 
 # --- Between two steps ---

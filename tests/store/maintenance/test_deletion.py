@@ -92,8 +92,8 @@ def check_killed(store: ReplicaStore) -> None:
         assert on_disk(again) == in_log(again) == in_log(store)
         assert kept(again) == kept(store)
         lo, hi = again.reads.queue_range("orders", 0)
-        found = again.reads.pull("orders", 0, lo, max_count=1000, max_size_bytes=1 << 24)
-        assert numbers(found.data) == kept(store) == list(range(lo, hi))
+        pulled = again.reads.pull("orders", 0, lo, max_count=1000, max_size_bytes=1 << 24)
+        assert numbers(pulled.data) == kept(store) == list(range(lo, hi))
 
 
 @pytest.mark.parametrize("nth", [1, 3, 4])

@@ -197,8 +197,8 @@ def test_blocks_reserved_for_root_are_neither_free_nor_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of 1,000 blocks 300 are used, and 80 of the 700 others are there for this process."""
-    found = os.statvfs_result((4096, 512, 1000, 700, 80, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    statistics = os.statvfs_result((4096, 512, 1000, 700, 80, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: statistics)
     disk = DiskUsage(*FS.free_bytes(str(tmp_path)))
     assert disk == DiskUsage(80 * 512, 380 * 512)
     assert disk.used_ratio == pytest.approx(300 / 380), "as df has it, not 92 %"
@@ -209,8 +209,8 @@ def test_no_file_is_deleted_for_room_unless_asked_for() -> None:
     """Others may fill the volume: what has not expired stays, down to the last free byte."""
     half_expired = files([NOW - hours * HOUR for hours in range(78, 2, -1)])
     for free_bytes in (14_750, 9_000, 49, 0):
-        found = policy().files_to_delete(half_expired, NOW, DiskUsage(free_bytes, 100_000))
-        assert found == (7, 0), "those that have expired go as always"
+        expired = policy().files_to_delete(half_expired, NOW, DiskUsage(free_bytes, 100_000))
+        assert expired == (7, 0), "those that have expired go as always"
         young = files([NOW] * 30)
         assert policy().files_to_delete(young, NOW, DiskUsage(free_bytes, 100_000)) == (0, 0)
         assert policy(retention_ms=0).files_to_delete(

@@ -24,11 +24,11 @@ STEP_COUNT_MAX = 1000
 
 def pass_of(scrubber: Scrubber) -> list[Piece]:
     """Step until a pass ends; return its pieces."""
-    found: list[Piece] = []
-    while not (found and found[-1].ends_pass):
-        found.append(scrubber.step())
-        assert len(found) < STEP_COUNT_MAX, "the pass does not end"
-    return found
+    pieces: list[Piece] = []
+    while not (pieces and pieces[-1].ends_pass):
+        pieces.append(scrubber.step())
+        assert len(pieces) < STEP_COUNT_MAX, "the pass does not end"
+    return pieces
 
 
 def damage(pieces: list[Piece]) -> list[tuple[str, int]]:
@@ -94,10 +94,10 @@ def test_no_flipped_bit_is_missed(wreck: Wreck, ledger: Ledger, seed: int) -> No
         bits = random.randint(1, 255)
         for position in spots:
             wreck.flip(position, bits)
-        found = pass_of(scrub)
-        names = [name for name, _ in damage(found)]
+        pieces = pass_of(scrub)
+        names = [name for name, _ in damage(pieces)]
         assert names == [wreck.data(position).name for position in spots], spots
-        for piece in found:
+        for piece in pieces:
             if piece.damage is not None:
                 assert damage_of(ledger, piece.damage), "whoever repairs must find it, too"
         for position in spots:
@@ -177,13 +177,13 @@ class OnceWrong(FileSystem):
         self.is_armed = False
 
     def read_at(self, fd: int, path: str, position: int, size_bytes: int) -> bytes:
-        found = super().read_at(fd, path, position, size_bytes)
+        data = super().read_at(fd, path, position, size_bytes)
         directory, name = Path(path).parent.name, Path(path).name
         at = self.position - position - (int(name) if name.isdecimal() else 0)
         if self.is_armed and directory == "data" and 0 <= at < size_bytes:
             self.is_armed = False
-            found = found[:at] + bytes([found[at] ^ 1]) + found[at + 1 :]
-        return found
+            data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        return data
 
 
 def test_a_range_that_is_good_when_read_again_is_no_damage(wreck: Wreck) -> None:
@@ -219,16 +219,16 @@ def test_checked_ranges_leave_the_page_cache_before_a_read(wreck: Wreck) -> None
     with closing(open_wreck(wreck, fs)) as ledger:
         del fs.asked[:]
         pass_of(scrubber(ledger))
-        asked = [each for each in fs.asked if Path(each[1]).parent.name == "data"]
-        assert {what for what, *_ in asked} == {"read", "forget"}
+        calls = [each for each in fs.asked if Path(each[1]).parent.name == "data"]
+        assert {what for what, *_ in calls} == {"read", "forget"}
         forgotten: tuple[str, str, int, int] = ("", "", 0, 0)
-        for each in asked:
+        for each in calls:
             if each[0] == "forget":
                 forgotten = each
             else:
                 assert each[1] == forgotten[1]
                 assert forgotten[2] <= each[2] < each[3] <= forgotten[3]
-        assert asked[-1][0] == "forget", "nothing stays behind"
+        assert calls[-1][0] == "forget", "nothing stays behind"
 
 
 def test_a_wrong_index_is_put_right(wreck: Wreck, ledger: Ledger) -> None:
@@ -282,11 +282,11 @@ class Moving:
         patch.setattr(Ledger, "start", property(self._get, self._set), raising=False)
 
     def _get(self, ledger: Ledger) -> LogStart:
-        found = self._start
+        start = self._start
         self._left -= 1
         if self._left == 0:
             ledger._take_start(self._next)
-        return found
+        return start
 
     def _set(self, _: Ledger, start: LogStart) -> None:
         self._start = start
@@ -352,8 +352,8 @@ def test_a_plain_log_is_read_as_far_as_its_checksums_reach(tmp_path: Path) -> No
         with Path(files[1].path).open("r+b") as file:
             file.seek(body_at)
             file.write(b"?")
-        found = damage(pass_of(scrub))
-        assert [name for name, _ in found] == [Path(files[1].path).name]
+        places = damage(pass_of(scrub))
+        assert [name for name, _ in places] == [Path(files[1].path).name]
 
 
 def test_a_plain_file_that_cannot_be_read_is_damage_and_the_next_one_is_read(

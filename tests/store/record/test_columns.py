@@ -61,10 +61,10 @@ def stamped(batch: bytes, monkeypatch: pytest.MonkeyPatch, *, tries: int) -> obj
     stamper.next_offsets[b"orders", 1] = 1 << 33
     scratch = bytearray(7) + batch
     try:
-        found = stamper.stamp(batch, scratch, 7, POSITION, NOW)
+        units = stamper.stamp(batch, scratch, 7, POSITION, NOW)
     except StoreError as error:
         return type(error), str(error)
-    return bytes(scratch), found
+    return bytes(scratch), units
 
 
 class Walker(dispatch.Dispatcher):
@@ -101,9 +101,9 @@ def agree(way: Way, data: bytes, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def stored(batch: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    found = agree(stamped, batch, monkeypatch)
-    assert isinstance(found, tuple)
-    data = found[0]
+    outcome = agree(stamped, batch, monkeypatch)
+    assert isinstance(outcome, tuple)
+    data = outcome[0]
     assert isinstance(data, bytes)
     return data[7:]
 
@@ -168,12 +168,12 @@ def test_each_flipped_byte_has_the_same_consequence(
 
 
 def test_a_run_ends_where_a_record_differs() -> None:
-    one, other = record(1), record(1, queue_id=2)
+    data, other = record(1), record(1, queue_id=2)
     tail_at = 88 + 30
-    assert uniform_count(one * 20, 0, len(one), tail_at) == 20
-    assert uniform_count(one * 15 + other * 5, 0, len(one), tail_at) == 15
-    assert uniform_count(one + other * 19, 0, len(one), tail_at) == 1
-    assert uniform_count(one * 20 + b"rest", len(one), len(one), tail_at) == 19
+    assert uniform_count(data * 20, 0, len(data), tail_at) == 20
+    assert uniform_count(data * 15 + other * 5, 0, len(data), tail_at) == 15
+    assert uniform_count(data + other * 19, 0, len(data), tail_at) == 1
+    assert uniform_count(data * 20 + b"rest", len(data), len(data), tail_at) == 19
 
 
 def test_columns_are_read_and_written_a_step_apart() -> None:

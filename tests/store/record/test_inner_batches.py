@@ -149,11 +149,11 @@ def test_a_pass_over_the_log_finds_no_fault_with_them(tmp_path: Path) -> None:
         scrubber = DerivedScrubber(store.engine.guard, store.log, lambda: store.log.max_position)
         while not (piece := scrubber.step()).ends_pass:
             assert piece.wrong_count == 0
-        told: list[str] = []
-        store.engine.guard.listen(told.append)
+        lines: list[str] = []
+        store.engine.guard.listen(lines.append)
         store.engine.guard.dispatcher.rebuild()
-        assert len(told) == 1, "once a process"
-        assert told[0].startswith("topic batches has inner batches of RocketMQ")
+        assert len(lines) == 1, "once a process"
+        assert lines[0].startswith("topic batches has inner batches of RocketMQ")
 
 
 # --- A check ---
@@ -187,9 +187,9 @@ def test_a_repair_builds_the_queues_around_them(root: Path) -> None:
     queue = next((root / "consumequeue" / "orders" / "0").iterdir())
     queue.write_bytes(b"\xff" * queue.stat().st_size)
     given = given_sizes(CONFIG)
-    found = list(verify(str(root), given=given))
-    assert found
-    actions = plan(str(root), found, given=given)
+    problems = list(verify(str(root), given=given))
+    assert problems
+    actions = plan(str(root), problems, given=given)
     assert "cut_log" not in {action.kind.value for action in actions}
     apply(str(root), actions, given=given)
     assert log_bytes(root) == before
@@ -254,10 +254,10 @@ def test_a_step_that_failed_is_counted_once(tmp_path: Path) -> None:
     log.add("batches", 0, properties=properties, sys_flag=INNER_FLAGS, queue_offset=0)
     log.add("orders", 0)
     derived = Derived(tmp_path, log, CONFIG)
-    told: list[tuple[bytes, int]] = []
-    derived.dispatcher.on_inner_batches = lambda topic, count: told.append((topic, count))
+    calls: list[tuple[bytes, int]] = []
+    derived.dispatcher.on_inner_batches = lambda topic, count: calls.append((topic, count))
     with armed("dispatch.before_index=EIO"), pytest.raises(OSError, match="failpoint"):
         derived.dispatcher.advance(log.max_position)
     derived.dispatcher.advance(log.max_position)
-    assert told == [(b"batches", 1)]
+    assert calls == [(b"batches", 1)]
     assert derived.dispatcher.tail_offsets(log.max_position) == {}

@@ -121,14 +121,14 @@ def test_decode_returns_what_was_encoded(
         topic, 5, body, properties, flag=-9, born_host=born_host, store_host=store_host,
         queue_offset=2**40, position=2**50, reconsume_times=3, property_crc=property_crc,
     )  # fmt: skip
-    found = message.decode_message(b"xy" + data, 2, check_crc=not property_crc)
-    assert (found.topic, found.queue_id, found.body, found.flag) == (topic, 5, body, -9)
-    assert (found.born_host, found.store_host) == (born_host, store_host)
-    assert (found.queue_offset, found.position) == (2**40, 2**50)
-    assert found.size_bytes == len(data)
-    assert found.reconsume_times == 3
+    decoded = message.decode_message(b"xy" + data, 2, check_crc=not property_crc)
+    assert (decoded.topic, decoded.queue_id, decoded.body, decoded.flag) == (topic, 5, body, -9)
+    assert (decoded.born_host, decoded.store_host) == (born_host, store_host)
+    assert (decoded.queue_offset, decoded.position) == (2**40, 2**50)
+    assert decoded.size_bytes == len(data)
+    assert decoded.reconsume_times == 3
     expected = {**properties, fmt.PROPERTY_CRC: "0" * 10} if property_crc else properties
-    assert found.properties == expected
+    assert decoded.properties == expected
 
 
 def test_a_retry_topic_beyond_127_characters_is_a_version_2_record() -> None:

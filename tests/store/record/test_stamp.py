@@ -52,10 +52,10 @@ def test_a_mixed_batch_gets_offsets_per_queue_and_positions_in_a_row() -> None:
     assert stamper.next_offsets == {(b"a", 0): 13, (b"b", 0): 2, (b"a", 1): 1}
     at = 0
     for offset, position in zip(queue_offsets, record_positions, strict=True):
-        found = decode_message(patched, at)
-        assert (found.queue_offset, found.position) == (offset, position) == (offset, 4096 + at)
-        assert (found.store_unix_ms, found.store_host) == (NOW, HOST)
-        at += found.size_bytes
+        message = decode_message(patched, at)
+        assert (message.queue_offset, message.position) == (offset, position) == (offset, 4096 + at)
+        assert (message.store_unix_ms, message.store_host) == (NOW, HOST)
+        at += message.size_bytes
 
 
 def test_prepared_and_rolled_back_records_have_no_place_in_their_queue() -> None:
@@ -205,8 +205,8 @@ def test_own_records_are_stamped_as_those_of_clients() -> None:
     """Their bodies are not checked again; all else is."""
     body = [b"%03d" % n for n in range(20)]
     batch = b"".join(encode_message("orders", 1, one, {"UNIQ_KEY": "K1"}) for one in body)
-    (plain, wanted), (own, found) = stamp(batch), stamp(OwnRecords(batch))
-    assert (own, found) == (plain, wanted)
+    (plain, wanted), (own, units) = stamp(batch), stamp(OwnRecords(batch))
+    assert (own, units) == (plain, wanted)
 
 
 def test_each_of_many_uniform_records_gets_its_property_crc() -> None:
@@ -266,8 +266,8 @@ def test_records_behind_a_known_one_are_checked_as_the_first_is() -> None:
     """Equal bytes behind the body are not parsed again; everything else is looked at."""
     knowing = Stamper(StoreConfig(body_size_bytes_max=300))
     good = encode_message("orders", 3, b"some body", {"TAGS": "a"})
-    known, _ = stamp(good, knowing)
-    assert known != good
+    stamped, _ = stamp(good, knowing)
+    assert stamped != good
     for lead in (b"", good):
         for bit in range(len(good) * 8):
             flipped = bytearray(good)
@@ -303,7 +303,7 @@ def test_units_and_keys_are_those_of_the_stamped_records() -> None:
     ]
     patched, (positions, offsets, _, units) = stamp(b"".join(parts), stamper)
     assert units is not None
-    found = [
+    stamped = [
         (topic, queue_id, offset + number, *unit)
         for topic, queue_id, offset, packed in units.runs
         for number, unit in enumerate(fmt.CONSUME_QUEUE_UNIT.iter_unpack(packed))
@@ -317,7 +317,7 @@ def test_units_and_keys_are_those_of_the_stamped_records() -> None:
         size_bytes = message.size_bytes
         expected.append((topic, message.queue_id, offset, position, size_bytes, code))
         at += size_bytes
-    assert found == expected
+    assert stamped == expected
     keys = [("b", "one"), ("a", "two"), ("a", "three")]
     assert units.key_hashes == [key_hash(topic, key) for topic, key in keys]
     assert units.key_positions == [positions[300], positions[301], positions[301]]

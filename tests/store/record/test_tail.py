@@ -23,9 +23,9 @@ def tail_of(record: bytes) -> bytes:
 
 def check(reader: TailReader, record: bytes) -> None:
     message = decode_message(record)
-    found = reader.read(tail_of(record))
-    assert found is not None
-    topic, pending, code, hashes = found
+    fields = reader.read(tail_of(record))
+    assert fields is not None
+    topic, pending, code, hashes = fields
     assert topic == message.topic.encode()
     assert code == message.tags_code
     assert list(hashes) == [key_hash(message.topic, key) for key in message.keys]
@@ -38,9 +38,9 @@ def check(reader: TailReader, record: bytes) -> None:
 def test_the_published_record() -> None:
     reader = TailReader()
     for _ in range(2):
-        found = reader.read(tail_of(RECORD))
-        assert found is not None
-        assert (found[0], found[2], found[3]) == (b"TopicTest", 2598919, (1655984460,))
+        fields = reader.read(tail_of(RECORD))
+        assert fields is not None
+        assert (fields[0], fields[2], fields[3]) == (b"TopicTest", 2598919, (1655984460,))
 
 
 @given(
@@ -122,20 +122,20 @@ def test_a_held_message_has_its_time_where_others_have_their_tag(topic: str) -> 
     for n in range(3):
         properties = {"TAGS": "t", "KEYS": "k", "TIMER_OUT_MS": str(1_700_000_000_000 + n)}
         record = encode_message(topic, 0, b"", properties)
-        found = reader.read(tail_of(record))
-        assert found is not None
-        assert found[2] == 1_700_000_000_000 + n
-        assert found[3] == (key_hash(topic, "k"),)
-        assert reader.read_record(record, 0) == found
+        fields = reader.read(tail_of(record))
+        assert fields is not None
+        assert fields[2] == 1_700_000_000_000 + n
+        assert fields[3] == (key_hash(topic, "k"),)
+        assert reader.read_record(record, 0) == fields
     assert not reader.known
     assert not reader._shapes
 
 
 def test_the_longest_time_of_a_held_message_is_read() -> None:
     record = encode_message("rmq_sys_wheel_timer", 0, b"", {"TIMER_OUT_MS": "9" * 15})
-    found = TailReader().read(tail_of(record))
-    assert found is not None
-    assert found[2] == 10**15 - 1
+    fields = TailReader().read(tail_of(record))
+    assert fields is not None
+    assert fields[2] == 10**15 - 1
 
 
 @pytest.mark.parametrize("value", [None, "soon", "9" * 16, "9" * 20])

@@ -284,7 +284,7 @@ def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -
 
 def test_maintenance_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -> None:
     store = open_store(tmp_path, retention_interval_ms=0, retention_size_bytes=2 * 16 * PAGE)
-    stop, asked = threading.Event(), threading.Event()
+    stop, requested = threading.Event(), threading.Event()
     ready: list[object] = []
     errors: list[BaseException] = []
 
@@ -296,7 +296,7 @@ def test_maintenance_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -
                     deletion = ready.pop()
                     deletion.remove()  # type: ignore[attr-defined]
                     store.delete_expired_derived()
-                    asked.clear()
+                    requested.clear()
         except BaseException as error:
             errors.append(error)
             raise
@@ -312,11 +312,11 @@ def test_maintenance_and_retention_run_beside_appends_and_cuts(tmp_path: Path) -
                 put(store, 10**6, 10**6 + 2, term=1 + number // 100)
                 store.truncate_from(store.ledger.last_index)
             store.dispatch_to(store.log.max_position)
-            if not asked.is_set():
+            if not requested.is_set():
                 deletion = store.deletion(store.ledger.last_index)
                 if deletion is not None and deletion.write_start() and deletion.forget():
                     deleted += deletion.file_count
-                    asked.set()
+                    requested.set()
                     ready.append(deletion)
             assert not errors
     finally:
@@ -376,8 +376,8 @@ def test_a_tail_that_is_not_committed_is_nothing_to_repair(tmp_path: Path, is_cl
         store.close()
     else:
         crash(store)
-    found = findings(tmp_path, given_sizes(CONFIG))
-    assert [f for f in found if f.severity is not Severity.LEFT_OVER] == []
+    problems = findings(tmp_path, given_sizes(CONFIG))
+    assert [f for f in problems if f.severity is not Severity.LEFT_OVER] == []
 
 
 def test_a_repair_shows_nobody_what_was_not_committed(tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
     positions += range(middle, middle + 48)
     for position in positions:
         wreck.flip(position, 1 << random.randrange(8))
-        found = wreck.repair()
-        assert len(found) == 1, f"byte {position}"
-        damaged, spot = found[0], entry_at(wreck, position)
+        repaired = wreck.repair()
+        assert len(repaired) == 1, f"byte {position}"
+        damaged, spot = repaired[0], entry_at(wreck, position)
         if spot is None:  # In a blank.
             assert damaged.lo_index == damaged.hi_index
         else:
@@ -113,9 +113,9 @@ def test_any_flipped_byte_is_found_and_repaired(wreck: Wreck) -> None:
 def test_any_lost_sector_is_repaired(wreck: Wreck, fill: bytes) -> None:
     for position in range(0, wreck.end_position // SECTOR * SECTOR, SECTOR):
         wreck.write(position, fill * SECTOR)
-        found = wreck.repair()
-        assert len(found) <= 1
-        assert wreck.is_equal(), f"sector {position}: {found}"
+        repaired = wreck.repair()
+        assert len(repaired) <= 1
+        assert wreck.is_equal(), f"sector {position}: {repaired}"
         wreck.heal()
     check_repaired(wreck)
 
@@ -142,17 +142,17 @@ def test_a_lost_file_is_made_again(
     if number == 4:  # Of older files an opening sees only names and sizes.
         with pytest.raises((CorruptionError, LayoutError)):
             open_ledger(wreck.root, wreck.end_position, config=CONFIG)
-    found = wreck.repair()
-    assert len(found) == 1
-    assert found[0].position <= number * FILE + FILE // 3
-    assert (found[0].after is None) == (number == 4)
+    repaired = wreck.repair()
+    assert len(repaired) == 1
+    assert repaired[0].position <= number * FILE + FILE // 3
+    assert (repaired[0].after is None) == (number == 4)
     check_repaired(wreck)
 
 
 def test_all_data_files_are_lost(wreck: Wreck) -> None:
     shutil.rmtree(wreck.data(0).parent)
-    found = wreck.repair()
-    assert [(d.lo_index, d.hi_index) for d in found] == [(0, len(wreck.spots))]
+    repaired = wreck.repair()
+    assert [(d.lo_index, d.hi_index) for d in repaired] == [(0, len(wreck.spots))]
     check_repaired(wreck)
 
 
@@ -174,9 +174,9 @@ def test_damage_at_many_places_and_no_index(wreck: Wreck, seed: int) -> None:
     elif random.random() < 0.5:
         for path in index.iterdir():
             path.write_bytes(random.randbytes(path.stat().st_size))
-    found = wreck.repair(piece_size_bytes=random.choice([1, 500, 100_000]))
-    assert found
-    for one, other in itertools.pairwise(found):
+    repaired = wreck.repair(piece_size_bytes=random.choice([1, 500, 100_000]))
+    assert repaired
+    for one, other in itertools.pairwise(repaired):
         assert one.end_position < other.position, "ranges next to each other are one"
     with open_store(wreck.root):
         pass
@@ -218,9 +218,9 @@ def test_entries_next_to_each_other_are_one_range(wreck: Wreck) -> None:
     wreck.flip(wreck.spots[7].position + 20)
     wreck.flip(wreck.spots[8].position + 60)
     wreck.flip(wreck.spots[15].position)
-    found = wreck.find()
-    assert [(d.lo_index, d.hi_index) for d in found] == [(6, 9), (15, 16)]
-    damaged = found[0]
+    ranges = wreck.find()
+    assert [(d.lo_index, d.hi_index) for d in ranges] == [(6, 9), (15, 16)]
+    damaged = ranges[0]
     assert (damaged.position, damaged.end_position) == (lo.position, hi.position)
     assert damaged.before.entry_index == 5
     assert damaged.after is not None
@@ -266,10 +266,10 @@ def test_a_log_that_began_behind_a_snapshot(tmp_path: Path, position: int) -> No
     assert first.index == 100
     for spot in (first, wreck.spots[5], last):
         wreck.flip(spot.position + 9)
-    found = wreck.repair(piece_size_bytes=1)
-    assert (found[0].lo_index, found[0].before_position) == (100, -1)
-    assert found[0].before == ChainLink(99, 3, 0x12345678)
-    assert [d.after is None for d in found] == [False, False, True]
+    repaired = wreck.repair(piece_size_bytes=1)
+    assert (repaired[0].lo_index, repaired[0].before_position) == (100, -1)
+    assert repaired[0].before == ChainLink(99, 3, 0x12345678)
+    assert [d.after is None for d in repaired] == [False, False, True]
     assert wreck.find() == []
     assert wreck.is_equal()
     wreck.data(position).unlink()
@@ -382,8 +382,8 @@ def test_stale_entries_behind_the_damage_are_fetched_too(wreck: Wreck) -> None:
         stale += entry
     assert position // FILE == (position + len(stale)) // FILE
     wreck.write(position, stale)
-    found = wreck.repair()
-    assert [d.lo_index for d in found] == [at, at + 3]
+    repaired = wreck.repair()
+    assert [d.lo_index for d in repaired] == [at, at + 3]
     check_repaired(wreck)
 
 

@@ -310,8 +310,8 @@ def test_damage_of_a_file_that_was_set_aside_is_told(store: ShippedStore, tmp_pa
         path.write_bytes(damaged)
         with pytest.raises(CorruptionError):
             read_cut_header(fs, str(path))
-        (found,) = list_cut_files(fs, str(tmp_path / "s"))
-        assert (found.epoch, found.lo, found.hi) == (1, ends[5], ends[-1]), "as its name says"
+        (cut,) = list_cut_files(fs, str(tmp_path / "s"))
+        assert (cut.epoch, cut.lo, cut.hi) == (1, ends[5], ends[-1]), "as its name says"
     for at in (10, 30, 45, 47, 48, len(whole) - 1):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(CorruptionError):

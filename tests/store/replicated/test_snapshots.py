@@ -83,20 +83,20 @@ def check_found(log: LedgerLog, transfer: Transfer) -> bool:
     """Whether the snapshot is there; it is wholly, or not at all."""
     names = {path.name for path in Path(log.store.root).iterdir()}
     assert RECEIVED_NAME not in names
-    found = log.load()
-    assert found.hard_state == HardState(6, 3)
+    state = log.load()
+    assert state.hard_state == HardState(6, 3)
     offsets = {q.queue_id: q.max_offset for q in log.store.reads.queues()}
     if log.received.installed is None:
         assert INSTALLED_NAME not in names
-        assert (found.base_index, found.last_index, found.commit) == (-1, OLD_COUNT, 4)
-        assert found.snapshot is None
+        assert (state.base_index, state.last_index, state.commit) == (-1, OLD_COUNT, 4)
+        assert state.snapshot is None
         assert offsets == {7: 5, 0: 12}
         assert queue_numbers(log) == list(range(5, 17))
         return False
     assert log.installed_state() == STATE
-    assert (found.base_index, found.last_index, found.commit) == (15, 15, 15)
-    assert found.snapshot == transfer.meta
-    assert found.configurations == (MEMBERS,)
+    assert (state.base_index, state.last_index, state.commit) == (15, 15, 15)
+    assert state.snapshot == transfer.meta
+    assert state.configurations == (MEMBERS,)
     assert offsets == {7: 5, 0: 45}
     return True
 
@@ -229,14 +229,14 @@ def test_a_power_loss_at_each_step(
     install(log, transfer)
     before_call("end")
     disk.before_call = lambda name: None
-    found = []
+    outcomes = []
     for _, image in images:
         (image / "boot_id").write_text("another-boot\n")
         with open_follower(image) as opened:
-            found.append(check_found(opened, transfer))
+            outcomes.append(check_found(opened, transfer))
             check_goes_on(opened, transfer)
         shutil.rmtree(image)
-    assert found[0] is False
-    assert found[-1] is True
-    assert len(found) > 30
+    assert outcomes[0] is False
+    assert outcomes[-1] is True
+    assert len(outcomes) > 30
     log.close()

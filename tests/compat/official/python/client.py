@@ -130,8 +130,8 @@ def consume() -> None:
     for group in ("simple", "simple-orderly"):
         # A simple consumer asks its topics in turn, and waits at each that is empty.
         for topic, expression in subscriptions().items():
-            one = {topic: expression}
-            consumer = SimpleConsumer(CONFIGURATION, f"{PREFIX}-{group}", one, 1)
+            subscription = {topic: expression}
+            consumer = SimpleConsumer(CONFIGURATION, f"{PREFIX}-{group}", subscription, 1)
             consumer.startup()
             threading.Thread(target=receive, args=(consumer, group), daemon=True).start()
     for group in ("push", "push-orderly"):
@@ -147,10 +147,10 @@ def receive(consumer: Any, group: str) -> None:
     pool = ThreadPoolExecutor(LANE_COUNT)
     while True:
         try:
-            found = consumer.receive(32, 10) or []
-            for message in found:
+            messages = consumer.receive(32, 10) or []
+            for message in messages:
                 say_received(group, message)
-            list(pool.map(consumer.ack, found))
+            list(pool.map(consumer.ack, messages))
         except Exception as error:  # noqa: BLE001 - whatever it is, the application goes on.
             say("failed", what=group, error=repr(error))
 

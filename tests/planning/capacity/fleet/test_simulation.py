@@ -256,10 +256,10 @@ def test_disks_are_written_log_twice_and_derived_files_and_no_frames() -> None:
 
 
 def test_a_fleet_of_a_plan_has_its_limit_and_its_bytes() -> None:
-    known = calibration()
-    made = plan(demand(), known, format_sizes())
-    found = scenario_of(made, known)
-    assert found.group_msgs_per_s_max == made.limits.msgs_per_s
-    assert found.log_size_bytes == made.value("log_bytes_per_msg")
-    assert found.derived_size_bytes == made.value("derived_bytes_per_msg") > 0
-    assert found.retained_size_bytes == pytest.approx(made.value("node_retained_size_bytes"))
+    costs = calibration()
+    made = plan(demand(), costs, format_sizes())
+    scenario = scenario_of(made, costs)
+    assert scenario.group_msgs_per_s_max == made.limits.msgs_per_s
+    assert scenario.log_size_bytes == made.value("log_bytes_per_msg")
+    assert scenario.derived_size_bytes == made.value("derived_bytes_per_msg") > 0
+    assert scenario.retained_size_bytes == pytest.approx(made.value("node_retained_size_bytes"))

@@ -109,9 +109,9 @@ async def test_answers_come_in_any_order_and_with_errors() -> None:
         results: list[Any] = await asyncio.gather(
             *(call(connection) for _ in range(3)), return_exceptions=True
         )
-        one, two, three = results
-        assert isinstance(one, errors.BusyError)
-        assert (two.records, three.records) == (b"second", b"third")
+        first, second, third = results
+        assert isinstance(first, errors.BusyError)
+        assert (second.records, third.records) == (b"second", b"third")
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_node_and_its_late_answer_is_dropped() -> None:
@@ -323,8 +323,8 @@ async def test_waiters_that_give_up_leave_at_a_cost_that_others_do_not_raise() -
             assert len(connection.waiters) == len(waiting)
             for one in reversed(waiting):
                 one.cancel()
-            found = await asyncio.gather(*waiting, return_exceptions=True)
-        assert all(isinstance(one, asyncio.CancelledError) for one in found)
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in outcomes)
         assert not connection.waiters
         assert compared < 2 * len(waiting), "each looks for itself among all others"
 

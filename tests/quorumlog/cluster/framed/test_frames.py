@@ -39,12 +39,12 @@ def test_frames_are_the_same_in_any_pieces(seed: int) -> None:
         for n, body in enumerate(rng.randbytes(rng.choice((0, 1, 5_000))) for _ in range(12))
     ]
     data = b"".join(frame(*fields) for fields in sent)
-    reader, found, at = FrameReader(), [], 0
+    reader, frames, at = FrameReader(), [], 0
     while at < len(data):
         size = rng.choice((1, 7, 19, 20, 21, 400, 9_000))
-        found += reader.frames(data[at : at + size])
+        frames += reader.frames(data[at : at + size])
         at += size
-    assert found == sent
+    assert frames == sent
     assert not reader.partial
 
 

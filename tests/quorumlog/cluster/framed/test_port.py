@@ -222,9 +222,9 @@ async def test_the_address_that_a_node_advertises_is_checked(
     async def ask() -> log_pb2.RouteResponse:
         raise AssertionError("nobody asks")
 
-    found = FramedPort("127.0.0.1:8081", None, ask, is_required=False)
-    found.learn(log_pb2.RouteResponse(framed_address=advertised))
-    assert (found._host, found._port) == (host, port)
+    port_of_node = FramedPort("127.0.0.1:8081", None, ask, is_required=False)
+    port_of_node.learn(log_pb2.RouteResponse(framed_address=advertised))
+    assert (port_of_node._host, port_of_node._port) == (host, port)
 
 
 async def test_frames_only_cannot_use_credentials_of_grpc() -> None:

@@ -183,11 +183,11 @@ def test_lookup_beside_a_deletion_finds_what_is_left(
     """A deleted file is closed a moment before it is off the list."""
     index = make(tmp_path)
     put(index, 0, 25)
-    delete, found, errors = IndexFile.delete, list[list[int]](), list[StoreError]()
+    delete, answers, errors = IndexFile.delete, list[list[int]](), list[StoreError]()
 
     def look() -> None:
         try:
-            found.append(find(index, 3) + find(index, 9))
+            answers.append(find(index, 3) + find(index, 9))
         except StoreError as error:
             errors.append(error)
 
@@ -201,7 +201,7 @@ def test_lookup_beside_a_deletion_finds_what_is_left(
     monkeypatch.setattr(IndexFile, "delete", delete_slowly)
     assert index.delete_expired(81) == 1
     reader.join()
-    assert (found, errors) == ([[90]], [])
+    assert (answers, errors) == ([[90]], [])
 
 
 def test_a_file_of_another_size_is_damage(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def test_an_index_behaves_as_a_dict_of_lists(
             index.close()
             index = make(root, entries=entries, position=position, is_clean=action == "reopen")
         for key in range(10):
-            found = candidates(index, "t", str(key), begin_unix_ms=0, end_unix_ms=1 << 62)
-            assert found == model.get(key, [])
+            hits = candidates(index, "t", str(key), begin_unix_ms=0, end_unix_ms=1 << 62)
+            assert hits == model.get(key, [])
 
 
 class _Between:
@@ -388,15 +388,15 @@ def test_a_look_up_between_two_steps_of_a_put_misses_nothing_that_was_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entry, slot, checksum, header, the roll to the next file, and the end of the one before."""
-    index, known, looks, points = make(tmp_path, entries=300), 250, 0, set[str]()
-    put(index, 0, known)
+    index, put_count, looks, points = make(tmp_path, entries=300), 250, 0, set[str]()
+    put(index, 0, put_count)
 
     def look(point: str = "write") -> None:
         nonlocal looks
         points.add(point)
         looks += 1
         # Of the first block, of the last one, and what shares slots with the keys being put.
-        for n in (0, 7, known - 5, known - 1):
+        for n in (0, 7, put_count - 5, put_count - 1):
             assert find(index, n) == [n * 10], f"record {n} at {point}"
 
     def around(owner: type, name: str) -> None:
@@ -417,9 +417,9 @@ def test_a_look_up_between_two_steps_of_a_put_misses_nothing_that_was_in(
         around(owner, name)
     for module in (index_file, index_files):
         monkeypatch.setattr(module, "hit", look)
-    for lo in range(known, 320, 5):
+    for lo in range(put_count, 320, 5):
         put(index, lo, lo + 5)
-        known = lo + 5
+        put_count = lo + 5
     assert len(index.files) == 2
     assert looks > 4 * 70, "every entry and every slot is written by itself"
     expected = {f"{when} {name}" for _, name in steps for when in ("before", "after")}
@@ -431,16 +431,16 @@ def test_puts_between_two_steps_of_a_look_up_hide_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Also when they complete a block, and the file, that the look-up is reading."""
-    index, known = make(tmp_path, entries=300), 250
-    put(index, 0, known)
+    index, put_count = make(tmp_path, entries=300), 250
+    put(index, 0, put_count)
     original, is_looking = getattr(IndexFile, step), False
 
     def after_puts(self: IndexFile, *what: Any) -> Any:
-        nonlocal known, is_looking
+        nonlocal put_count, is_looking
         if is_looking:
             is_looking = False
-            put(index, known, known + 5)
-            known += 5
+            put(index, put_count, put_count + 5)
+            put_count += 5
         return original(self, *what)
 
     monkeypatch.setattr(IndexFile, step, after_puts)
@@ -448,8 +448,8 @@ def test_puts_between_two_steps_of_a_look_up_hide_nothing(
         is_looking = True
         assert find(index, n) == [n * 10]
         assert not is_looking
-    assert known == 450
-    assert [find(index, n) for n in range(known)] == [[n * 10] for n in range(known)]
+    assert put_count == 450
+    assert [find(index, n) for n in range(put_count)] == [[n * 10] for n in range(put_count)]
     assert len(index.files) == 2
 
 

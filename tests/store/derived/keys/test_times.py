@@ -82,10 +82,10 @@ def test_a_begin_time_that_flipped_moves_no_entry(
         fill(store, clock, COUNT, COUNT + 2 * BATCH)
         for n in range(0, COUNT + 2 * BATCH, 37):
             unix_ms = BORN + 2_000 * (n // BATCH + 1)
-            found = store.messages_by_key(
+            messages = store.messages_by_key(
                 "orders", f"key{n}", lo_unix_ms=unix_ms, hi_unix_ms=unix_ms + 1
             )
-            assert [one.queue_offset for one in found] == [n]
+            assert [one.queue_offset for one in messages] == [n]
     assert findings(left) == []
 
 
@@ -108,9 +108,9 @@ def test_an_end_time_that_flipped_within_its_second_hides_no_key(
     assert header(path)[1] == last_unix_ms
     set_header(path, 1, last_unix_ms - too_low_ms)
     with open_store(left, config, clock) as store:
-        found = store.messages_by_key(
+        messages = store.messages_by_key(
             "orders", f"key{COUNT - 1}", lo_unix_ms=last_unix_ms, hi_unix_ms=last_unix_ms + 1
         )
-        assert [one.queue_offset for one in found] == [COUNT - 1]
+        assert [one.queue_offset for one in messages] == [COUNT - 1]
     assert last_unix_ms <= header(path)[1] < last_unix_ms + 1_000
     assert findings(left) == []

@@ -422,7 +422,7 @@ def test_a_queue_behaves_as_a_list(
             assert not model.units
             continue
         assert (queue.min_offset, queue.max_offset) == (minimum, end)
-        found = list(fmt.CONSUME_QUEUE_UNIT.iter_unpack(queue.read_units(minimum, end)))
-        assert found == kept
+        units = list(fmt.CONSUME_QUEUE_UNIT.iter_unpack(queue.read_units(minimum, end)))
+        assert units == kept
         if kept:
             assert queue.built_position == kept[-1][0] + kept[-1][1]

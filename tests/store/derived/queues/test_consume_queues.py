@@ -263,8 +263,8 @@ def test_a_topic_that_got_inner_batches_leaves_no_directory(tmp_path: Path) -> N
     queues.inner_batches.add(b"batches")
     queues.inner_batches.add(b"others")
     queues.begin_rebuild(1 << 62)
-    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("consumequeue/*/*")}
-    assert found == {"consumequeue/orders/0", "consumequeue/others/notes"}
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("consumequeue/*/*")}
+    assert names == {"consumequeue/orders/0", "consumequeue/others/notes"}
     assert not (tmp_path / "consumequeue/batches").exists()
 
 

@@ -41,13 +41,13 @@ def queue_of(derived: Derived, queue_id: int = 0) -> ConsumeQueue:
 
 def offsets(result: PullResult) -> list[int]:
     """Decode the data: every byte belongs to a record."""
-    found, at = [], 0
+    collected, at = [], 0
     while at < len(result.data):
         message = decode_message(result.data, at)
-        found.append(message.queue_offset)
+        collected.append(message.queue_offset)
         at += message.size_bytes
-    assert len(found) == result.record_count
-    return found
+    assert len(collected) == result.record_count
+    return collected
 
 
 def filled(root: Path, count: int = 20, queues: int = 1, **how: int) -> tuple[MemoryLog, Derived]:
@@ -126,16 +126,16 @@ def test_one_pull_of_scattered_records_reads_so_much_and_no_more(
         log.add(queue_id=0, body=b"", properties={"TAGS": "a"})
         log.add(queue_id=1, body=bytes(gap))
     queue = queue_of(derive(tmp_path, log))
-    found, pulls = list[int](), 0
-    while len(found) < 700:
+    collected, pulls = list[int](), 0
+    while len(collected) < 700:
         log.read_count = log.read_size_bytes = 0
-        result = pull(log, queue, len(found), 700, MIB, tags)
+        result = pull(log, queue, len(collected), 700, MIB, tags)
         assert 0 < log.read_count <= PULL_READ_COUNT_MAX
         assert log.read_size_bytes < 9 * MIB + 17_000
-        found += offsets(result)
-        assert result.next_offset == len(found)
+        collected += offsets(result)
+        assert result.next_offset == len(collected)
         pulls += 1
-    assert found == list(range(700))
+    assert collected == list(range(700))
     assert pulls > 1, "the limits were not reached"
 
 
@@ -144,13 +144,13 @@ def test_the_filter_compares_tags_codes(tmp_path: Path, max_count: int) -> None:
     log, derived = filled(tmp_path, 40, 2)
     queue = queue_of(derived)
     wanted = {tags_code("tag1"), tags_code("none")}
-    found, offset = [], 0
+    collected, offset = [], 0
     while offset < queue.max_offset:
         result = pull(log, queue, offset, max_count, MIB, wanted)
         assert result.next_offset > offset
-        found += offsets(result)
+        collected += offsets(result)
         offset = result.next_offset
-    assert found == [n // 2 for n in range(0, 40, 2) if n % 3 == 1]
+    assert collected == [n // 2 for n in range(0, 40, 2) if n % 3 == 1]
 
 
 def test_a_filter_that_matches_nothing_says_where_to_go_on(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_pulls_one_after_the_other_give_every_record_once(
         expected[queue_id] = expected.get(queue_id, b"") + log.read(*log.records[-1])
     derived = derive(tmp_path_factory.mktemp("pull"), log, units_per_file=7)
     for queue_id, data in expected.items():
-        queue, offset, found = queue_of(derived, queue_id), 0, b""
+        queue, offset, pulled = queue_of(derived, queue_id), 0, b""
         while offset < queue.max_offset:
             result = pull(log, queue, offset, max_count, max_bytes)
             assert result.status is PullStatus.FOUND
@@ -235,9 +235,9 @@ def test_pulls_one_after_the_other_give_every_record_once(
             assert len(result.data) <= max_bytes or result.record_count == 1
             assert (result.min_offset, result.max_offset) == (0, queue.max_offset)
             assert result.next_offset == offset + result.record_count
-            found += result.data
+            pulled += result.data
             offset = result.next_offset
-        assert found == data
+        assert pulled == data
 
 
 @pytest.mark.parametrize("gap", [0, 48])
@@ -247,11 +247,11 @@ def test_single_records_are_read_by_their_offsets(tmp_path: Path, gap: int) -> N
         log.add(body=b"%d" % n)
     queue = queue_of(derive(tmp_path, log))
     for wanted in ([0], [5, 6, 7], [1, 3, 700, 899], list(range(0, 900, 3))):
-        found, at = read_at(log, queue, wanted), 0
+        records, at = read_at(log, queue, wanted), 0
         for offset in wanted:
-            message = decode_message(found, at)
+            message = decode_message(records, at)
             assert (message.queue_offset, message.body) == (offset, b"%d" % offset)
             at += message.size_bytes
-        assert at == len(found)
+        assert at == len(records)
     with pytest.raises(PositionRangeError):
         read_at(log, queue, [3, 900])

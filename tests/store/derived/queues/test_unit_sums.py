@@ -30,8 +30,8 @@ def test_every_block_has_the_sum_of_its_units(tmp_path: Path, seed: int) -> None
         lo = 0
         while lo < hi:
             end = min(sums.block_hi(lo), hi)
-            found = sums.expected(lo, sums.tail)
-            assert found == sums.sum_of(lo, units[lo * UNIT : end * UNIT]), (lo, end)
+            block_sums = sums.expected(lo, sums.tail)
+            assert block_sums == sums.sum_of(lo, units[lo * UNIT : end * UNIT]), (lo, end)
             lo = end
         assert sums.tail.lo <= hi
 

@@ -60,9 +60,9 @@ class Open:
             error = self.read_all()
             if error is None:
                 return count
-            found = self.store.damage_of(error)
-            assert found, f"{error} named no range"
-            lo, hi = found[0].lo_index, found[0].hi_index
+            ranges = self.store.damage_of(error)
+            assert ranges, f"{error} named no range"
+            lo, hi = ranges[0].lo_index, ranges[0].hi_index
             while True:
                 try:
                     self.fix(lo, hi, self.wreck.raw(lo, hi))
@@ -97,8 +97,8 @@ def opened(made: Wreck) -> Iterator[Open]:
 
 def check_whole(opened: Open) -> None:
     whole.check_whole(opened.ledger)
-    expected, found = image(opened.wreck.intact), image(opened.wreck.root)
-    assert {n: d for n, d in found.items() if n in expected} == expected
+    expected, mended = image(opened.wreck.intact), image(opened.wreck.root)
+    assert {n: d for n, d in mended.items() if n in expected} == expected
 
 
 @pytest.mark.parametrize("seed", range(24))
