@@ -181,8 +181,7 @@ class HaAssembly:
         node.life.callback(self.driver.stop)
         self.driver.add_listener(node.health.refresh)
         self.driver.add_role_listener(self._on_role)
-        node.health.watch(self.driver)
-        node.health.problem = self._problem
+        node.health.watch(self.driver, self._problem)
         steps = HaSteps(self.log, self.applied, self.driver)
         self.maintenance = Maintenance(steps, node.fail_stop, node.on_met)
         self.memory.driver = self.driver

@@ -228,6 +228,11 @@ class Node:
         else:
             self.derived.on_damage(error)
 
+    def has_audience(self) -> bool:
+        """Whether a reader waits here. The broker listens to a driver, so it is made after it, in
+        the same turn of the loop."""
+        return self.broker.has_waiting_readers()
+
     # --- The steps of the start ---
 
     def _http(self, limits: PortLimits) -> HttpServer:
@@ -338,7 +343,13 @@ class Node:
             {**addresses, settings.node_id: self.address},
             settings.group,
             settings.rocketmq_name_count,
+            self.framed_address,
+            self.remoting_addresses,
         )
+        self.nameserver = NameServerService.of(
+            settings, self._beside_nameserver(), lambda: replication.machine.state.members
+        )
+        self.life.push_async_callback(self.nameserver.stop)
         self.broker = Broker(
             replication.driver,
             replication.store.reads,
@@ -347,8 +358,9 @@ class Node:
             self.limits,
             receipts=replication.receipts,
             turn=self.calls.turn,
+            other_groups=self.nameserver.other_groups,
+            on_damage=self.on_met,
         )
-        self.broker.context.on_damage = self.on_met
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
@@ -375,7 +387,6 @@ class Node:
         if isinstance(driver, HaDriver):
             self.admin = HaAdmin(parts, driver)
         else:
-            driver.has_audience = self.broker.has_waiting_readers
             self.admin = NodeAdmin(parts, driver)
 
     def _beside_nameserver(self) -> LocalBroker:
@@ -389,13 +400,6 @@ class Node:
 
     async def _serve(self) -> None:
         life = self.life
-        self.nameserver = NameServerService.of(
-            self.settings, self._beside_nameserver(), self.broker.members
-        )
-        life.push_async_callback(self.nameserver.stop)
-        self.broker.other_groups = self.nameserver.other_groups
-        self.broker.framed_address = self.framed_address
-        self.broker.remoting_addresses = self.remoting_addresses
         self.pages.add_status(lambda: {"nameserver": nameserver_status(self.nameserver)})
         self.pages.add_metrics(
             Source(metrics.NAMESERVER, lambda: self.nameserver),

@@ -251,6 +251,7 @@ class RaftAssembly:
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
         is_flush_sync = settings.flush == "sync"
+        others = [other for other in settings.voters if other != settings.node_id]
         self.driver = RaftDriver(
             self.replica,
             self.log,
@@ -259,15 +260,15 @@ class RaftAssembly:
             self.snapshots.begin,
             is_flush_sync=is_flush_sync,
             on_fatal=node.fail_stop,
+            has_audience=node.has_audience,
+            has_met_all=lambda: all(map(self.link.is_connected, others)),
         )
         node.life.callback(self.driver.stop)
         self.fence = StateFence(self.log.node_file, self._on_fence)
-        others = [other for other in settings.voters if other != settings.node_id]
-        self.driver.has_met_all = lambda: all(map(self.link.is_connected, others))
         self.memory.driver = self.driver
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)
-        node.health.watch(self.driver)
+        node.health.watch(self.driver, self._problem)
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
         self.frames.on_refused = self.driver.on_refused
@@ -288,7 +289,6 @@ class RaftAssembly:
         self.maintenance = Maintenance(steps, node.fail_stop, node.on_met)
         self.snapshots.attach(self.driver, steps.thread, node.spawn)
         self._compare_states(steps)
-        node.health.problem = self._problem
         node.lives.start()
         node.pages.add_metrics(
             Source(metrics.RAFT, self.replica.stats),

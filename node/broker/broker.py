@@ -6,7 +6,7 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -39,11 +39,9 @@ from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
 from node.state.machine import StateMachine
-from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,
-    GroupRoute,
     NodeAddress,
     PullRequest,
     PullResponse,
@@ -54,6 +52,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
+from store.errors import CorruptionError, DerivedFileError
 from store.reads import Reads
 
 if TYPE_CHECKING:
@@ -81,13 +80,16 @@ class Broker:
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = unix_ms,
         turn: Turn | None = None,
+        other_groups: OtherGroups = lambda _topics: (),
+        on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
     ) -> None:
         """Register as a listener of the driver.
 
         `clock_ms` is for sessions of group members and for looks at what callers made; `unix_ms`
-        for times that go into the state. `turn` is that of all calls of the node."""
+        for times that go into the state. `turn` is that of all calls of the node. `on_damage` gets
+        damage that work beside the calls met; a call reports its own."""
         context = Context(
-            driver, store, machine, identity, limits, receipts, clock_ms, turn or Turn()
+            driver, store, machine, identity, limits, receipts, clock_ms, turn or Turn(), on_damage
         )
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
@@ -97,12 +99,7 @@ class Broker:
         self.group_members = Members(context)
         self.own_appends = OwnAppends(context)
         self._was_ready = False
-        self.other_groups: OtherGroups = lambda _topics: ()
-        self.framed_address = ""
-        """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
-        self.remoting_addresses: tuple[str, ...] = ()
-        """The same for RocketMQ's remoting protocol."""
-
+        self.other_groups = other_groups
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
         self.pulls: Final = Pulls(context, self.parked, self.freshness)
@@ -126,7 +123,7 @@ class Broker:
             self.own_appends,
             self.freshness,
             self.group_members,
-            self._groups_elsewhere,
+            other_groups,
             clock_ms,
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
@@ -195,9 +192,6 @@ class Broker:
             async for one in pulled:
                 yield one.joined()
 
-    def _groups_elsewhere(self, topics: Iterable[str]) -> Iterable[GroupRoute]:
-        return self.other_groups(topics)  # Known once the name server is there.
-
     async def route(self, request: RouteRequest) -> RouteResponse:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
         context = self.context
@@ -218,8 +212,8 @@ class Broker:
             body_size_bytes_max=context.store.config.body_size_bytes_max,
             group=context.identity.group,
             groups=self.other_groups(topics),
-            framed_address=self.framed_address,
-            remoting_addresses=self.remoting_addresses,
+            framed_address=context.identity.framed_address,
+            remoting_addresses=context.identity.remoting_addresses,
         )
         async for name in context.turn.over(topics):
             topic = context.state.topic(name)
@@ -237,10 +231,6 @@ class Broker:
         """Store a node's addresses cluster-wide; two empty ones delete them. Leader only."""
         put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
         return await self.own_appends.submit(Command(put_member=put))
-
-    def members(self) -> Mapping[NodeId, Member]:
-        """Return the replicated addresses; they override what is configured."""
-        return self.context.state.members
 
     # --- Life ---
 

@@ -65,6 +65,10 @@ class BrokerIdentity(NamedTuple):
     """The broker group of this node."""
     name_count: int = 3
     """Broker names of a group, for clients of the classic protocol."""
+    framed_address: str = ""
+    """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
+    remoting_addresses: tuple[str, ...] = ()
+    """The same for RocketMQ's remoting protocol."""
 
 
 class Context:
@@ -80,6 +84,7 @@ class Context:
         receipts: ReceiptRules,
         clock_ms: Callable[[], int],
         turn: Turn,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None],
     ) -> None:
         self.receipts: Final = receipts
         self.driver: Final = driver
@@ -96,7 +101,7 @@ class Context:
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         store.origin = self.origin
-        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = _ignore
+        self.on_damage = on_damage
         """Called with damage found by work beside the calls; a call reports its own."""
 
     @property
@@ -242,10 +247,6 @@ class Context:
         limit = 2 * self.limits.name_size_characters_max
         if not 1 <= len(client_id) <= limit:
             raise BadRequestError("client_id", f"1 to {limit} characters", str(len(client_id)))
-
-
-def _ignore(_error: CorruptionError | DerivedFileError) -> None:
-    """Ignore damage: no repair is connected."""
 
 
 def noted(future: "asyncio.Future[Any]") -> None:

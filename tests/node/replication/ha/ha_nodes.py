@@ -15,8 +15,6 @@ from typing import Any
 from node.config.settings import Settings
 from node.config.types import Address
 from node.ha_node import HaAssembly
-from node.nameserver.report_judge import ReportJudge
-from node.nameserver.service import NameServerService
 from node.node import Node
 from node.peers.link import PeerLink
 from node.peers.security.tls import TlsFiles
@@ -132,7 +130,6 @@ class WholeHaNode(Node):
         made = self.assembly
         self.driver, self.applied, self.losses = made.driver, made.applied, made.losses
         self.maintenance = made.maintenance
-        self.nameserver = NameServerService(None, None, report_judge=ReportJudge("c", "g0"))
         self.maintenance.start()
         self.driver.start()
         self.is_up = True
@@ -232,6 +229,7 @@ class HaNodes:
         values: dict[str, Any] = {
             "node_id": node_id,
             "cluster_id": "c",
+            "nameserver_listen": None,
             "directory": self.root / f"n{node_id}",
             "peers": peers,
             "replication": self._replication if node_id == 1 else "slave",
