@@ -34,8 +34,8 @@ from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
+from node.contract import Driver, ReceiptRules
 from node.errors.common import BadRequestError
-from node.replication.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
 from node.state.machine import StateMachine

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from node.replication.contract import Driver
+from node.contract import Driver
 from raft.messages import NO_NODE
 from raft.transitions import Role
 
@@ -53,6 +53,10 @@ class Health:
         """Set the phase of the node; `detail` describes its work in it."""
         self.phase, self.detail = phase, detail
         self.refresh()
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Put the progress of a long step of the opening into the detail."""
+        self.detail = f"{what}: {done} of {total}"
 
     def watch(self, driver: Driver, problem: Callable[[], str] = lambda: "") -> None:
         """Take the leader from `driver` from now on.

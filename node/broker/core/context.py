@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
 from node.config.limits import Limits
+from node.contract import Driver, ReceiptRules
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
@@ -24,7 +25,6 @@ from node.errors.common import (
     WrongClusterError,
 )
 from node.errors.translation import from_raft
-from node.replication.contract import Driver, ReceiptRules
 from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
