@@ -46,7 +46,7 @@ from node.replication.raft.repair import (
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.raft.watches import DisconnectionWatch, FoundingWatch
+from node.replication.raft.watches import FoundingWatch
 from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
@@ -133,13 +133,13 @@ class RaftAssembly:
         marker = settings.directory / DAMAGE_MARKER
         if marker.exists():
             reports = await self._repair()
-            self._tell_repaired(reports)
+            self._tell_repaired(*reports)
             marker.unlink()
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
         self.log, reports = await open_repaired(partial(host.opening.run, open_log), self._repair)
         self._find_last_index = self._last_index_of_log
-        self._tell_repaired(reports)
+        self._tell_repaired(*reports)
         refuse_term_end(str(settings.directory), self.log.node_file.record.hard_state.term)
         host.health.enter(Phase.STARTING, "meeting the peers")
         root = str(settings.directory)
@@ -195,10 +195,10 @@ class RaftAssembly:
         )
         lives.attach_link(link)
         self.frames.take(FrameKind.LIVES, by=lives.on_frame)
-        self.frames.watch(lives)
+        self.frames.watch(lives.on_connected, lives.on_disconnected)
         self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
         self.frames.take(FrameKind.FETCHED_ENTRIES, by=self.fetcher.on_frame)
-        self.frames.watch(DisconnectionWatch(self.fetcher.on_disconnected))
+        self.frames.watch(on_disconnected=self.fetcher.on_disconnected)
         return link
 
     async def meet_peers(self) -> None:
@@ -215,7 +215,7 @@ class RaftAssembly:
             Foundation(self.settings.node_id, self.settings.voters), self._say_founded
         )
         self.frames.take(FrameKind.FOUNDED, by=waiting.on_founded)
-        self.frames.watch(waiting)
+        self.frames.watch(waiting.on_connected)
         foundation = waiting.foundation
         if not self.log.is_founded:
             while foundation.verdict is FoundingVerdict.WAIT:
@@ -274,12 +274,12 @@ class RaftAssembly:
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
         self.frames.on_refused = self.driver.on_refused
-        self.frames.watch(DisconnectionWatch(self.driver.on_disconnected))
-        self.frames.watch(self.snapshots)
+        self.frames.watch(on_disconnected=self.driver.on_disconnected)
+        self.frames.watch(on_disconnected=self.snapshots.on_disconnected)
         store = self.log.store
         server = EntryServer(self.link, store.ledger.read_range, lambda: self.driver.commit_index)
         self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
-        self.repair = LiveRepair(store, self.fetcher, self._on_repaired, host.fail_stop)
+        self.repair = LiveRepair(store, self.fetcher, self._tell_repaired, host.fail_stop)
         host.life.push_async_callback(self.repair.stop)
         steps = RaftSteps(
             self.log,
@@ -356,10 +356,7 @@ class RaftAssembly:
         _log.error("damage was found, it is fetched from peers", error=str(error))
         self.repair.on_damage(error)
 
-    def _on_repaired(self, report: RepairReport) -> None:
-        self._tell_repaired([report])
-
-    def _tell_repaired(self, reports: list[RepairReport]) -> None:
+    def _tell_repaired(self, *reports: RepairReport) -> None:
         for report in reports:
             _log.warning("the log was damaged and is repaired", repaired=str(report))
 

@@ -1,6 +1,6 @@
-"""Components that watch which peers can be reached.
+"""Lets the start of a node wait for its peers.
 
-Owns the translation of "connected" and "disconnected" for founding, fetching and the driver.
+Owns the translation of connections and frames for founding.
 """
 
 import asyncio
@@ -9,16 +9,6 @@ from collections.abc import Callable
 from node.peers.frames import FrameKind
 from node.replication.foundation import Foundation
 from raft.messages import Index, NodeId
-
-
-class DisconnectionWatch:
-    """Tells a component of broken connections; it needs no word of new ones."""
-
-    def __init__(self, on_disconnected: Callable[[NodeId], None]) -> None:
-        self.on_disconnected = on_disconnected
-
-    def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """Do nothing."""
 
 
 class FoundingWatch:
@@ -43,6 +33,3 @@ class FoundingWatch:
         """Note that a peer has founded. Receives frames."""
         self.foundation.on_founded(node)
         self._changed.set()
-
-    def on_disconnected(self, node: NodeId) -> None:
-        """Do nothing: reports stay true."""
