@@ -150,14 +150,14 @@ class HaAssembly:
         await self.link.wait_tried()
 
     async def _found_or_join(self) -> None:
-        discovery = self.discovery
-        while discovery.foundation.verdict is FoundingVerdict.WAIT:
-            missing = ", ".join(map(str, discovery.foundation.missing))
+        foundation = self.discovery.foundation
+        while foundation.verdict is FoundingVerdict.WAIT:
+            missing = ", ".join(map(str, foundation.missing))
             self.host.health.enter(
                 Phase.WAITING, f"a new group needs to hear of node {missing} first"
             )
-            await discovery.changed()
-        is_founder = discovery.foundation.verdict is FoundingVerdict.FOUND
+            await foundation.changed()
+        is_founder = foundation.verdict is FoundingVerdict.FOUND
         standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.
         incarnation = int(time.time()) << 20 | secrets.randbits(20)

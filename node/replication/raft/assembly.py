@@ -46,7 +46,6 @@ from node.replication.raft.repair import (
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.raft.watches import FoundingWatch
 from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
@@ -211,15 +210,13 @@ class RaftAssembly:
 
         Returns at once for a disk with a history.
         """
-        waiting = FoundingWatch(
-            Foundation(self.settings.node_id, self.settings.voters), self._say_founded
-        )
-        self.frames.take(FrameKind.FOUNDED, by=waiting.on_founded)
-        self.frames.watch(waiting.on_connected)
-        foundation = waiting.foundation
+        foundation = Foundation(self.settings.node_id, self.settings.voters)
+        self.frames.take(FrameKind.FOUNDED, by=lambda node, *_frame: foundation.on_founded(node))
+        self.frames.watch(foundation.on_peer)
+        self.frames.watch(self._say_founded)
         if not self.log.is_founded:
             while foundation.verdict is FoundingVerdict.WAIT:
-                await self._wait_for(waiting, foundation.missing)
+                await self._wait_for(foundation, foundation.missing)
             if foundation.verdict is FoundingVerdict.FOUND:
                 self.log.found(self.settings.voters)
                 _log.info("founds a cluster", voters=self.settings.voters)
@@ -229,19 +226,19 @@ class RaftAssembly:
             for node in self.settings.voters:
                 self._say_founded(node)
         while self.log.is_untouched and not foundation.may_begin:
-            await self._wait_for(waiting, foundation.unfounded)
+            await self._wait_for(foundation, foundation.unfounded)
         self.host.lives.changed()  # Peers that connected before know no life of this node.
         # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
 
-    async def _wait_for(self, waiting: FoundingWatch, nodes: tuple[NodeId, ...]) -> None:
+    async def _wait_for(self, foundation: Foundation, nodes: tuple[NodeId, ...]) -> None:
         missing = ", ".join(map(str, nodes))
         self.host.health.enter(
             Phase.WAITING, f"a new cluster needs to hear of node {missing} first"
         )
-        await waiting.changed()
+        await foundation.changed()
 
-    def _say_founded(self, node: NodeId) -> None:
+    def _say_founded(self, node: NodeId, _last_index: Index = NO_INDEX) -> None:
         if self.log.is_founded:
             self.link.send(node, FrameKind.FOUNDED, b"")
 
