@@ -20,13 +20,13 @@ import structlog
 from node.config.settings import Settings
 from node.config.start_advice import mode_of, told
 from node.errors.common import NodeError
-from node.ha_node import build_ha
 from node.node import Node
 from node.peers.security.tls import TlsFileError
-from node.raft_node import build_raft
+from node.replication.ha.assembly import build_ha
 from node.replication.ha.core.types import HaError
 from node.replication.ha.storage.losses import LossFileError
 from node.replication.ha.storage.replica_file import GroupChangedError
+from node.replication.raft.assembly import build_raft
 from node.replication.raft.storage.snapshot import SnapshotFormatError
 from node.replication.term_end import TermEndError
 from node.runtime.fail_stop import (

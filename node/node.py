@@ -1,10 +1,10 @@
 """One node: puts one `Replication` and one `Broker` together, serves, and stops.
 
-Owns the order of the start: first the replication (`node.raft_node.build_raft` or
-`node.ha_node.build_ha`: the store, whose lock admits one process, the peers, and whether an empty
-disk founds or joins), then the broker, and only then the node serves. Each step puts the end of
-what it opened on a stack, so that the order of the start gives the order of the stop, and a start
-that fails closes exactly what it opened. Signals and exit codes belong to `node.lifecycle`.
+Owns the order of the start: first the replication (the store, whose lock admits one process, the
+peers, and whether an empty disk founds or joins), then the broker, and only then the node serves.
+Each step puts the end of what it opened on a stack, so that the order of the start gives the order
+of the stop, and a start that fails closes exactly what it opened. Must not know how the log is
+replicated. Signals and exit codes belong to `node.lifecycle`.
 """
 
 import asyncio
@@ -16,36 +16,30 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from node.admin.ha import HaAdmin
-from node.admin.parts import NodeParts
-from node.admin.raft import NodeAdmin
+from node import metrics
 from node.broker import Broker, BrokerIdentity
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
-from node.config.limits import Limits, PortLimits
+from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
+from node.contract import Link
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
-from node.monitoring import metrics
 from node.monitoring.health import Health, Phase
 from node.monitoring.http import HttpServer
 from node.monitoring.metric import NodeCollector, Source
 from node.monitoring.pages import Pages
-from node.nameserver.brokers import LocalBroker, RaftBroker
 from node.nameserver.calls import NameServerCalls
-from node.nameserver.ha_broker import HaBroker
 from node.nameserver.service import NameServerService
 from node.peers.handshake import LinkIdentity
-from node.peers.link import PeerLink
 from node.peers.security.tls import (
     TlsFiles,
     client_context,
@@ -54,11 +48,10 @@ from node.peers.security.tls import (
     grpc_client_credentials,
     grpc_server_credentials,
 )
+from node.replication.admin_parts import NodeCalls, NodeParts
 from node.replication.derived_scrub import DerivedCare
-from node.replication.ha.driver import HaDriver
-from node.replication.ha.link.link import HaLink
 from node.replication.lives import NodeLives
-from node.replication.replication import Replication
+from node.replication.replication import ReplicaHost, Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.remoting.conversation import RemotingCalls
@@ -94,7 +87,7 @@ class Node:
     broker: Broker
     derived: DerivedCare
     scrub: Scrub
-    admin: NodeAdmin | HaAdmin
+    admin: NodeCalls
     nameserver: NameServerService
     rocketmq: RocketMq
     grpc: GrpcServer
@@ -107,9 +100,9 @@ class Node:
         self,
         settings: Settings,
         fail_stop: FailStop,
-        replicate: "Callable[[Node], Awaitable[Replication]]",
+        replicate: Callable[[ReplicaHost], Awaitable[Replication]],
     ) -> None:
-        """`replicate` opens the log, meets the peers (`meet_peers`), and makes the replica."""
+        """`replicate` opens the log, meets the peers, and makes the replica."""
         self.settings: Final = settings
         self._replicate = replicate
         self.fail_stop: Final = fail_stop
@@ -158,7 +151,9 @@ class Node:
             FramedCalls(self.calls, accounts),
             others=self.remoting_calls.conversations(),
         )
-        self.http = self._http(limits)
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
+        self.http = HttpServer(self.health, registry, self.pages.status, limits)
         self.pages.add_status(self._status)
         self.pages.add_metrics(
             Source(metrics.NODE, self._facts),
@@ -179,7 +174,7 @@ class Node:
         self.life.push_async_callback(self._end_tasks)
         self.life.push_async_exit(self.ports)
         self.life.push_async_callback(self.lives.stop)
-        self.replication = await self._replicate(self)
+        self.replication = await self._replicate(self.replica_host())
         self._make_broker()
         self.pages.add_status(self._running_status)
         self.pages.add_metrics(
@@ -211,6 +206,29 @@ class Node:
 
     # --- What the steps of a replication call ---
 
+    def replica_host(self) -> ReplicaHost:
+        """Return what a replica uses of this node."""
+        return ReplicaHost(
+            settings=self.settings,
+            fs=self.fs,
+            fail_stop=self.fail_stop,
+            health=self.health,
+            lives=self.lives,
+            pages=self.pages,
+            life=self.life,
+            opening=self.opening,
+            log_is_open=self.log_is_open,
+            meet_peers=self.meet_peers,
+            spawn=self.spawn,
+            on_met=self.on_met,
+            has_audience=self._has_audience,
+        )
+
+    def _has_audience(self) -> bool:
+        """Whether a reader waits here. The broker listens to a driver, so it is made after it, in
+        the same turn of the loop."""
+        return self.broker.has_waiting_readers()
+
     def log_is_open(self, store: ReplicatedStore[Any]) -> None:
         """Watch the syncs of an open log and show it on the pages.
 
@@ -230,11 +248,6 @@ class Node:
 
     # --- The steps of the start ---
 
-    def _http(self, limits: PortLimits) -> HttpServer:
-        registry = CollectorRegistry()
-        registry.register(NodeCollector(metrics.METRICS, lambda: self.pages.metrics))
-        return HttpServer(self.health, registry, self.pages.status, limits)
-
     async def _start_http(self) -> None:
         address = self.settings.http_listen
         if address is None:
@@ -247,7 +260,7 @@ class Node:
         self.life.push_async_callback(self.http.stop)
         self.http_address = str(Address(address.host, port))
 
-    async def meet_peers(self, make_link: Callable[[TlsFiles | None], PeerLink | HaLink]) -> None:
+    async def meet_peers(self, make_link: Callable[[LinkIdentity, TlsFiles | None], Link]) -> None:
         """Open the ports, and begin to connect to the peers. A repeated call does nothing."""
         if self._has_met:
             return
@@ -264,7 +277,7 @@ class Node:
         await self.grpc.open(SERVICES)
         self.address = str(settings.advertised(port))
         await self._open_framed(tls)
-        link = make_link(tls)
+        link = make_link(self._link_identity(), tls)
         listen = settings.peer_listen
         self.ports.push_async_callback(link.stop)
         try:
@@ -274,7 +287,7 @@ class Node:
             raise PortTakenError("peer_listen", str(listen), reason) from error
         self.peer_address = str(Address(listen.host, port))
         self._has_met = True
-        identity = {
+        node_file = {
             "node_id": settings.node_id,
             "cluster_id": settings.cluster_id,
             "address": self.address,
@@ -283,10 +296,10 @@ class Node:
             "http_address": self.http_address or None,
         }
         self.ports.callback(remove_node_file, settings.directory)
-        write_node_file(settings.directory, identity)
-        _log.info("listening", **identity)
-        for one in exposures(settings):
-            _log.warning("strangers could misuse a port", port=one.setting, what=str(one))
+        write_node_file(settings.directory, node_file)
+        _log.info("listening", **node_file)
+        for exposure in exposures(settings):
+            _log.warning("strangers could misuse a port", port=exposure.setting, what=str(exposure))
 
     async def _open_framed(self, tls: TlsFiles | None) -> None:
         """Open all ports for frames: our own and those of RocketMQ's remoting protocol."""
@@ -338,17 +351,24 @@ class Node:
             {**addresses, settings.node_id: self.address},
             settings.group,
             settings.rocketmq_name_count,
+            self.framed_address,
+            self.remoting_addresses,
         )
+        self.nameserver = NameServerService.of(
+            settings, replication.local_broker(self.address, self.peer_address)
+        )
+        self.life.push_async_callback(self.nameserver.stop)
         self.broker = Broker(
             replication.driver,
             replication.store.reads,
             replication.machine,
             identity,
-            self.limits,
+            settings.limits(),
             receipts=replication.receipts,
             turn=self.calls.turn,
+            other_groups=self.nameserver.other_groups,
+            on_damage=self.on_met,
         )
-        self.broker.context.on_damage = self.on_met
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
@@ -360,42 +380,25 @@ class Node:
         self.derived = DerivedCare(
             replication.store, settings.scrub_interval_ms, replication.on_damage, self.fail_stop
         )
-        parts = NodeParts(
-            settings=settings,
-            health=self.health,
-            broker=self.broker,
-            lives=self.lives,
-            replication=replication,
-            peer_address=self.peer_address,
-            nameserver_problem=lambda: self.nameserver.problem,
-            warnings=self.warnings,
-            spawn=self.spawn,
+        self.admin = replication.admin(
+            NodeParts(
+                settings=settings,
+                health=self.health,
+                broker=self.broker,
+                lives=self.lives,
+                store=replication.store,
+                link=replication.link,
+                replica_status=replication.status,
+                peer_address=self.peer_address,
+                nameserver_problem=lambda: self.nameserver.problem,
+                warnings=self.warnings,
+                spawn=self.spawn,
+            )
         )
-        driver = replication.driver
-        if isinstance(driver, HaDriver):
-            self.admin = HaAdmin(parts, driver)
-        else:
-            driver.has_audience = self.broker.has_waiting_readers
-            self.admin = NodeAdmin(parts, driver)
-
-    def _beside_nameserver(self) -> LocalBroker:
-        """Return the view of this node for the name server in its process."""
-        settings, machine, driver = self.settings, self.replication.machine, self.replication.driver
-        if isinstance(driver, HaDriver):
-            peer = settings.peers.get(settings.node_id)
-            ha_address = self.peer_address if peer is None else str(peer.peer_address)
-            return HaBroker(settings, self.address, ha_address, machine, driver)
-        return RaftBroker(settings, self.address, machine, driver)
 
     async def _serve(self) -> None:
-        life = self.life
-        self.nameserver = NameServerService.of(
-            self.settings, self._beside_nameserver(), self.broker.members
-        )
-        life.push_async_callback(self.nameserver.stop)
-        self.broker.other_groups = self.nameserver.other_groups
-        self.broker.framed_address = self.framed_address
-        self.broker.remoting_addresses = self.remoting_addresses
+        life, link, tls = self.life, self.replication.link, tls_files(self.settings)
+        proof = NodeProof(self._forwarding_token, link.forwarding_token)
         self.pages.add_status(lambda: {"nameserver": nameserver_status(self.nameserver)})
         self.pages.add_metrics(
             Source(metrics.NAMESERVER, lambda: self.nameserver),
@@ -403,15 +406,37 @@ class Node:
         )
         self.health.add_listener(self._on_ready)
         life.callback(self.broker.stop)
-        self.replication.driver.start()
+        self.replication.start()
         self.nameserver.start()
-        for one in (self.replication.maintenance, self.derived, self.scrub):
-            life.push_async_callback(one.stop)
-            one.start()
-        self.rocketmq = self._rocketmq()
+        for work in (self.replication.maintenance, self.derived, self.scrub):
+            life.push_async_callback(work.stop)
+            work.start()
+        self.rocketmq = RocketMq(
+            self.broker,
+            self.calls,
+            Access(self.settings.rocketmq_keys()),
+            None if tls is None else grpc_client_credentials(tls),
+            link.is_connected,
+            proof,
+        )
         life.push_async_callback(self.rocketmq.stop)
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
-        self.remoting = self._remoting()
+        self.remoting = Remoting(
+            self.broker,
+            self.remoting_calls,
+            self.rocketmq.forwarder.route,
+            None if tls is None else client_context(tls),
+            link.is_connected,
+            proof,
+            self.rocketmq.clients,
+            self.rocketmq.forwarder.questions,
+            self.admin.node_status,
+            node_address=self.address,
+            addresses=self.remoting_addresses,
+            name_count=self.settings.rocketmq_name_count,
+            keys=self.settings.rocketmq_keys(),
+            settings=self.settings,
+        )
         life.push_async_callback(self.remoting.stop)
         self.pages.add_metrics(Source(metrics.REMOTING, lambda: self.remoting))
         directory = NameServerCalls(self.nameserver)
@@ -431,41 +456,6 @@ class Node:
         gc.set_threshold(*GC_THRESHOLDS)
         life.push_async_callback(self._retire)
         self.health.enter(Phase.SERVING)
-
-    def _rocketmq(self) -> RocketMq:
-        tls = tls_files(self.settings)
-        credentials = None if tls is None else grpc_client_credentials(tls)
-        access = Access(self.settings.rocketmq_keys())
-        return RocketMq(
-            self.broker,
-            self.calls,
-            access,
-            credentials,
-            self.replication.link.is_connected,
-            self._node_proof(),
-        )
-
-    def _node_proof(self) -> NodeProof:
-        return NodeProof(self._forwarding_token, self.replication.link.forwarding_token)
-
-    def _remoting(self) -> Remoting:
-        tls = tls_files(self.settings)
-        return Remoting(
-            self.broker,
-            self.remoting_calls,
-            self.rocketmq.forwarder.route,
-            None if tls is None else client_context(tls),
-            self.replication.link.is_connected,
-            self._node_proof(),
-            self.rocketmq.clients,
-            self.rocketmq.forwarder.questions,
-            self.admin.node_status,
-            node_address=self.address,
-            addresses=self.remoting_addresses,
-            name_count=self.settings.rocketmq_name_count,
-            keys=self.settings.rocketmq_keys(),
-            settings=self.settings,
-        )
 
     # --- The steps of the stop that are more than the end of one part ---
 
@@ -528,9 +518,8 @@ class Node:
 
     # --- Facts and helpers ---
 
-    @property
-    def identity(self) -> LinkIdentity:
-        """The identity that this node shows its peers; valid once `address` is known."""
+    def _link_identity(self) -> LinkIdentity:
+        """Return the identity that this node shows its peers, once `address` is known."""
         settings = self.settings
         return LinkIdentity(
             settings.cluster_id,
@@ -598,19 +587,6 @@ class Node:
             *self.sync_watch.warnings(),
             *self.lives.warnings(),
             *self.replication.warnings(),
-        )
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Put the progress of a long step of the opening into the health's detail."""
-        self.health.detail = f"{what}: {done} of {total}"
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of the broker and the replicated state."""
-        return replace(
-            Limits(),
-            in_flight_size_bytes_max=self.settings.in_flight_size_bytes_max,
-            delay_ms_max=self.settings.delay_ms_max,
         )
 
 

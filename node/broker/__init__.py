@@ -3,9 +3,9 @@
 Append, read, topics, consumer groups. `broker.Broker` is the face that services call, one coroutine
 per RPC, protobuf in and out. Each folder owns one subject, so what a new kind of consumer needs of
 the leader is a folder like `pop`; `core` has what all share. The broker asks a
-`node.replication.contract.Driver`. No module here knows gRPC, sockets, threads or how the log is
-replicated; everything runs on the loop. Services, `framed`, `rocketmq`, admin, monitoring and nodes
-import the broker.
+`node.contract.Driver`. No module here knows gRPC, sockets, threads or how the log is replicated;
+everything runs on the loop. Services, `framed`, `rocketmq`, monitoring, the calls of AdminService
+and nodes import the broker.
 """
 
 from node.broker.broker import Broker

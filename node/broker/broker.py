@@ -6,7 +6,7 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -34,15 +34,13 @@ from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
 from node.config.limits import Limits
-from node.replication.contract import Driver, ReceiptRules
+from node.contract import Driver, ReceiptRules
 from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
 from node.state.machine import StateMachine
-from node.state.state import Member
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,
-    GroupRoute,
     NodeAddress,
     PullRequest,
     PullResponse,
@@ -53,6 +51,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
+from store.errors import CorruptionError, DerivedFileError
 from store.reads import Reads
 
 if TYPE_CHECKING:
@@ -80,12 +79,24 @@ class Broker:
         clock_ms: Callable[[], int] = _monotonic_ms,
         unix_ms: Callable[[], int] = unix_ms,
         turn: Turn | None = None,
+        other_groups: OtherGroups = lambda _topics: (),
+        on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
     ) -> None:
         """Register as a listener of the driver.
 
-        For the clocks see `Context`. `turn` is that of all calls of the node."""
+        For the clocks see `Context`. `turn` is that of all calls of the node. `on_damage` gets
+        damage that work beside the calls met; a call reports its own."""
         context = Context(
-            driver, store, machine, identity, limits, receipts, clock_ms, unix_ms, turn or Turn()
+            driver,
+            store,
+            machine,
+            identity,
+            limits,
+            receipts,
+            clock_ms,
+            unix_ms,
+            turn or Turn(),
+            on_damage,
         )
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
@@ -94,12 +105,7 @@ class Broker:
         self.group_members = Members(context)
         self.own_appends = OwnAppends(context)
         self._was_ready = False
-        self.other_groups: OtherGroups = lambda _topics: ()
-        self.framed_address = ""
-        """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
-        self.remoting_addresses: tuple[str, ...] = ()
-        """The same for RocketMQ's remoting protocol."""
-
+        self.other_groups = other_groups
         self.incarnations: Final = Incarnations(context, self.own_appends)
         self.produce = Produce(context, self.incarnations.check)
         self.pulls: Final = Pulls(context, self.parked, self.freshness)
@@ -119,7 +125,7 @@ class Broker:
             self.own_appends,
             self.freshness,
             self.group_members,
-            self._groups_elsewhere,
+            other_groups,
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)
@@ -187,9 +193,6 @@ class Broker:
             async for one in pulled:
                 yield one.joined()
 
-    def _groups_elsewhere(self, topics: Iterable[str]) -> Iterable[GroupRoute]:
-        return self.other_groups(topics)  # Known once the name server is there.
-
     async def route(self, request: RouteRequest) -> RouteResponse:
         """Return the leader and all addresses, as this node knows them: any node may be asked."""
         context = self.context
@@ -208,8 +211,8 @@ class Broker:
             body_size_bytes_max=context.store.config.body_size_bytes_max,
             group=context.identity.group,
             groups=self.other_groups(topics),
-            framed_address=self.framed_address,
-            remoting_addresses=self.remoting_addresses,
+            framed_address=context.identity.framed_address,
+            remoting_addresses=context.identity.remoting_addresses,
         )
         async for name in context.turn.over(topics):
             topic = context.state.topic(name)
@@ -227,10 +230,6 @@ class Broker:
         """Store a node's addresses cluster-wide; two empty ones delete them. Leader only."""
         put = Command.PutMember(node_id=node_id, address=address, peer_address=peer_address)
         return await self.own_appends.submit(Command(put_member=put))
-
-    def members(self) -> Mapping[NodeId, Member]:
-        """Return the replicated addresses; they override what is configured."""
-        return self.context.state.members
 
     # --- Life ---
 

@@ -14,6 +14,9 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+EPOCH_END: Final = (1 << 31) - (1 << 16)
+"""The typed end: an epoch is below it, since RocketMQ's frames and files hold 32 bits."""
+
 COMMAND_SIZE_BYTES_MAX: Final = 256
 """Room that a batch leaves for the record that names its producer: about 150 bytes with IPv6."""
 

@@ -478,6 +478,14 @@ class Settings(BaseModel):
             delete_when_full=self.delete_when_full,
         )
 
+    def limits(self) -> Limits:
+        """Return the limits of the broker and the replicated state."""
+        return replace(
+            Limits(),
+            in_flight_size_bytes_max=self.in_flight_size_bytes_max,
+            delay_ms_max=self.delay_ms_max,
+        )
+
     def raft_config(self) -> RaftConfig:
         """Return the core's configuration; its group is the cluster and the broker group."""
         election = self.election_min_ms // TICK_MS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from node.replication.contract import Driver
+from node.contract import Driver
 from raft.messages import NO_NODE
 from raft.transitions import Role
 
@@ -44,9 +44,8 @@ class Health:
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.detail = "opening the store"
-        self.problem: Callable[[], str] = lambda: ""
-        """Returns a reason to avoid this node, even with a ready driver; empty: none."""
         self._driver: Driver | None = None
+        self._problem: Callable[[], str] = lambda: ""
         self._listeners: list[Callable[[bool], None]] = []
         self._was_ready = False
 
@@ -55,9 +54,15 @@ class Health:
         self.phase, self.detail = phase, detail
         self.refresh()
 
-    def watch(self, driver: Driver) -> None:
-        """Take the leader from `driver` from now on."""
-        self._driver = driver
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Put the progress of a long step of the opening into the detail."""
+        self.detail = f"{what}: {done} of {total}"
+
+    def watch(self, driver: Driver, problem: Callable[[], str] = lambda: "") -> None:
+        """Take the leader from `driver` from now on.
+
+        `problem` returns a reason to avoid this node, even with a ready driver; empty: none."""
+        self._driver, self._problem = driver, problem
 
     def add_listener(self, listener: Callable[[bool], None]) -> None:
         """Have `listener` called with the new answer each time readiness changes."""
@@ -79,7 +84,7 @@ class Health:
         """Whether clients should use this node: it serves, and leads or knows the leader."""
         if self.phase is not Phase.SERVING:
             return HealthVerdict(False, f"{self.phase.value}: {self.detail}".removesuffix(": "))
-        problem = self.problem()
+        problem = self._problem()
         if problem:
             return HealthVerdict(False, problem)
         driver = self._driver

@@ -2,5 +2,5 @@
 
 The modules at the top are the service inside a node: registration, control and the calls of
 clients. These modules import the directory and the replica below, settings and state; services,
-monitoring and nodes import them.
+both ways to replicate and nodes import them.
 """

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from node.errors.common import NodeError
-from node.nameserver.brokers import AdvisedBroker, LocalBroker
-from node.nameserver.directory.controller import FailoverWatch, change_in_sync
+from node.nameserver.directory.controller import FailoverWatch
 from node.nameserver.directory.directory import Command, Directory
 from node.nameserver.directory.groups import Group
 from node.nameserver.directory.reports import Binding
+from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import DirectoryAccess
 from node.runtime.clock import unix_ms
 
@@ -92,10 +92,8 @@ class Adviser:
     """Passes the controller's decisions about its HA group to the broker in this process, and keeps
     the in-sync set of the group while that broker is the master."""
 
-    def __init__(
-        self, access: DirectoryAccess, broker: LocalBroker, advised: AdvisedBroker
-    ) -> None:
-        self._access, self._broker, self._advised = access, broker, advised
+    def __init__(self, access: DirectoryAccess, broker: LocalBroker) -> None:
+        self._access, self._broker = access, broker
         self._advised_number = 0
         """The highest epoch that was passed to the broker."""
 
@@ -115,34 +113,21 @@ class Adviser:
         newest = self._access.look(self._newest)
         if newest is not None and newest[0] > self._advised_number:
             self._advised_number = newest[0]
-            self._advised.advise(*newest)
+            self._broker.advise(*newest)
 
     async def keep_in_sync(self) -> None:
         """Request another in-sync set if this broker is the master and the set is not right."""
-        view = self._advised.master_view()
-        if view is None:
-            return
-
-        def wish(directory: Directory) -> Command | None:
-            group = directory.groups.get(self._broker.group)
-            if group is None:
-                return None
-            return change_in_sync(
-                group,
-                self._broker.broker_id,
-                view.replicas,
-                confirmed_position=view.confirmed_position,
-                epoch_start_position=view.epoch_start_position,
-                now_ms=view.now_ms,
-            )
-
-        command = self._access.look(wish)
+        command = self._access.look(self._in_sync_change)
         if command is None or not self._access.leader:
             return
         try:
             await self._access.change(command, timeout_ms=_TIMEOUT_MS)
         except NodeError as error:
             _log.info("the in-sync set was not changed: %s", error)
+
+    def _in_sync_change(self, directory: Directory) -> Command | None:
+        group = directory.groups.get(self._broker.group)
+        return None if group is None else self._broker.in_sync_change(group)
 
     def _newest(self, directory: Directory) -> tuple[int, Binding] | None:
         group = directory.groups.get(self._broker.group)

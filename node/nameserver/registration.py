@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from node.errors.common import NodeError
 from node.errors.nameserver import NoQuorumError
-from node.nameserver.brokers import LocalBroker
 from node.nameserver.directory.directory import Command, Directory, unregister_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import REGISTER_PERIOD_MS
 from node.nameserver.directory.reports import BrokerReport, heartbeat
+from node.nameserver.local_broker import LocalBroker
 from node.runtime.clock import unix_ms
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from store.errors import StoreError

@@ -8,7 +8,7 @@ the replica, and the status gives the reason.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,10 +22,10 @@ from node.errors.nameserver import (
     PysyncobjVersionError,
     ReplicaFailedError,
 )
-from node.nameserver.brokers import LocalBroker
 from node.nameserver.control import Adviser, Controller
 from node.nameserver.directory.proofs import Prover
 from node.nameserver.group_routes import other_groups
+from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import DirectoryAccess, Registration
 from node.nameserver.replica.status import NameServerStatus
 from node.nameserver.report_judge import ReportJudge
@@ -50,8 +50,7 @@ _log: Final = logging.getLogger(__name__)
 
 def _advice(access: DirectoryAccess, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
     """Return the task that only a broker of an HA group needs."""
-    advised = broker.advised
-    return [] if advised is None else [Adviser(access, broker, advised).run()]
+    return [Adviser(access, broker).run()] if broker.is_advised else []
 
 
 class NameServerService:
@@ -84,14 +83,9 @@ class NameServerService:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        broker: LocalBroker,
-        members: Callable[[], Mapping[int, tuple[str, str]]],
-    ) -> Self:
-        """Return the service of a node; `members` as in `ReportJudge.of`."""
-        own, report_judge = settings.nameserver(), ReportJudge.of(settings, members)
+    def of(cls, settings: Settings, broker: LocalBroker) -> Self:
+        """Return the service of a node."""
+        own, report_judge = settings.nameserver(), ReportJudge.of(settings, broker.members)
         servers = settings.nameserver_servers
         if own is not None:
             # The other nodes of the group have replicas, too, or know the servers that have.

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from node.nameserver.replica import dump, journal
+from node.peers.lives_file import FILE_NAMES as LIVES_FILES
+from node.peers.lives_file import NAME as LIVES_NAME
 from node.replication.ha.storage import epoch_file
 from node.replication.ha.storage.losses import LOSS_FILE
-from node.replication.lives_file import FILE_NAMES as LIVES_FILES
-from node.replication.lives_file import NAME as LIVES_NAME
 from node.replication.raft.storage.received_snapshot import INSTALLED_NAME, RECEIVED_NAME
 from node.replication.raft.storage.snapshot import is_checksum_right
 from node.runtime.fail_stop import DAMAGE_MARKER, DUMP_PREFIX

@@ -22,7 +22,7 @@ from node.config.settings import Settings
 from node.errors.common import NodeError
 from node.offline.directory_copy import copy_directory, files_below
 from node.offline.owner_files import NAMESERVER_DIRECTORY, NODE_FILES
-from node.replication.lives_file import FILE_NAMES as LIVES_FILES
+from node.peers.lives_file import FILE_NAMES as LIVES_FILES
 from node.replication.raft.opening import open_state
 from node.replication.raft.storage.hard_state import NodeFile, NodeRecord
 from node.replication.raft.storage.log import LedgerLog

@@ -6,7 +6,7 @@ Any error in a receiver, except a peer's breach of protocol, is a defect of this
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from node.peers.frames import FrameKind
 from node.peers.types import TakeFrame
@@ -17,18 +17,6 @@ from raft.messages import Index, NodeId
 _now_ns: Final = time.monotonic_ns
 
 
-class Connections(Protocol):
-    """A component that wants to know which peers can be reached."""
-
-    def on_connected(self, node: NodeId, last_index: Index) -> None:
-        """Note that a peer was connected; its log ends at `last_index`."""
-        ...
-
-    def on_disconnected(self, node: NodeId) -> None:
-        """Note that a connection broke; frames under way on it may be lost."""
-        ...
-
-
 class PeerFrames:
     """The handler of the peer link. Frames without a receiver yet are dropped."""
 
@@ -36,7 +24,8 @@ class PeerFrames:
         self._last_index, self._fail_stop = last_index, fail_stop
         self._inputs = fail_stop.inputs
         self._takers: dict[FrameKind, TakeFrame] = {}
-        self._connections: list[Connections] = []
+        self._on_connected: list[Callable[[NodeId, Index], None]] = []
+        self._on_disconnected: list[Callable[[NodeId], None]] = []
         self._connected: dict[NodeId, Index] = {}
         self.on_refused: Callable[[NodeId], None] = lambda node: None
         """Is called with each peer that refuses what this node sent."""
@@ -47,11 +36,19 @@ class PeerFrames:
         """Hand frames of these kinds to `by` from now on."""
         self._takers.update(dict.fromkeys(kinds, by))
 
-    def watch(self, connections: Connections) -> None:
-        """Report the connections that exist, and every change from now on."""
-        self._connections.append(connections)
-        for node, last_index in self._connected.items():
-            connections.on_connected(node, last_index)
+    def watch(
+        self,
+        on_connected: Callable[[NodeId, Index], None] | None = None,
+        on_disconnected: Callable[[NodeId], None] | None = None,
+    ) -> None:
+        """Report the connections that exist with the ends of the peers' logs, and every change from
+        now on. Frames under way on a broken connection may be lost."""
+        if on_disconnected is not None:
+            self._on_disconnected.append(on_disconnected)
+        if on_connected is not None:
+            self._on_connected.append(on_connected)
+            for node, last_index in self._connected.items():
+                on_connected(node, last_index)
 
     # Called by the link.
 
@@ -71,14 +68,14 @@ class PeerFrames:
         self._fail_stop.inputs.append((time.monotonic_ns(), node, "connected", last_index))
         self.peer_addresses[node] = address
         self._connected[node] = last_index
-        for one in self._connections:
-            one.on_connected(node, last_index)
+        for report in self._on_connected:
+            report(node, last_index)
 
     def on_disconnected(self, node: NodeId) -> None:
         self._fail_stop.inputs.append((time.monotonic_ns(), node, "disconnected"))
         self._connected.pop(node, None)
-        for one in self._connections:
-            one.on_disconnected(node)
+        for report in self._on_disconnected:
+            report(node)
 
     def last_index(self) -> Index:
         return self._last_index()

@@ -10,6 +10,7 @@ that the cluster exists. Otherwise two could write entries while the third still
 would count itself as a member that lost its memory.
 """
 
+import asyncio
 from collections.abc import Iterable
 from enum import Enum
 
@@ -36,17 +37,25 @@ class Foundation:
         self._missing = set(voters - {node_id})
         self._unfounded = set(self._missing)
         self._is_living = False
+        self._changed = asyncio.Event()
 
     def on_peer(self, node: NodeId, last_index: Index) -> None:
         """Note that a peer was connected. Its log ends at `last_index` (NO_INDEX: it is empty)."""
         self._missing.discard(node)
         if last_index > NO_INDEX:
             self._is_living = True
+        self._changed.set()
 
     def on_founded(self, node: NodeId) -> None:
         """Note that a peer belongs to this cluster permanently."""
         self._missing.discard(node)
         self._unfounded.discard(node)
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Wait until the next voter has answered."""
+        self._changed.clear()
+        await self._changed.wait()
 
     @property
     def verdict(self) -> FoundingVerdict:

@@ -1,7 +1,7 @@
 """Keeps this node's life and its memory of the others, and acts on the others' memory of it.
 
 Owns when lives are sent, compared and saved; the comparison itself is `raft.lives`, the file
-`node.replication.lives_file`. Must not know sockets. Nothing here is on the path of an append:
+`node.peers.lives_file`. Must not know sockets. Nothing here is on the path of an append:
 acknowledged indexes are looked at when a peer connects or disconnects, when roles change, and once
 a second.
 
@@ -23,7 +23,7 @@ import structlog
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode
 from node.peers.lives_codec import NOTHING, NUMBER_MAX, LivesFormatError, decode_lives, encode_lives
-from node.replication.lives_file import LivesFile, LivesRecord
+from node.peers.lives_file import LivesFile, LivesRecord
 from raft.errors import PeerProtocolError
 from raft.lives import PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import NO_INDEX, Index, NodeId, Standing, Term

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.errors.common import ShuttingDownError
-from node.replication.raft.fetch import EntryFetcher, FetchError
+from node.replication.fetch import EntryFetcher, FetchError
 from node.runtime.clock import unix_ms
 from node.runtime.fail_stop import FailStop
 from raft.messages import NodeId

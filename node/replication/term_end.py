@@ -4,9 +4,14 @@ Owns the error of a number at the end of its range and the warning of one that i
 must not know how such a number is kept out (`raft.ceiling` and `ha.core.ceiling` do it).
 """
 
+from typing import Final
+
+from node.config.limits import EPOCH_END
 from node.errors.common import NodeError
-from node.replication.ha.core.types import EPOCH_END, EPOCH_NOTABLE
 from raft.ceiling import TERM_END, TERM_NOTABLE
+
+EPOCH_NOTABLE: Final = 1 << 15
+"""From here on an operator is warned: a promotion each hour would take four years."""
 
 
 class TermEndError(NodeError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from node.admin.raft import NodeAdmin
+from node.replication.raft.admin import RaftAdmin
 from simulation.cluster import Cluster, ClusterNode
 from simulation.coverage import Coverage
 from simulation.disk.kinds import ALL as DISK_FAULTS
@@ -236,7 +236,7 @@ class Injector:
 
     def _hand_over(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
         running = node.node
-        if running is None or not node.is_leader or not isinstance(running.admin, NodeAdmin):
+        if running is None or not node.is_leader or not isinstance(running.admin, RaftAdmin):
             return
         admin = running.admin
         others = [other.number for other in self._cluster.nodes if other is not node]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploy.alerts import PAGE_FILE, RULES_FILE, alerts, page
+from node.metrics import METRICS
 from node.monitoring.metric import PREFIX, counter, gauge, histogram
-from node.monitoring.metrics import METRICS
 from node.nameserver.replica.status import STATES
 from node.peers.handshake import CloseCode
 from raft.messages import Standing

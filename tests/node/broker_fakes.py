@@ -290,7 +290,7 @@ async def node_at(
         if log.last_index >= 0:
             driver.term = log.load().hard_state.term
             driver.lead()
-        identity = BrokerIdentity(CLUSTER, ADDRESSES)
+        identity = BrokerIdentity(CLUSTER, ADDRESSES, framed_address=":4711")
         receipts = raft_receipts(log.store.ledger, is_flush_sync=True)
         broker = Broker(
             driver,

@@ -15,9 +15,9 @@ import quorumlog
 from deploy.local import LocalCluster
 from node.config.load import load
 from node.node import Node
-from node.raft_node import RaftAssembly
+from node.replication.raft.assembly import RaftAssembly
 from node.replication.raft.digests import checks
-from node.replication.replication import Replication
+from node.replication.replication import ReplicaHost, Replication
 from node.state.state import Member
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.coroutines import TIMEOUT_S
@@ -50,18 +50,26 @@ def _compared_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "DIGEST_SHARE", 0)
 
 
+class KeptAssembly(RaftAssembly):
+    """An assembly that knows its node."""
+
+    node: Node
+
+
 @asynccontextmanager
-async def nodes_of(directory: Path) -> AsyncIterator[dict[int, RaftAssembly]]:
+async def nodes_of(directory: Path) -> AsyncIterator[dict[int, KeptAssembly]]:
     """Three nodes that serve on this loop."""
     cluster = LocalCluster.create(directory, settings=SETTINGS)
     made: dict[int, Node] = {}
-    nodes: dict[int, RaftAssembly] = {}
+    nodes: dict[int, KeptAssembly] = {}
     for node_id in cluster.node_ids:
         path = cluster.node_directory(node_id) / "node.toml"
         fatal: Any = Fatal()
         made[node_id] = Node(load(path, {}, {}).settings, fatal, partial(_build, nodes))
     try:
         await asyncio.gather(*(node.start() for node in made.values()))
+        for node_id, assembly in nodes.items():
+            assembly.node = made[node_id]
         yield nodes
     finally:
         for node in made.values():
@@ -72,14 +80,14 @@ async def nodes_of(directory: Path) -> AsyncIterator[dict[int, RaftAssembly]]:
         assert errors == []
 
 
-async def _build(nodes: dict[int, RaftAssembly], node: Node) -> Replication:
+async def _build(nodes: dict[int, KeptAssembly], host: ReplicaHost) -> Replication:
     """Be `build_raft`, and keep the assembly."""
-    nodes[node.settings.node_id] = assembly = RaftAssembly(node)
+    nodes[host.settings.node_id] = assembly = KeptAssembly(host)
     return await assembly.build()
 
 
-async def leader_of(nodes: dict[int, RaftAssembly]) -> RaftAssembly:
-    def ready() -> list[RaftAssembly]:
+async def leader_of(nodes: dict[int, KeptAssembly]) -> KeptAssembly:
+    def ready() -> list[KeptAssembly]:
         return [node for node in nodes.values() if node.driver.is_ready]
 
     await eventually(ready, "a leader")
@@ -100,7 +108,7 @@ def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> N
                     await producer.send("orders", b"two")
                     await eventually(lambda: other.fence.reason, "a fence")
                     await producer.send("orders", b"three")
-            await eventually(lambda: not other.node.health.ready().is_good, "not ready")
+            await eventually(lambda: not other.host.health.ready().is_good, "not ready")
             assert other.checks.stats().is_fenced
             assert other.checks.stats().differing_count >= 1
             assert not leader.checks.stats().is_fenced
@@ -112,7 +120,7 @@ def test_diverged_node_says_so_everywhere_and_clients_go_on(tmp_path: Path) -> N
             # Probes and clients hear of it at once, whether anything is applied or not.
             third = next(node for node in nodes.values() if node not in (leader, other))
             seen: list[bool] = []
-            third.node.health.add_listener(seen.append)
+            third.host.health.add_listener(seen.append)
             third.fence.close("planted", 1)
             third.fence.lift(2)
             assert seen == [False, True]
@@ -142,6 +150,6 @@ def test_diverged_leader_hands_over(tmp_path: Path) -> None:
             new = await leader_of(nodes)
             assert new is not leader
             await new.node.broker.put_member(3, "n:1", "")
-            assert not leader.node.health.ready().is_good
+            assert not leader.host.health.ready().is_good
 
     run(asyncio.wait_for(work(), TIMEOUT_S))

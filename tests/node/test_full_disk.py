@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from node.monitoring.metrics import STORE
+from node.metrics import STORE
 from store.errors import StoreFullError
 from store.replicated.store import ReplicatedStore
 from tests.node.broker.delay.test_retention import delete_expired, fill, maintenance_of

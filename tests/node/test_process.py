@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from node.metrics import METRICS, page
 from node.monitoring.metric import PREFIX
-from node.monitoring.metrics import METRICS, page
 from node.runtime.fail_stop import DUMP_COUNT_MAX, FailStop
 from quorumlog.pb import admin_pb2, common_pb2, log_pb2
 from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
@@ -307,7 +307,7 @@ def test_dumps_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 def test_the_page_of_metrics_is_current() -> None:
     assert repository.text("docs/metrics.md") == page(), (
-        "run: python -m node.monitoring.metrics > docs/metrics.md"
+        "run: python -m node.metrics > docs/metrics.md"
     )
 
 

@@ -10,28 +10,28 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-import node.ha_node
 import node.node
-import node.raft_node
+import node.replication.ha.assembly
+import node.replication.raft.assembly
 from node.config.settings import Settings
 from node.config.types import Address
-from node.ha_node import build_ha
 from node.monitoring.health import Phase
 from node.monitoring.http import HttpServer
 from node.nameserver.service import NameServerService
 from node.node import Node
 from node.peers.link import PeerLink
-from node.raft_node import build_raft
 from node.replication.derived_scrub import DerivedCare
 from node.replication.ha.applied import AppliedState
+from node.replication.ha.assembly import build_ha
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.storage.log import HaLog
 from node.replication.lives import NodeLives
 from node.replication.maintenance import Maintenance
+from node.replication.raft.assembly import build_raft
 from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.replication import Replication
+from node.replication.replication import ReplicaHost, Replication
 from node.replication.scrub import Scrub
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts
@@ -63,8 +63,8 @@ _SHARED = (
 )
 _RAFT = (
     (LedgerLog, "open"),
-    (node.raft_node, "refuse_term_end"),
-    (node.raft_node, "open_state"),
+    (node.replication.raft.assembly, "refuse_term_end"),
+    (node.replication.raft.assembly, "open_state"),
     (PeerLink, "start"),
     (LedgerLog, "found"),
     (RaftDriver, "__init__"),
@@ -72,7 +72,7 @@ _RAFT = (
 )
 _HA = (
     (HaLog, "open"),
-    (node.ha_node, "refuse_epoch_end"),
+    (node.replication.ha.assembly, "refuse_epoch_end"),
     (AppliedState, "__init__"),
     (HaLink, "start"),
     (HaLog, "save_state"),
@@ -85,7 +85,7 @@ _STEPS = [
 ]
 
 
-Build = Callable[[Node], Awaitable[Replication]]
+Build = Callable[[ReplicaHost], Awaitable[Replication]]
 
 
 class StepError(Exception):

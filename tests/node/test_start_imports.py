@@ -69,7 +69,7 @@ def test_a_start_imports_no_module_that_it_does_not_need(start: Any, name: str) 
 
 
 def test_a_start_imports_the_node(start: Any) -> None:
-    assert {"node.lifecycle", "node.raft_node", "uvloop"} <= set(start["modules"])
+    assert {"node.lifecycle", "node.replication.raft.assembly", "uvloop"} <= set(start["modules"])
 
 
 def test_the_collector_runs_in_no_import_and_goes_on_without_its_objects(start: Any) -> None:

@@ -92,17 +92,6 @@ class LossyLink:
         return self._link.queued_size_bytes(node)
 
 
-class _Watch:
-    def __init__(self, node: "WholeNode") -> None:
-        self._node = node
-
-    def on_connected(self, node: NodeId, last_index: int) -> None:
-        pass
-
-    def on_disconnected(self, node: NodeId) -> None:
-        self._node.driver.on_disconnected(node)
-
-
 class WholeNode:
     """One node; `start` it, and `crash` it."""
 
@@ -181,8 +170,8 @@ class WholeNode:
         self.frames.take(
             FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK, by=self.snapshots.on_frame
         )
-        self.frames.watch(_Watch(self))
-        self.frames.watch(self.snapshots)
+        self.frames.watch(on_disconnected=self.driver.on_disconnected)
+        self.frames.watch(on_disconnected=self.snapshots.on_disconnected)
         steps = RaftSteps(self.log, replica, self.machine, self.files)
         self.maintenance = Maintenance(steps, self.fatal, self._on_damage)
         self.snapshots.attach(self.driver, steps.thread, self._run_beside)

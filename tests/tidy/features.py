@@ -25,7 +25,7 @@ PRODUCT: Final[dict[str, str]] = {
     "Raft mode": "node/replication tests/node/replication",
     "digests of the state": """node/replication/raft/digests
         tests/node/replication/raft/digests""",
-    "master-slave mode": "node/replication/ha node/ha_node.py tests/node/replication/ha",
+    "master-slave mode": "node/replication/ha tests/node/replication/ha",
     "name server and controller": """node/nameserver node/nameserver_process.py
         tests/node/nameserver""",
     "peer link": "node/peers tests/node/peers",
@@ -44,8 +44,8 @@ PRODUCT: Final[dict[str, str]] = {
     "node: assembly, runtime, administration": "node tests/node",
     "node: configuration": "node/config tests/node/config",
     "node: errors": "node/errors tests/node/errors",
-    "node: metrics, health, alerts": """node/monitoring deploy/alerts.py deploy/prometheus
-        tests/node/monitoring""",
+    "node: metrics, health, alerts": """node/monitoring node/metrics.py deploy/alerts.py
+        deploy/prometheus tests/node/monitoring""",
     "client: connections, records": "quorumlog tests/quorumlog",
     "client: produce": "quorumlog/produce tests/quorumlog/produce",
     "client: consume": "quorumlog/consume tests/quorumlog/consume",

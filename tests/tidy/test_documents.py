@@ -15,8 +15,8 @@ import store
 from node.config.settings import Settings
 from node.config.types import Peer
 from node.errors.common import NodeError
+from node.metrics import METRICS
 from node.monitoring.metric import PREFIX, counter, gauge
-from node.monitoring.metrics import METRICS
 from node.replication.ha.core.types import HaError
 from qlog import main
 from raft.errors import RaftError

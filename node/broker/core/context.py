@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
 from node.config.limits import Limits
+from node.contract import Driver, ReceiptRules
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
@@ -25,7 +26,6 @@ from node.errors.common import (
     WrongClusterError,
 )
 from node.errors.translation import from_raft
-from node.replication.contract import Driver, ReceiptRules
 from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
@@ -68,6 +68,10 @@ class BrokerIdentity(NamedTuple):
     """The broker group of this node."""
     name_count: int = 3
     """Broker names of a group, for clients of the classic protocol."""
+    framed_address: str = ""
+    """Address of the framed port, for routes (`RouteResponse.framed_address`)."""
+    remoting_addresses: tuple[str, ...] = ()
+    """The same for RocketMQ's remoting protocol."""
 
 
 class Context:
@@ -84,6 +88,7 @@ class Context:
         clock_ms: Callable[[], int],
         unix_ms: Callable[[], int],
         turn: Turn,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None],
     ) -> None:
         self.receipts: Final = receipts
         self.driver: Final = driver
@@ -103,9 +108,8 @@ class Context:
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         store.origin = self.origin
-        self.on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _: None
-        """Called with damage found by work beside the calls; a call reports its own. Until a repair
-        is connected it is ignored."""
+        self.on_damage = on_damage
+        """Called with damage found by work beside the calls; a call reports its own."""
 
     @property
     def state(self) -> State:

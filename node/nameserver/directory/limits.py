@@ -7,7 +7,7 @@ directory, so it is equal on all replicas and changes with a release only.
 from dataclasses import dataclass
 from typing import Final
 
-from node.replication.ha.core.types import EPOCH_END
+from node.config.limits import EPOCH_END
 from raft.ceiling import TERM_END, TERM_JUMP_MAX
 
 KIB: Final = 1024

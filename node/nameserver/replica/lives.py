@@ -1,7 +1,7 @@
 """The lives of the replicas of the name server: which of them have lost their memory.
 
 Owns this replica's life and standing, its memory of the other replicas, and the rule which members
-count for a quorum. The comparison is `raft.lives`, the file `node.replication.lives_file`, the
+count for a quorum. The comparison is `raft.lives`, the file `node.peers.lives_file`, the
 bytes `node.peers.lives_codec`: as in a group of brokers (decision 34). Must not know sockets or
 PySyncObj. One thread.
 
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from node.nameserver.replica.journal import Journal, Own
 from node.peers.lives_codec import LivesFormatError, decode_lives, encode_lives
-from node.replication.lives_file import LivesFile
+from node.peers.lives_file import LivesFile
 from raft.lives import NO_LIFE, PAST_MAX, Known, Lives, ToldLife, memory_lost
 from raft.messages import Standing
 from store.errors import FileSystemError, StoreFullError

@@ -7,8 +7,6 @@ only hands every event on.
 
 from __future__ import annotations
 
-import asyncio
-
 from node.replication.foundation import Foundation
 from node.replication.ha.core.wire import Frame
 from node.replication.ha.inbound import Inbound
@@ -22,14 +20,8 @@ class Discovery:
     def __init__(self, node_id: NodeId, replica_ids: tuple[NodeId, ...]) -> None:
         self.foundation = Foundation(node_id, replica_ids)
         """The role of an empty disk, as far as it is known."""
-        self._changed = asyncio.Event()
         self._waiting: list[HaConnection] = []
         self._inbound: Inbound | None = None
-
-    async def changed(self) -> None:
-        """Wait until the next replica has answered."""
-        self._changed.clear()
-        await self._changed.wait()
 
     def attach(self, inbound: Inbound) -> None:
         """Hand every event to the driver's inbound frames from now on."""
@@ -43,7 +35,6 @@ class Discovery:
     def on_open(self, connection: HaConnection) -> None:
         assert connection.info is not None, "the handshake is over"
         self.foundation.on_peer(connection.info.node_id, connection.info.last_index)
-        self._changed.set()
         if self._inbound is not None:
             self._inbound.on_open(connection)
         else:

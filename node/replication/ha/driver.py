@@ -61,7 +61,7 @@ TICK_MS: Final = 100
 
 
 class HaDriver(HaReplica):
-    """Runs one replica on the running event loop; a `node.replication.contract.Driver`."""
+    """Runs one replica on the running event loop; a `node.contract.Driver`."""
 
     def __init__(
         self,

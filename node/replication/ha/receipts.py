@@ -4,9 +4,9 @@ Owns the promise of a receipt, and the way from a command record to its batch. A
 know where a batch begins: the command record at its end says so (`Command.ProducerBatch`).
 """
 
+from node.contract import ReceiptRules
 from node.errors.common import NodeError
 from node.errors.ha import NotMasterError, StateMissingError
-from node.replication.contract import ReceiptRules
 from node.replication.ha.core.types import AckMode
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.storage.log import HaLog

@@ -71,10 +71,17 @@ class RaftDriver:
         *,
         is_flush_sync: bool,
         on_fatal: Callable[[BaseException], None],
+        has_audience: Callable[[], bool] = lambda: True,
+        has_met_all: Callable[[], bool] = lambda: False,
     ) -> None:
         """`begin_snapshot` streams the state of a message, and reports a failure through
         `on_snapshot_failed`. `on_fatal` gets an error after which memory and disk may differ; it
-        must end the process."""
+        must end the process.
+
+        `has_audience` returns whether a reader waits for entries to be shown here. A follower
+        without such readers shows them with each tick: many at once cost half as much as one by
+        one. `has_met_all` returns whether there are links to all other founders of the cluster; the
+        driver calls it in term 0 only."""
         self.replica: Final = replica
         self.log: Final = log
         self.node_id: Final = replica.config.node_id
@@ -97,11 +104,7 @@ class RaftDriver:
         """Whether a sync of this turn has ended already, so that answers held for it can leave."""
         self._is_apply_due = False
         """Whether a tick passed since entries were shown, or the leader has no more for now."""
-        self.has_audience: Callable[[], bool] = lambda: True
-        """Whether a reader waits for entries to be shown here. A follower without such readers
-        shows them with each tick: many at once cost half as much as one by one."""
-        self.has_met_all: Callable[[], bool] = lambda: False
-        """Whether there are links to all other founders of the cluster; asked in term 0 only."""
+        self.has_audience, self.has_met_all = has_audience, has_met_all
         self._stopped = False
         self._listeners: list[Callable[[], None]] = []
         self._role_listeners: list[Callable[[RoleChange], None]] = []

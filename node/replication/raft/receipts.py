@@ -5,8 +5,8 @@ Owns the way from the position of a command record to its entry.
 
 from collections.abc import Callable
 
+from node.contract import ReceiptRules
 from node.errors.common import NodeError, NotLeaderError
-from node.replication.contract import ReceiptRules
 from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
 from store import format as fmt

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from node.replication.raft.fetch import EntryFetcher, FetchError
+from node.replication.fetch import EntryFetcher, FetchError
 from node.runtime.on_thread import on_thread
 from raft.messages import NO_INDEX, Index, NodeId, Term
 from store.config import StoreConfig

@@ -154,9 +154,6 @@ class Snapshots:
 
     # --- Connections ---
 
-    def on_connected(self, node: NodeId, last_index: int) -> None:
-        """Do nothing: the core starts over."""
-
     def on_disconnected(self, node: NodeId) -> None:
         """Give up the transfers from and to this peer."""
         self._receiver.on_disconnected(node)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from node.config.limits import Limits
 from node.errors.nameserver import FilesDamagedError
 from node.nameserver.replica.dump import Dump, read_dump, write_dump
+from node.peers.lives_file import LivesFile, LivesRecord
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import (
@@ -27,7 +28,6 @@ from node.replication.ha.core.types import (
 )
 from node.replication.ha.storage import epoch_file
 from node.replication.ha.storage import image as log_image
-from node.replication.lives_file import LivesFile, LivesRecord
 from node.replication.raft.storage.hard_state import NodeFile, NodeRecord
 from node.replication.raft.storage.snapshot import (
     Snapshot,
@@ -402,7 +402,7 @@ TARGETS: Final = (
         "file-lives",
         "the memory of lives is set aside, or its numbers are in their ranges",
         _lives_file,
-        ("node.replication.lives_file",),
+        ("node.peers.lives_file",),
         _lives_examples,
         mutated=mutated_json,
     ),

@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 from google.protobuf.message import DecodeError
 
 from node.peers.frames import FrameKind
+from node.replication.fetch import EntryServer
 from node.replication.raft.codec import SteadyDecoder, SteadyEncoder, decode, encode
-from node.replication.raft.fetch import EntryServer
 from node.replication.raft.snapshot_transfer import SnapshotLimits, SnapshotReceiver
 from node.replication.raft.storage.configuration_record import (
     decode_configuration,
@@ -231,7 +231,7 @@ TARGETS: Final = (
         "raft-transfer",
         "fetches and snapshots are refused by name, and no more is held than has arrived",
         _transfer,
-        ("node.replication.raft.fetch", "node.replication.raft.snapshot_transfer"),
+        ("node.replication.fetch", "node.replication.raft.snapshot_transfer"),
         _transfer_examples,
         (PeerProtocolError,),
     ),

@@ -185,7 +185,6 @@ async def test_answers_of_one_turn_are_one_write(tmp_path: Path) -> None:
 
 async def test_every_method_answers(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        it.node.broker.framed_address = ":4711"
         client = await it.client()
 
         async def call(method: int, sent: Message, kind: Any) -> tuple[Any, bytes]:

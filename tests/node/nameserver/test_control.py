@@ -1,11 +1,11 @@
 """When the controller decides, and how a broker hears of it; the time that silence is judged by."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from node.nameserver.brokers import MasterView
 from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controller
-from node.nameserver.directory.controller import ReplicaAck
+from node.nameserver.directory.controller import ReplicaAck, change_in_sync
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd
 from node.nameserver.trusted_time import CONTACT_AFTER_MS, TrustedTime
@@ -82,7 +82,7 @@ def test_without_a_quorum_the_controller_goes_on_later() -> None:
 def test_a_broker_is_told_once_of_an_epoch_that_nobody_serves() -> None:
     case = Case()
     broker = FakeBroker(ha_report(2))
-    adviser = Adviser(case.access, broker, broker)
+    adviser = Adviser(case.access, broker)
     adviser.advise()
     assert broker.advice == [], "epoch 1 has its master"
     case.look(SETTLE_MS + LOOK_PERIOD_MS)
@@ -95,12 +95,17 @@ def test_a_broker_is_told_once_of_an_epoch_that_nobody_serves() -> None:
 def test_a_master_keeps_the_in_sync_set() -> None:
     case = Case()
     broker = FakeBroker(ha_master(1))
-    adviser = Adviser(case.access, broker, broker)
+    adviser = Adviser(case.access, broker)
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == [], "it is no master as far as it knows"
     replicas = {2: ReplicaAck(100, 999_000), 3: ReplicaAck(10, 999_000)}
-    broker.view = MasterView(
-        replicas, confirmed_position=50, epoch_start_position=50, now_ms=1_000_000
+    broker.in_sync = partial(
+        change_in_sync,
+        master_id=1,
+        replicas=replicas,
+        confirmed_position=50,
+        epoch_start_position=50,
+        now_ms=1_000_000,
     )
     asyncio.run(adviser.keep_in_sync())
     assert case.access.take() == ["alter_in_sync"]

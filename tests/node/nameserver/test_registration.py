@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 import pytest
 
 from node.errors.nameserver import NoQuorumError
-from node.nameserver.brokers import MasterView
 from node.nameserver.directory.directory import Command, Directory
 from node.nameserver.directory.fields import Result
+from node.nameserver.directory.groups import Group
 from node.nameserver.directory.limits import (
     HEARTBEAT_PERIOD_MS,
     REGISTER_PERIOD_MS,
     DirectoryLimits,
 )
 from node.nameserver.directory.reports import Binding, BrokerReport, TopicQueues
+from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import REFUSED_PAUSE_MS, Registration, RegistrationRefusedError
 from tests.node.nameserver.brokers import NOW_MS, ORDERS, raft_leader, raft_report, send
 from tests.patience import eventually
@@ -50,7 +51,7 @@ class LocalDirectory:
         return [f"{c['op']}{'+topics' if c.get('topics') is not None else ''}" for c in said]
 
 
-class FakeBroker:
+class FakeBroker(LocalBroker):
     """A broker whose facts the test changes."""
 
     def __init__(self, facts: BrokerReport) -> None:
@@ -59,17 +60,13 @@ class FakeBroker:
         self.start_ms = facts.start_ms
         self.heartbeat_period_ms = HEARTBEAT_PERIOD_MS
         self.advice: list[tuple[int, Binding]] = []
-        self.view: MasterView | None = None
-
-    @property
-    def advised(self) -> "FakeBroker":
-        return self
+        self.in_sync: Callable[[Group], Command | None] = lambda _group: None
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         return replace(self.facts, now_ms=now_ms, topics=self.facts.topics if with_topics else None)
 
-    def master_view(self) -> MasterView | None:
-        return self.view
+    def in_sync_change(self, group: Group) -> Command | None:
+        return self.in_sync(group)
 
     def advise(self, number: int, binding: Binding) -> None:
         self.advice.append((number, binding))

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from node.monitoring import metrics
+from node import metrics
 from node.replication.derived_scrub import DerivedCare
 from node.replication.scrub import ScrubStats
 from store.derived.guard import DerivedPiece, DerivedScrubber

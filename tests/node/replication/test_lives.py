@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from node.monitoring.metrics import LIVES
+from node.metrics import LIVES
 from node.peers import handshake
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode, HandshakeRefusedError
 from node.peers.lives_codec import KNOWN_LIVES_MAX, LivesFormatError, decode_lives, encode_lives
+from node.peers.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.lives import Facts, NodeLives
-from node.replication.lives_file import FILE_NAMES, LivesFile, LivesRecord
 from node.replication.raft.codec import INCARNATION_MAX
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError

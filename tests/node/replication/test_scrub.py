@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from node.errors.common import ShuttingDownError
-from node.replication.raft.fetch import EntryFetcher
+from node.replication.fetch import EntryFetcher
 from node.replication.raft.repair import LiveRepair, RepairLimits
 from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
 from store.errors import CorruptionError, FileSystemError, SyncFailedError

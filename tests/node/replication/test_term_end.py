@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
-from node.replication.ha.core.types import EPOCH_END, EPOCH_NOTABLE
+from node.config.limits import EPOCH_END
 from node.replication.term_end import (
+    EPOCH_NOTABLE,
     TermEndError,
     epoch_warnings,
     refuse_epoch_end,

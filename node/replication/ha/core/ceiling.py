@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from node.replication.ha.core.types import EPOCH_END
+from node.config.limits import EPOCH_END
 
 EPOCH_JUMP_MAX: Final = 1024
 EPOCH_WINDOW_MS: Final = 600_000

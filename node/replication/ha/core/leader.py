@@ -6,6 +6,7 @@ slave cuts its log. Sources: fault-matrix 7 C2, C3; design 8.
 
 from __future__ import annotations
 
+from node.config.limits import EPOCH_END
 from node.replication.ha.core import follower
 from node.replication.ha.core.copies import Copies, CopyAdmission
 from node.replication.ha.core.effects import LossReport, Send
@@ -13,7 +14,6 @@ from node.replication.ha.core.epochs import Epochs, Rank
 from node.replication.ha.core.sender import HaProtocolError, HaSender
 from node.replication.ha.core.state import HaState, Read, SlaveLink
 from node.replication.ha.core.types import (
-    EPOCH_END,
     AckMode,
     HaBinding,
     HaRole,

@@ -14,10 +14,6 @@ from store.errors import Outcome
 NO_EPOCH: Final = 0
 """Epoch numbers begin at 1; RocketMQ's controller counts the same way."""
 NO_REPLICA: Final = -1
-EPOCH_END: Final = (1 << 31) - (1 << 16)
-"""The typed end: an epoch is below it, since RocketMQ's frames and files hold 32 bits."""
-EPOCH_NOTABLE: Final = 1 << 15
-"""From here on an operator is warned: a promotion each hour would take four years."""
 
 
 @dataclass_transform(eq_default=False)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from node.errors.common import NodeError
+from node.metrics import BROKER
 from node.monitoring.metric import Source, values
-from node.monitoring.metrics import BROKER
 from node.state.image import encode_image
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest

@@ -1,6 +1,6 @@
 """Whole nodes of a master-slave group but for gRPC, on one event loop: real files and sockets.
 
-Each is put together by `node.ha_node` and `Node` themselves. Between any two of them stands a gate
+Each is put together by `HaAssembly` and `Node` themselves. Between any two of them stands a gate
 that can be shut, and a crash leaves a directory as SIGKILL would.
 """
 
@@ -14,16 +14,15 @@ from typing import Any
 
 from node.config.settings import Settings
 from node.config.types import Address
-from node.ha_node import HaAssembly
-from node.nameserver.report_judge import ReportJudge
-from node.nameserver.service import NameServerService
+from node.contract import Link
 from node.node import Node
-from node.peers.link import PeerLink
+from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles
+from node.replication.ha.admin import HaAdmin
 from node.replication.ha.applied import AppliedState
+from node.replication.ha.assembly import HaAssembly, build_ha
 from node.replication.ha.core.types import HaRole
 from node.replication.ha.driver import HaDriver
-from node.replication.ha.link.link import HaLink
 from node.replication.ha.maintenance import HaSteps
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
@@ -107,8 +106,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class WholeHaNode(Node):
     """One node; `begin` it, and `crash` it."""
 
+    admin: HaAdmin
     log: HaLog
-    link: PeerLink | HaLink
+    link: Link
     driver: HaDriver
     applied: AppliedState
     losses: LossFile
@@ -117,8 +117,7 @@ class WholeHaNode(Node):
     def __init__(self, world: "HaNodes", settings: Settings) -> None:
         self.fatal = Fatal()
         fatal: Any = self.fatal
-        super().__init__(settings, fatal, lambda _node: self.assembly.build())
-        self.assembly = HaAssembly(self)
+        super().__init__(settings, fatal, build_ha)
         self.world = world
         self.is_up = False
         self.port = 0
@@ -127,12 +126,11 @@ class WholeHaNode(Node):
         """As `Node.start`, without what clients and probes connect to."""
         self.fs = self.world.file_system(self.settings.node_id)
         self.settings.directory.mkdir(exist_ok=True)
-        self.replication = await self._replicate(self)
+        self.assembly = made = HaAssembly(self.replica_host())
+        self.replication = await made.build()
         self._make_broker()
-        made = self.assembly
         self.driver, self.applied, self.losses = made.driver, made.applied, made.losses
         self.maintenance = made.maintenance
-        self.nameserver = NameServerService(None, None, report_judge=ReportJudge("c", "g0"))
         self.maintenance.start()
         self.driver.start()
         self.is_up = True
@@ -141,10 +139,10 @@ class WholeHaNode(Node):
         """Watch no syncs, and show the log on no page."""
         self.log = self.assembly.log
 
-    async def meet_peers(self, make_link: Callable[[TlsFiles | None], PeerLink | HaLink]) -> None:
+    async def meet_peers(self, make_link: Callable[[LinkIdentity, TlsFiles | None], Link]) -> None:
         """Open the port of replicas, and no other one."""
         self.address = f"127.0.0.1:{self.settings.node_id}"
-        self.link = make_link(None)
+        self.link = make_link(self._link_identity(), None)
         self.port = await self.link.start(HOST, 0)
         self.world.listens(self.settings.node_id, self.port)
 
@@ -232,6 +230,7 @@ class HaNodes:
         values: dict[str, Any] = {
             "node_id": node_id,
             "cluster_id": "c",
+            "nameserver_listen": None,
             "directory": self.root / f"n{node_id}",
             "peers": peers,
             "replication": self._replication if node_id == 1 else "slave",

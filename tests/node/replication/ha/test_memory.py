@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from node.peers.lives_file import FILE_NAMES
 from node.replication.ha.core.types import HaBinding, HaStanding
 from node.replication.ha.memory import HaMemory
 from node.replication.lives import NodeLives
-from node.replication.lives_file import FILE_NAMES
 from raft.lives import UNKNOWN, ToldLife, learned, memory_lost
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import must_not_die, open_log

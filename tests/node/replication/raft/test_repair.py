@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from node.peers.frames import FrameKind
-from node.replication.raft.fetch import EntryFetcher, EntryServer, FetchError, FetchLimits
+from node.replication.fetch import EntryFetcher, EntryServer, FetchError, FetchLimits
 from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.replication.raft.fetch import EntryFetcher
+from node.replication.fetch import EntryFetcher
 from node.replication.raft.repair import (
     ClosedRepair,
     LiveRepair,

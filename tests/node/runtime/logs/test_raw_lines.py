@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.monitoring.metrics import LOG_LINES
+from node.metrics import LOG_LINES
 from node.runtime.logs.line_budget import INTERVAL_S, LINE_COUNT_MAX, LineBudget
 from node.runtime.logs.raw_lines import LINE_SIZE_BYTES_MAX
 from tests.node.peers.certificates import tls_settings

@@ -15,7 +15,7 @@ import pytest
 
 from node.config.types import Address
 from node.errors.requests import ResponsesWaitError
-from node.monitoring.metrics import GRPC
+from node.metrics import GRPC
 from node.runtime.accounts import LIMITS, Kind
 from node.services.bounds import connection_cut, response_watch
 from node.services.bounds.connection_cut import Traffic, address_of, cut_connection, traffic_of

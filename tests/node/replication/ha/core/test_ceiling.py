@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.config.limits import EPOCH_END
 from node.replication.ha.core.ceiling import (
     EPOCH_JUMP_AT_START_MAX,
     EPOCH_JUMP_MAX,
@@ -11,7 +12,6 @@ from node.replication.ha.core.ceiling import (
     EpochCeiling,
 )
 from node.replication.ha.core.types import (
-    EPOCH_END,
     EpochStart,
     HaBinding,
     HaRole,

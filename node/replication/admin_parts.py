@@ -1,4 +1,4 @@
-"""The parts of a node that the calls of AdminService use in both replication modes.
+"""The calls of AdminService that belong to a node, and what they use in both ways to replicate.
 
 Owns the response of NodeStatus, as far as both modes fill it equally, and the row of a member.
 """
@@ -6,20 +6,38 @@ Owns the response of NodeStatus, as far as both modes fill it equally, and the r
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from node.broker import Broker
 from node.config.settings import Settings
+from node.contract import Link, ReplicaStatus
+from node.errors.common import WrongModeError
 from node.monitoring.health import Health
 from node.replication.lives import NodeLives
-from node.replication.replication import Replication
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.version import __version__
 from raft.messages import NO_INDEX, Index, NodeId
+from store.replicated.store import ReplicatedStore
 
 _POLL_S: Final = 0.005
+
+
+class NodeCalls(Protocol):
+    """The calls that the node makes itself. Services find the others by the names in the proto."""
+
+    async def node_status(self, request: pb.NodeStatusRequest, /) -> pb.NodeStatusResponse: ...
+    async def retire(self, timeout_ms: int, /) -> None: ...
+
+
+def refused(call: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the method of a call that only the other way to replicate has."""
+
+    async def refuse(calls: Any, _request: Any) -> Any:
+        raise WrongModeError(call, calls.parts.settings.replication)
+
+    return refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +48,9 @@ class NodeParts:
     health: Health
     broker: Broker
     lives: NodeLives
-    replication: Replication
+    store: ReplicatedStore[Any]
+    link: Link
+    replica_status: Callable[[], ReplicaStatus]
     peer_address: str
     """host:port of this node's peer link."""
     nameserver_problem: Callable[[], str]
@@ -52,8 +72,8 @@ class NodeParts:
 
         Cheap enough for many callers every second.
         """
-        store, broker = self.replication.store.stats().gauges, self.broker
-        replica = self.replication.status()
+        store, broker = self.store.stats().gauges, self.broker
+        replica = self.replica_status()
         return pb.NodeStatusResponse(
             cluster_id=self.settings.cluster_id,
             node_id=self.settings.node_id,
@@ -89,14 +109,14 @@ class NodeParts:
             address=self.broker.context.address_of(node),
             peer_address=self.peer_address_of(node),
             is_voter=is_voter,
-            is_connected=node == self.settings.node_id or self.replication.link.is_connected(node),
+            is_connected=node == self.settings.node_id or self.link.is_connected(node),
             match_index=match_index,
             progress=progress,
         )
 
     def peer_address_of(self, node: NodeId) -> str:
         """Return host:port of a node's peer link; empty if it is not known."""
-        member = self.replication.machine.state.members.get(node)
+        member = self.broker.context.state.members.get(node)
         if member is not None and member.peer_address:
             return member.peer_address
         peer = self.settings.peers.get(node)

@@ -1,4 +1,4 @@
-"""The replication of a node whose log Raft replicates, assembled from its components.
+"""The replica of a node whose log Raft replicates, assembled from its components.
 
 Owns the steps of its start, and the reactions to changes of roles and members. Must not know the
 broker.
@@ -14,22 +14,24 @@ import structlog
 
 from node.config.environment import store_host
 from node.config.types import Address
-from node.monitoring import metrics
+from node.contract import ReplicaStatus
 from node.monitoring.health import Phase
 from node.monitoring.metric import Source
-from node.node import Node
+from node.nameserver.local_broker import LocalBroker
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
+from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
+from node.peers.lives_file import LivesFile
 from node.peers.security.tls import TlsFiles, client_context, server_context
-from node.replication.contract import ReplicaStatus
+from node.replication.fetch import EntryFetcher, EntryServer
 from node.replication.foundation import Foundation, FoundingVerdict
-from node.replication.lives_file import LivesFile
 from node.replication.maintenance import Maintenance
+from node.replication.raft import metrics
+from node.replication.raft.admin import RaftAdmin
 from node.replication.raft.digests.checks import StateChecks
 from node.replication.raft.digests.fence import StateFence
 from node.replication.raft.driver import RaftDriver
-from node.replication.raft.fetch import EntryFetcher, EntryServer
 from node.replication.raft.maintenance import RaftSteps
 from node.replication.raft.memory import RaftMemory
 from node.replication.raft.opening import open_state
@@ -44,8 +46,7 @@ from node.replication.raft.repair import (
 from node.replication.raft.snapshots import Snapshots
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
-from node.replication.raft.watches import DisconnectionWatch, FoundingWatch
-from node.replication.replication import Replication
+from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import refuse_term_end, term_warnings
 from node.runtime.fail_stop import DAMAGE_MARKER
 from node.state.checkpoint_files import CheckpointFiles
@@ -72,9 +73,9 @@ SNAPSHOT_FRAMES: Final = (FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK)
 _log: Final = structlog.get_logger(component="node")
 
 
-async def build_raft(node: Node) -> Replication:
+async def build_raft(host: ReplicaHost) -> Replication:
     """Open the log, meet the peers, found or join the cluster, and make the replica."""
-    return await RaftAssembly(node).build()
+    return await RaftAssembly(host).build()
 
 
 class RaftAssembly:
@@ -95,9 +96,9 @@ class RaftAssembly:
     fence: StateFence
     checks: StateChecks
 
-    def __init__(self, node: Node) -> None:
-        self.node: Final = node
-        self.settings: Final = node.settings
+    def __init__(self, host: ReplicaHost) -> None:
+        self.host: Final = host
+        self.settings: Final = host.settings
         self._known_members: dict[NodeId, Member] = {}
         self._readiness: tuple[object, ...] = ()
         """The facts that decide `Health.ready` beside the phase, as the last turn left them."""
@@ -115,7 +116,7 @@ class RaftAssembly:
 
     async def _open_store(self) -> None:
         """Open the log, repair it if it is damaged, and open the newest checkpoint."""
-        node, settings = self.node, self.settings
+        host, settings = self.host, self.settings
 
         def open_log() -> LedgerLog:
             return LedgerLog.open(
@@ -123,29 +124,29 @@ class RaftAssembly:
                 settings.store_config(store_host(settings)),
                 cluster_id=settings.cluster_id,
                 node_id=settings.node_id,
-                fs=node.fs,
-                on_fatal=node.fail_stop,
-                progress=node.progress,
+                fs=host.fs,
+                on_fatal=host.fail_stop,
+                progress=host.health.progress,
             )
 
         marker = settings.directory / DAMAGE_MARKER
         if marker.exists():
             reports = await self._repair()
-            self._tell_repaired(reports)
+            self._tell_repaired(*reports)
             marker.unlink()
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log, reports = await open_repaired(partial(node.opening.run, open_log), self._repair)
+        self.log, reports = await open_repaired(partial(host.opening.run, open_log), self._repair)
         self._find_last_index = self._last_index_of_log
-        self._tell_repaired(reports)
+        self._tell_repaired(*reports)
         refuse_term_end(str(settings.directory), self.log.node_file.record.hard_state.term)
-        node.health.enter(Phase.STARTING, "meeting the peers")
+        host.health.enter(Phase.STARTING, "meeting the peers")
         root = str(settings.directory)
         self.memory = RaftMemory(self.log)
-        node.lives.open(node.fs, root, settings.cluster_id, self.memory)
-        self.files, self.machine = open_state(node.fs, root, self.log, node.limits)
+        host.lives.open(host.fs, root, settings.cluster_id, self.memory)
+        self.files, self.machine = open_state(host.fs, root, self.log, settings.limits())
         self._known_members = dict(self.machine.state.members)
-        node.log_is_open(self.log.store)
+        host.log_is_open(self.log.store)
 
     async def _repair(self) -> list[RepairReport]:
         """Look for damage of the closed log; if there is any, repair it with entries of peers.
@@ -154,38 +155,38 @@ class RaftAssembly:
         with a history, and no cluster could be founded with it any more, although its directory may
         not belong to a member at all.
         """
-        node, settings = self.node, self.settings
+        host, settings = self.host, self.settings
         if not set(settings.peers) - {settings.node_id}:
             return []  # There is no peer to ask: the error of the opening says all that is known.
-        node.health.enter(Phase.REPAIRING, "looking for the damage")
+        host.health.enter(Phase.REPAIRING, "looking for the damage")
         root, config = str(settings.directory), settings.store_config()
-        damaged = await find_damaged(root, config, node.fs)
+        damaged = await find_damaged(root, config, host.fs)
         if not damaged:
             return []
         await self.meet_peers()
 
         def on_progress(progress: RepairProgress) -> None:
-            node.health.enter(Phase.REPAIRING, str(progress))
+            host.health.enter(Phase.REPAIRING, str(progress))
 
         _log.error("the log is damaged; it is fetched from peers before this node takes part")
-        lives = LivesFile(node.fs, root).load(settings.cluster_id, settings.node_id)
+        lives = LivesFile(host.fs, root).load(settings.cluster_id, settings.node_id)
         repair = ClosedRepair(
             root,
             config,
             self.fetcher,
             on_progress,
-            fs=node.fs,
+            fs=host.fs,
             committed_index=lives.committed,
-            before_cut=NodeFile(node.fs, root).note_cut,
+            before_cut=NodeFile(host.fs, root).note_cut,
         )
         return await repair.run(damaged)
 
-    def _make_link(self, tls: TlsFiles | None) -> PeerLink:
+    def _make_link(self, identity: LinkIdentity, tls: TlsFiles | None) -> PeerLink:
         """Return the link, with the handlers of the frames that come before there is a driver."""
-        lives = self.node.lives
-        self.frames = PeerFrames(self._last_index, self.node.fail_stop)
+        lives = self.host.lives
+        self.frames = PeerFrames(self._last_index, self.host.fail_stop)
         self.link = link = PeerLink(
-            self.node.identity,
+            identity,
             self.frames,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
@@ -193,15 +194,15 @@ class RaftAssembly:
         )
         lives.attach_link(link)
         self.frames.take(FrameKind.LIVES, by=lives.on_frame)
-        self.frames.watch(lives)
+        self.frames.watch(lives.on_connected, lives.on_disconnected)
         self.fetcher = EntryFetcher(link, lambda: sorted(self.settings.peers))
         self.frames.take(FrameKind.FETCHED_ENTRIES, by=self.fetcher.on_frame)
-        self.frames.watch(DisconnectionWatch(self.fetcher.on_disconnected))
+        self.frames.watch(on_disconnected=self.fetcher.on_disconnected)
         return link
 
     async def meet_peers(self) -> None:
         """Open the ports, and begin to connect to the peers. A repeated call only dials."""
-        await self.node.meet_peers(self._make_link)
+        await self.host.meet_peers(self._make_link)
         self._set_peers()
 
     async def _found(self) -> None:
@@ -209,15 +210,13 @@ class RaftAssembly:
 
         Returns at once for a disk with a history.
         """
-        waiting = FoundingWatch(
-            Foundation(self.settings.node_id, self.settings.voters), self._say_founded
-        )
-        self.frames.take(FrameKind.FOUNDED, by=waiting.on_founded)
-        self.frames.watch(waiting)
-        foundation = waiting.foundation
+        foundation = Foundation(self.settings.node_id, self.settings.voters)
+        self.frames.take(FrameKind.FOUNDED, by=lambda node, *_frame: foundation.on_founded(node))
+        self.frames.watch(foundation.on_peer)
+        self.frames.watch(self._say_founded)
         if not self.log.is_founded:
             while foundation.verdict is FoundingVerdict.WAIT:
-                await self._wait_for(waiting, foundation.missing)
+                await self._wait_for(foundation, foundation.missing)
             if foundation.verdict is FoundingVerdict.FOUND:
                 self.log.found(self.settings.voters)
                 _log.info("founds a cluster", voters=self.settings.voters)
@@ -227,30 +226,31 @@ class RaftAssembly:
             for node in self.settings.voters:
                 self._say_founded(node)
         while self.log.is_untouched and not foundation.may_begin:
-            await self._wait_for(waiting, foundation.unfounded)
-        self.node.lives.changed()  # Peers that connected before know no life of this node.
+            await self._wait_for(foundation, foundation.unfounded)
+        self.host.lives.changed()  # Peers that connected before know no life of this node.
         # A peer may know that this disk is an old copy, so the node promises nothing before.
         await self.link.wait_tried()
 
-    async def _wait_for(self, waiting: FoundingWatch, nodes: tuple[NodeId, ...]) -> None:
+    async def _wait_for(self, foundation: Foundation, nodes: tuple[NodeId, ...]) -> None:
         missing = ", ".join(map(str, nodes))
-        self.node.health.enter(
+        self.host.health.enter(
             Phase.WAITING, f"a new cluster needs to hear of node {missing} first"
         )
-        await waiting.changed()
+        await foundation.changed()
 
-    def _say_founded(self, node: NodeId) -> None:
+    def _say_founded(self, node: NodeId, _last_index: Index = NO_INDEX) -> None:
         if self.log.is_founded:
             self.link.send(node, FrameKind.FOUNDED, b"")
 
     def _run_replica(self) -> Replication:
         """Make the components that need to know the cluster."""
-        node, settings, raft = self.node, self.settings, self.settings.raft_config()
-        self.log.start_at(self.machine.applied_index, node.lives.committed_index)
+        host, settings, raft = self.host, self.settings, self.settings.raft_config()
+        self.log.start_at(self.machine.applied_index, host.lives.committed_index)
         self.machine.listen(self.log.store.engine.dispatcher)
         self.replica = Replica(raft, self.log, SystemRandom())
         self.snapshots = Snapshots(self.log, self.machine, self.link, raft.group)
         is_flush_sync = settings.flush == "sync"
+        others = [other for other in settings.voters if other != settings.node_id]
         self.driver = RaftDriver(
             self.replica,
             self.log,
@@ -258,26 +258,26 @@ class RaftAssembly:
             self.link,
             self.snapshots.begin,
             is_flush_sync=is_flush_sync,
-            on_fatal=node.fail_stop,
+            on_fatal=host.fail_stop,
+            has_audience=host.has_audience,
+            has_met_all=lambda: all(map(self.link.is_connected, others)),
         )
-        node.life.callback(self.driver.stop)
+        host.life.callback(self.driver.stop)
         self.fence = StateFence(self.log.node_file, self._on_fence)
-        others = [other for other in settings.voters if other != settings.node_id]
-        self.driver.has_met_all = lambda: all(map(self.link.is_connected, others))
         self.memory.driver = self.driver
         self.driver.add_listener(self._on_turn)
         self.driver.add_role_listener(self._on_role)
-        node.health.watch(self.driver)
+        host.health.watch(self.driver, self._problem)
         self.frames.take(*RAFT_FRAMES, by=self.driver.on_raft_frame)
         self.frames.take(*SNAPSHOT_FRAMES, by=self.snapshots.on_frame)
         self.frames.on_refused = self.driver.on_refused
-        self.frames.watch(DisconnectionWatch(self.driver.on_disconnected))
-        self.frames.watch(self.snapshots)
+        self.frames.watch(on_disconnected=self.driver.on_disconnected)
+        self.frames.watch(on_disconnected=self.snapshots.on_disconnected)
         store = self.log.store
         server = EntryServer(self.link, store.ledger.read_range, lambda: self.driver.commit_index)
         self.frames.take(FrameKind.FETCH_ENTRIES, by=server.on_frame)
-        self.repair = LiveRepair(store, self.fetcher, self._on_repaired, node.fail_stop)
-        node.life.push_async_callback(self.repair.stop)
+        self.repair = LiveRepair(store, self.fetcher, self._tell_repaired, host.fail_stop)
+        host.life.push_async_callback(self.repair.stop)
         steps = RaftSteps(
             self.log,
             self.replica,
@@ -285,12 +285,11 @@ class RaftAssembly:
             self.files,
             lambda: needed_position(store.reads, self.machine.state),
         )
-        self.maintenance = Maintenance(steps, node.fail_stop, node.on_met)
-        self.snapshots.attach(self.driver, steps.thread, node.spawn)
+        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
+        self.snapshots.attach(self.driver, steps.thread, host.spawn)
         self._compare_states(steps)
-        node.health.problem = self._problem
-        node.lives.start()
-        node.pages.add_metrics(
+        host.lives.start()
+        host.pages.add_metrics(
             Source(metrics.RAFT, self.replica.stats),
             Source(metrics.RAFT_DRIVER, lambda: self.driver),
             Source(metrics.STATE_CHECKS, self.checks.stats),
@@ -301,6 +300,7 @@ class RaftAssembly:
             machine=self.machine,
             link=self.link,
             driver=self.driver,
+            start=self.driver.start,
             receipts=raft_receipts(
                 store.ledger, is_flush_sync=is_flush_sync, why_not_local=self.fence.error
             ),
@@ -308,15 +308,19 @@ class RaftAssembly:
             status=self._status,
             warnings=self._warnings,
             on_damage=self._on_damage,
+            admin=lambda parts: RaftAdmin(parts, self.driver),
+            local_broker=lambda address, _peer_address: LocalBroker(
+                settings, address, self.machine, self.driver
+            ),
             fetcher=self.fetcher,
         )
 
     def _compare_states(self, steps: RaftSteps) -> None:
         self.checks = StateChecks(
-            self.machine, self.driver, self.link, steps.thread, self.fence, self.node.spawn
+            self.machine, self.driver, self.link, steps.thread, self.fence, self.host.spawn
         )
         self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
-        self.node.life.callback(self.checks.stop)
+        self.host.life.callback(self.checks.stop)
         self.checks.start()
 
     # --- Reactions to changes ---
@@ -330,29 +334,26 @@ class RaftAssembly:
         seen = (driver.is_ready, state.role, state.leader, state.standing, is_apart)
         if seen != self._readiness:
             self._readiness = seen
-            self.node.health.refresh()
+            self.host.health.refresh()
         if self.machine.state.members != self._known_members:
             self._known_members = dict(self.machine.state.members)
             self._set_peers()
 
     def _on_role(self, change: RoleChange) -> None:
         _log.info("role", role=change.role.name.lower(), term=change.term, leader=change.leader)
-        self.node.health.refresh()
-        self.node.lives.save_soon()
+        self.host.health.refresh()
+        self.host.lives.save_soon()
 
     def _on_fence(self, is_fenced: bool) -> None:
         self.driver.set_fenced(is_fenced)
-        self.node.health.refresh()
+        self.host.health.refresh()
 
     def _on_damage(self, error: CorruptionError) -> None:
         """Have the damaged entries fetched from a peer."""
         _log.error("damage was found, it is fetched from peers", error=str(error))
         self.repair.on_damage(error)
 
-    def _on_repaired(self, report: RepairReport) -> None:
-        self._tell_repaired([report])
-
-    def _tell_repaired(self, reports: list[RepairReport]) -> None:
+    def _tell_repaired(self, *reports: RepairReport) -> None:
         for report in reports:
             _log.warning("the log was damaged and is repaired", repaired=str(report))
 
@@ -370,7 +371,7 @@ class RaftAssembly:
                 address = Address.parse(member.peer_address)
                 addresses[node] = (address.host, address.port)
         self.link.set_peers(addresses)
-        self.node.lives.forget(frozenset(addresses))
+        self.host.lives.forget(frozenset(addresses))
 
     # --- Facts ---
 

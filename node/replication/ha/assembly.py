@@ -1,4 +1,4 @@
-"""The replication of a node of a master-slave group, assembled from its components.
+"""The replica of a node of a master-slave group, assembled from its components.
 
 Owns the steps of its start. Must not know the broker or consensus; the machine decides which node
 becomes master, and a controller or an operator proposes it.
@@ -15,26 +15,28 @@ from typing import Final
 import structlog
 
 from node.config.environment import store_host
-from node.monitoring import metrics
+from node.contract import ReplicaStatus
 from node.monitoring.health import Phase
 from node.monitoring.metric import Source
-from node.node import Node
+from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles, client_context, server_context
-from node.replication.contract import ReplicaStatus
 from node.replication.foundation import FoundingVerdict
+from node.replication.ha import metrics
+from node.replication.ha.admin import HaAdmin
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import HaRoleChange
 from node.replication.ha.core.types import AckMode, HaSettings, HaStanding
 from node.replication.ha.discovery import Discovery
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
+from node.replication.ha.local_broker import HaBroker
 from node.replication.ha.maintenance import HaSteps
 from node.replication.ha.memory import HaMemory
 from node.replication.ha.receipts import ha_receipts
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LossFile
 from node.replication.maintenance import Maintenance
-from node.replication.replication import Replication
+from node.replication.replication import ReplicaHost, Replication
 from node.replication.term_end import epoch_warnings, refuse_epoch_end
 from node.runtime.on_thread import on_thread
 from raft.messages import NO_INDEX, Index
@@ -46,9 +48,9 @@ _ROLES: Final = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 _log: Final = structlog.get_logger(component="node")
 
 
-async def build_ha(node: Node) -> Replication:
+async def build_ha(host: ReplicaHost) -> Replication:
     """Open the log, meet the other replicas, found or join the group, and make the replica."""
-    return await HaAssembly(node).build()
+    return await HaAssembly(host).build()
 
 
 class HaAssembly:
@@ -63,9 +65,9 @@ class HaAssembly:
     memory: HaMemory
     discovery: Discovery
 
-    def __init__(self, node: Node) -> None:
-        self.node: Final = node
-        self.settings: Final = node.settings
+    def __init__(self, host: ReplicaHost) -> None:
+        self.host: Final = host
+        self.settings: Final = host.settings
 
     @property
     def group(self) -> HaSettings:
@@ -82,13 +84,13 @@ class HaAssembly:
     async def build(self) -> Replication:
         """Return the replication; nothing of it runs yet but the link and the lives."""
         await self._open_store()
-        await self.node.meet_peers(self._make_link)
+        await self.host.meet_peers(self._make_link)
         await self._found()
         return self._run_replica()
 
     async def _open_store(self) -> None:
         """Open the log and the newest checkpoint that fits it."""
-        node, settings = self.node, self.settings
+        host, settings = self.host, self.settings
 
         def open_log() -> HaLog:
             return HaLog.open(
@@ -97,24 +99,24 @@ class HaAssembly:
                 cluster_id=settings.cluster_id,
                 node_id=settings.node_id,
                 group=self.group,
-                fs=node.fs,
-                on_fatal=node.fail_stop,
-                progress=node.progress,
+                fs=host.fs,
+                on_fatal=host.fail_stop,
+                progress=host.health.progress,
             )
 
         # On a thread, so that the loop answers probes meanwhile; afterwards the log belongs to the
         # loop.
-        self.log = await on_thread(partial(node.opening.run, open_log))
+        self.log = await on_thread(partial(host.opening.run, open_log))
         refuse_epoch_end(str(settings.directory), self.log.replica.bound.number)
         self.memory = HaMemory(self.log)
-        node.lives.open(node.fs, str(settings.directory), settings.cluster_id, self.memory)
-        node.health.enter(Phase.STARTING, "applying the log")
-        self.applied = await on_thread(partial(AppliedState, self.log, node.fs, node.limits))
-        self.losses = LossFile(node.fs, str(settings.directory))
-        node.log_is_open(self.log.store)
-        node.health.enter(Phase.STARTING, "meeting the other replicas")
+        host.lives.open(host.fs, str(settings.directory), settings.cluster_id, self.memory)
+        host.health.enter(Phase.STARTING, "applying the log")
+        self.applied = await on_thread(partial(AppliedState, self.log, host.fs, settings.limits()))
+        self.losses = LossFile(host.fs, str(settings.directory))
+        host.log_is_open(self.log.store)
+        host.health.enter(Phase.STARTING, "meeting the other replicas")
 
-    def _make_link(self, tls: TlsFiles | None) -> HaLink:
+    def _make_link(self, identity: LinkIdentity, tls: TlsFiles | None) -> HaLink:
         """Return the link; `discovery` holds connections until the driver takes them."""
         settings, group = self.settings, self.group
         addresses = {
@@ -126,13 +128,13 @@ class HaAssembly:
         members = ",".join(map(str, group.replica_ids))
         name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
         self.link = HaLink(
-            replace(self.node.identity, group=name),
+            replace(identity, group=name),
             addresses,
             self.discovery,
             self._last_index,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
-            lives=self.node.lives,
+            lives=self.host.lives,
         )
         return self.link
 
@@ -148,14 +150,14 @@ class HaAssembly:
         await self.link.wait_tried()
 
     async def _found_or_join(self) -> None:
-        discovery = self.discovery
-        while discovery.foundation.verdict is FoundingVerdict.WAIT:
-            missing = ", ".join(map(str, discovery.foundation.missing))
-            self.node.health.enter(
+        foundation = self.discovery.foundation
+        while foundation.verdict is FoundingVerdict.WAIT:
+            missing = ", ".join(map(str, foundation.missing))
+            self.host.health.enter(
                 Phase.WAITING, f"a new group needs to hear of node {missing} first"
             )
-            await discovery.changed()
-        is_founder = discovery.foundation.verdict is FoundingVerdict.FOUND
+            await foundation.changed()
+        is_founder = foundation.verdict is FoundingVerdict.FOUND
         standing = HaStanding.FULL if is_founder else HaStanding.JOINING
         # The clock makes this incarnation higher than that of a disk which this one replaces.
         incarnation = int(time.time()) << 20 | secrets.randbits(20)
@@ -165,7 +167,7 @@ class HaAssembly:
 
     def _run_replica(self) -> Replication:
         """Make the components that need to know whether this replica founded or joined."""
-        node, settings = self.node, self.settings
+        host, settings = self.host, self.settings
         self.driver = HaDriver(
             self.group,
             settings.node_id,
@@ -176,29 +178,33 @@ class HaAssembly:
             mode=_MODES[settings.replication],
             is_first_master=settings.replication != "slave",
             make_image=self._make_image,
-            on_fatal=node.fail_stop,
+            on_fatal=host.fail_stop,
         )
-        node.life.callback(self.driver.stop)
-        self.driver.add_listener(node.health.refresh)
+        host.life.callback(self.driver.stop)
+        self.driver.add_listener(host.health.refresh)
         self.driver.add_role_listener(self._on_role)
-        node.health.watch(self.driver)
-        node.health.problem = self._problem
+        host.health.watch(self.driver, self._problem)
         steps = HaSteps(self.log, self.applied, self.driver)
-        self.maintenance = Maintenance(steps, node.fail_stop, node.on_met)
+        self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
         self.memory.driver = self.driver
-        node.lives.start()
+        host.lives.start()
         self.discovery.attach(self.driver.inbound)
-        node.pages.add_metrics(Source(metrics.HA, self._facts))
+        host.pages.add_metrics(Source(metrics.METRICS, self._facts))
         return Replication(
             store=self.log.store,
             machine=self.applied.machine,
             link=self.link,
             driver=self.driver,
+            start=self.driver.start,
             receipts=ha_receipts(self.driver),
             maintenance=self.maintenance,
             status=self._status,
             warnings=lambda: epoch_warnings(self.log.replica.bound.number),
             on_damage=_on_damage,
+            admin=lambda parts: HaAdmin(parts, self.driver),
+            local_broker=lambda address, peer_address: HaBroker(
+                settings, address, peer_address, self.applied.machine, self.driver
+            ),
         )
 
     def _facts(self) -> metrics.HaFacts:
@@ -208,7 +214,7 @@ class HaAssembly:
         try:
             return await self.maintenance.steps.make_image()
         except (CorruptionError, DerivedFileError) as error:
-            self.node.on_met(error)
+            self.host.on_met(error)
             raise
 
     # --- Reactions to changes ---
@@ -221,7 +227,7 @@ class HaAssembly:
             master=change.master_id,
             reason=change.reason,
         )
-        self.node.health.refresh()
+        self.host.health.refresh()
 
     # --- Facts ---
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from node.admin.raft import NodeAdmin
 from node.errors.common import DrainingError, NodeError
 from node.errors.translation import describe, to_pb
+from node.replication.raft.admin import RaftAdmin
 from quorumlog.cluster.calls import Calls
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import Outcome as ClientOutcome
@@ -28,7 +28,7 @@ CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve
 
 
 @asynccontextmanager
-async def leading(root: Path) -> AsyncIterator[tuple[NodeAdmin, WholeNode]]:
+async def leading(root: Path) -> AsyncIterator[tuple[RaftAdmin, WholeNode]]:
     """The calls of a node that leads alone, and the node."""
     world = WholeNodes(root, 1, CONFIG, count=1)
     await world.start()
@@ -43,7 +43,7 @@ async def leading(root: Path) -> AsyncIterator[tuple[NodeAdmin, WholeNode]]:
         parts: Any = SimpleNamespace(
             broker=node.broker, member=member, settings=settings, health=health
         )
-        yield NodeAdmin(parts, node.driver), node
+        yield RaftAdmin(parts, node.driver), node
     finally:
         await world.stop()
     world.check_alive()
@@ -99,7 +99,7 @@ async def test_add_without_room_for_its_entry_stores_no_address(
 class OneRequest(Calls):
     """The client's calls of a node, in one process with it; a second request fails the test."""
 
-    def __init__(self, admin: NodeAdmin) -> None:
+    def __init__(self, admin: RaftAdmin) -> None:
         leader: Any = SimpleNamespace(address="here:1")
 
         async def find(_deadline: Deadline) -> Any:
@@ -172,10 +172,8 @@ async def test_a_leader_drains_if_another_voter_relieves_it(
         node, phases = await world.leader(), list[Any]()
         health = SimpleNamespace(enter=lambda phase, *_detail: phases.append(phase.value))
         link = SimpleNamespace(is_connected=lambda _node: has_relief)
-        parts: Any = SimpleNamespace(
-            broker=node.broker, health=health, replication=SimpleNamespace(link=link)
-        )
-        admin = NodeAdmin(parts, node.driver)
+        parts: Any = SimpleNamespace(broker=node.broker, health=health, link=link)
+        admin = RaftAdmin(parts, node.driver)
         if has_relief:
             await admin.drain(pb.DrainRequest())
             with pytest.raises(DrainingError):

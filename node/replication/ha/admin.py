@@ -8,9 +8,8 @@ from typing import Final
 
 import structlog
 
-from node.admin.parts import NodeParts
-from node.errors.common import WrongModeError
 from node.monitoring.health import Phase
+from node.replication.admin_parts import NodeParts, refused
 from node.replication.ha.core.types import AckMode, HaStanding
 from node.replication.ha.driver import HaDriver
 from quorumlog.pb import admin_pb2 as pb
@@ -25,7 +24,7 @@ class HaAdmin:
     """The calls of one node in master-slave mode."""
 
     def __init__(self, parts: NodeParts, driver: HaDriver) -> None:
-        self._parts, self._driver, self._losses = parts, driver, driver.losses
+        self.parts, self._driver, self._losses = parts, driver, driver.losses
 
     # --- Status ---
 
@@ -34,10 +33,10 @@ class HaAdmin:
         report, details = self._driver.report(), self._details()
         if self._losses.losses:
             details.append(f"{len(self._losses.losses)} losses are known, see 'qlog ha status'")
-        return self._parts.node_status(
+        return self.parts.node_status(
             positions=(report.first, report.end),
             members=self._members(),
-            details=self._parts.details(details),
+            details=self.parts.details(details),
         )
 
     def _members(self) -> list[pb.MemberStatus]:
@@ -46,7 +45,7 @@ class HaAdmin:
         if report.epoch_start >= 0:
             acked[report.replica_id] = report.durable - 1
         return [
-            self._parts.member(
+            self.parts.member(
                 member,
                 is_voter=True,
                 match_index=acked.get(member, NO_INDEX),
@@ -58,7 +57,7 @@ class HaAdmin:
     def _details(self) -> list[str]:
         details = []
         if self._driver.machine.state.replica.standing is HaStanding.JOINING:
-            lost = self._parts.lives.lost
+            lost = self.parts.lives.lost
             why = (
                 f"its disk is an old copy of what it held: {lost}" if lost else "its disk was empty"
             )
@@ -72,7 +71,7 @@ class HaAdmin:
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Return everything that this node knows about the group."""
-        settings, report = self._parts.settings, self._driver.report()
+        settings, report = self.parts.settings, self._driver.report()
         response = pb.HaStatusResponse(
             group=settings.group,
             node_id=report.replica_id,
@@ -92,12 +91,12 @@ class HaAdmin:
             confirm_position=report.confirm,
             epoch_start_position=report.epoch_start,
             in_sync=report.in_sync,
-            detail="; ".join(self._parts.details(self._details())),
+            detail="; ".join(self.parts.details(self._details())),
         )
         for slave in report.slaves:
             response.replicas.add(
                 node_id=slave.replica_id,
-                address=self._parts.broker.context.address_of(slave.replica_id),
+                address=self.parts.broker.context.address_of(slave.replica_id),
                 is_connected=slave.is_connected,
                 acked_position=slave.acked,
                 lag_size_bytes=slave.lag_size_bytes,
@@ -131,14 +130,14 @@ class HaAdmin:
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and stop being master, until undone or restarted."""
-        health = self._parts.health
-        self._parts.broker.produce.is_draining = not request.undo
+        health = self.parts.health
+        self.parts.broker.produce.is_draining = not request.undo
         if request.undo:
             self._driver.is_draining = False
             health.enter(Phase.SERVING)
         else:
             health.enter(Phase.DRAINING, "an operator drains this node")
-            await self.retire(self._parts.settings.drain_timeout_ms)
+            await self.retire(self.parts.settings.drain_timeout_ms)
         return pb.DrainResponse()
 
     async def retire(self, _timeout_ms: int) -> None:
@@ -147,28 +146,12 @@ class HaAdmin:
         The node names no successor: the controller or an operator promotes one, with the fence.
         """
         self._driver.is_draining = True
-        await self._parts.appends_decided()
+        await self.parts.appends_decided()
         self._driver.resign("the node drains")
 
     # --- Calls of Raft mode ---
 
-    async def transfer_leadership(
-        self, _request: pb.TransferLeadershipRequest
-    ) -> pb.TransferLeadershipResponse:
-        """Refuse: promote the other node instead."""
-        raise self._refusal("TransferLeadership")
-
-    async def change_member(self, _request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """Refuse: the replicas of a group are fixed."""
-        raise self._refusal("ChangeMember")
-
-    async def accept_loss(self, _request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
-        """Refuse: no replica waits for this decision in this mode."""
-        raise self._refusal("AcceptLoss")
-
-    async def chain_digest(self, _request: pb.ChainDigestRequest) -> pb.ChainDigestResponse:
-        """Refuse: a plain log has no chain."""
-        raise self._refusal("ChainDigest")
-
-    def _refusal(self, call: str) -> WrongModeError:
-        return WrongModeError(call, self._parts.settings.replication)
+    transfer_leadership = refused("TransferLeadership")
+    change_member = refused("ChangeMember")
+    accept_loss = refused("AcceptLoss")
+    chain_digest = refused("ChainDigest")

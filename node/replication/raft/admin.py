@@ -9,17 +9,16 @@ from typing import Final
 
 import structlog
 
-from node.admin.parts import NodeParts
 from node.config.types import Address
 from node.errors.common import (
     BadRequestError,
     NodeError,
     ShuttingDownError,
     WrongClusterError,
-    WrongModeError,
 )
 from node.errors.members import ChangeTimeoutError
 from node.monitoring.health import Phase
+from node.replication.admin_parts import NodeParts, refused
 from node.replication.raft.driver import RaftDriver
 from quorumlog.pb import admin_pb2 as pb
 from raft.errors import ChangeRefusedError, NotLeaderError, RaftError, TransferRefusedError
@@ -46,11 +45,11 @@ _KINDS: Final = {
 _log: Final = structlog.get_logger(component="admin")
 
 
-class NodeAdmin:
+class RaftAdmin:
     """The calls of one node in Raft mode."""
 
     def __init__(self, parts: NodeParts, driver: RaftDriver) -> None:
-        self._parts, self._driver = parts, driver
+        self.parts, self._driver = parts, driver
         self._replica, self._log = driver.replica, driver.log
         self._leader_changed = asyncio.Event()
         self._adding: NodeId = NO_NODE
@@ -59,18 +58,18 @@ class NodeAdmin:
 
     def _on_role(self, change: RoleChange) -> None:
         self._leader_changed.set()
-        if change.role is Role.LEADER and self._parts.broker.produce.is_draining:
-            self._parts.spawn(self._leave_leadership())
+        if change.role is Role.LEADER and self.parts.broker.produce.is_draining:
+            self.parts.spawn(self._leave_leadership())
 
     # --- Status ---
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the whole status of this node."""
-        gauges = self._parts.replication.store.stats().gauges
-        return self._parts.node_status(
+        gauges = self._log.store.stats().gauges
+        return self.parts.node_status(
             positions=(gauges.min_position, gauges.wrote_position),
             members=self._members(),
-            details=self._parts.details(self._details()),
+            details=self.parts.details(self._details()),
             loss_from_index=self._driver.loss_from,
         )
 
@@ -78,8 +77,8 @@ class NodeAdmin:
         details = []
         loss_from, settings, lost = (
             self._driver.loss_from,
-            self._parts.settings,
-            self._parts.lives.lost,
+            self.parts.settings,
+            self.parts.lives.lost,
         )
         if loss_from != NO_INDEX:
             details.append(f"acked records may be missing from index {loss_from} on")
@@ -106,7 +105,7 @@ class NodeAdmin:
             if member == stats.node_id and stats.role is Role.LEADER:
                 match = stats.synced
             members.append(
-                self._parts.member(
+                self.parts.member(
                     member,
                     is_voter=member in stats.voters,
                     match_index=match,
@@ -148,7 +147,7 @@ class NodeAdmin:
         if state.role is Role.LEADER and state.transferee == NO_NODE:
             raise TransferRefusedError(target, "it did not take over in time")
         others = [voter for voter in state.voters if voter != state.node_id]
-        if not any(self._parts.replication.link.is_connected(voter) for voter in others):
+        if not any(self.parts.link.is_connected(voter) for voter in others):
             raise TransferRefusedError(target, "no other voter can be reached")
 
     async def _leader_changed_soon(self) -> None:
@@ -161,7 +160,7 @@ class NodeAdmin:
     async def _leave_leadership(self) -> None:
         """Hand leadership over, until a node takes it: this node was elected while it drains."""
         said = ""
-        while self._driver.role is Role.LEADER and self._parts.broker.produce.is_draining:
+        while self._driver.role is Role.LEADER and self.parts.broker.produce.is_draining:
             try:
                 await self.hand_over(NO_NODE, TRANSFER_TIMEOUT_MS)
             except (NotLeaderError, ShuttingDownError):
@@ -184,7 +183,7 @@ class NodeAdmin:
                 _log.info("handed leadership over", leader=self._driver.leader_id)
             except RaftError as error:
                 _log.warning("did not hand leadership over", reason=str(error))
-        await self._parts.appends_decided()
+        await self.parts.appends_decided()
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
         """Refuse appends and do not lead, until undone or restarted.
@@ -204,16 +203,16 @@ class NodeAdmin:
         return pb.DrainResponse()
 
     def _set_draining(self, is_draining: bool) -> None:
-        self._parts.broker.produce.is_draining = is_draining
+        self.parts.broker.produce.is_draining = is_draining
         self._driver.is_draining = is_draining
         if is_draining:
-            self._parts.health.enter(Phase.DRAINING, "an operator drains this node")
+            self.parts.health.enter(Phase.DRAINING, "an operator drains this node")
         else:
-            self._parts.health.enter(Phase.SERVING)
+            self.parts.health.enter(Phase.SERVING)
 
     async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
         """Let the cluster go on with the remaining log after a power loss of a majority."""
-        own = self._parts.settings.cluster_id
+        own = self.parts.settings.cluster_id
         if request.confirm_cluster_id != own:
             raise WrongClusterError(request.confirm_cluster_id, own)
         self._driver.accept_loss()
@@ -258,26 +257,21 @@ class NodeAdmin:
         What the log says of a member outweighs all settings, so wrong addresses cut it off."""
         self._adding = member
         try:
-            await self._parts.broker.put_member(member, address, peer_address)
+            await self.parts.broker.put_member(member, address, peer_address)
         finally:
             self._adding = NO_NODE
 
     async def _forget(self, member: NodeId) -> None:
         try:
-            await self._parts.broker.put_member(member, "", "")
+            await self.parts.broker.put_member(member, "", "")
         except (NodeError, RaftError) as error:
             # The change itself is committed; the address of a removed member does no harm.
             _log.warning("an address was not removed", member=member, error=str(error))
 
     # --- Calls of master-slave mode ---
 
-    async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
-        """Refuse: there is no master here."""
-        raise WrongModeError("HaStatus", self._parts.settings.replication)
-
-    async def ha_promote(self, _request: pb.HaPromoteRequest) -> pb.HaPromoteResponse:
-        """Refuse: leaders are elected here."""
-        raise WrongModeError("HaPromote", self._parts.settings.replication)
+    ha_status = refused("HaStatus")
+    ha_promote = refused("HaPromote")
 
     # --- Comparing replicas ---
 

@@ -1,6 +1,7 @@
 """The metrics of a node for Prometheus: one table for each part of it.
 
-Owns names, types, texts and readers of all metrics; docs/metrics.md is generated from these tables.
+Owns names, types, texts and readers of all metrics but those of a way to replicate, which has its
+own tables (`node.replication.raft.metrics`); docs/metrics.md is generated from all of them.
 A scrape reads the values from the parts, so no value is counted twice and a metric costs nothing
 between two scrapes. Must not know HTTP.
 """
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from node.broker import Broker
+from node.contract import ReplicaStatus
 from node.framed.server import FramedServer
 from node.monitoring.http_connections import CONNECTION_COUNT_MAX, HttpConnections
 from node.monitoring.metric import PREFIX, Spec, Table, counter, gauge, histogram
@@ -16,14 +18,10 @@ from node.nameserver.replica.status import STATES, NameServerStatus
 from node.nameserver.service import NameServerService
 from node.peers.handshake import CloseCode
 from node.peers.types import LinkStats
-from node.replication.contract import ReplicaStatus
 from node.replication.derived_scrub import CareStats
-from node.replication.ha.driver import HaDriver
-from node.replication.ha.report import HaReport, SlaveReport
+from node.replication.ha import metrics as ha
 from node.replication.lives import NodeLives
-from node.replication.raft.digests.checks import DigestStats
-from node.replication.raft.driver import RaftDriver
-from node.replication.raft.repair import LiveRepairStats
+from node.replication.raft import metrics as raft
 from node.replication.scrub import ScrubStats
 from node.rocketmq.clients import QUESTION_SIZE_BYTES_MAX
 from node.rocketmq.remoting.service import Remoting
@@ -34,7 +32,6 @@ from node.services.calls import CallCounters
 from node.services.server import GrpcServer
 from node.state.held import held_counts
 from node.state.tables.delay import DelayTable
-from raft.pump.replica import ReplicaStats
 from store.stats import StoreStats
 
 
@@ -47,19 +44,6 @@ class NodeFacts(NamedTuple):
     uptime_s: float
     tls_ends_unix_s: Mapping[str, int]
     scrub_interval_s: float
-
-
-class HaFacts(NamedTuple):
-    """What a driver of master-slave mode says of its machine."""
-
-    driver: HaDriver
-    report: HaReport
-    stats: Mapping[str, int]
-
-    @property
-    def slaves(self) -> list[SlaveReport]:
-        """The slaves that have acked something."""
-        return [slave for slave in self.report.slaves if slave.acked >= 0]
 
 
 class Passes(NamedTuple):
@@ -111,90 +95,6 @@ LIVES: Final[Table[NodeLives]] = {
         lambda v: v.dropped_memory_count),
 }  # fmt: skip
 """Old copies of disks."""
-RAFT: Final[Table[ReplicaStats]] = {
-    "divergent_peers": gauge("Nodes whose committed log contradicts this one's.",
-        lambda r: len(r.raft.divergent_peers)),
-    "uncommitted_entries": gauge("Entries above the commit index.",
-        lambda r: r.raft.uncommitted_entry_count),
-    "waiting_appends": gauge("Appends whose caller waits for the commit.",
-        lambda r: r.waiter_count),
-    "waiting_reads": gauge("Linearizable reads that wait for a quorum.",
-        lambda r: r.raft.read_count),
-    "held_messages": gauge("Answers to peers that wait for a sync.",
-        lambda r: r.held_message_count),
-    "held_messages_dropped": counter("Answers to peers dropped over the limit.",
-        lambda r: r.held_messages_dropped),
-    "follower_match_index": gauge("Leader only: last entry a node has.",
-        lambda r: {str(p.node): p.match for p in r.raft.progress}, "node_id"),
-    "follower_in_flight_bytes": gauge("Leader only: sent, not acked.",
-        lambda r: {str(p.node): p.in_flight_size_bytes for p in r.raft.progress}, "node_id"),
-}  # fmt: skip
-"""The pump and the core of Raft."""
-RAFT_DRIVER: Final[Table[RaftDriver]] = {
-    "appends_without_room": counter("Appends of the leader dropped: no room on the disk.",
-        lambda d: d.dropped_for_room_count),
-    "apply_retries": counter("Committed entries not shown: no room for queues.",
-        lambda d: d.apply_retry_count),
-}  # fmt: skip
-"""The shell of Raft."""
-STATE_CHECKS: Final[Table[DigestStats]] = {
-    "state_fenced": gauge("1 while the state is not a majority's: nothing is served.",
-        lambda c: c.is_fenced),
-    "state_checks_equal": counter("Digests of the state equal to that of a majority.",
-        lambda c: c.equal_count),
-    "state_checks_differing": counter("Digests of the state that differed from it.",
-        lambda c: c.differing_count),
-    "state_checks_undecided": counter("Leader only: states differ, no majority agrees.",
-        lambda c: c.undecided_count),
-    "state_checks_passed_over": counter("Digests not compared: no time, another build.",
-        lambda c: c.passed_over_count),
-    "state_digest_seconds": gauge("Time that the last digest of the state took.",
-        lambda c: c.duration_ms / 1000),
-}  # fmt: skip
-"""The comparison of the replicas' states."""
-REPAIR: Final[Table[LiveRepairStats]] = {
-    "repairs_waiting": gauge("Damaged places that are being repaired from peers.",
-        lambda r: r.waiting_count),
-    "repaired_entries": counter("Entries of the log that were repaired from peers.",
-        lambda r: r.repaired_entry_count),
-}  # fmt: skip
-"""Repairs of the log while the node runs."""
-HA: Final[Table[HaFacts]] = {
-    "waiting_appends": gauge(RAFT["waiting_appends"].text, lambda h: h.stats["waiters"]),
-    "ha_waiting_appends_limit": gauge("Appends that may wait for copies: above it calls get busy.",
-        lambda h: h.stats["waiters_max"]),
-    "ha_window_bytes": gauge("Limit of bytes sent to a slave and not yet acked.",
-        lambda h: h.driver.group.window_size_bytes),
-    "ha_in_sync_replicas": gauge("Master only: replicas with all that readers see.",
-        lambda h: len(h.report.in_sync)),
-    "ha_copies": gauge("How many a sync master needs of these.", lambda h: h.driver.group.copies),
-    "follower_match_index": gauge(RAFT["follower_match_index"].text,
-        lambda h: {str(s.replica_id): s.acked - 1 for s in h.slaves}, "node_id"),
-    "ha_slave_lag_bytes": gauge("Master only: what a slave has not synced.",
-        lambda h: {str(s.replica_id): s.lag_size_bytes for s in h.slaves}, "node_id"),
-    "ha_cuts": counter("Times that the end of this log was cut off and set aside.",
-        lambda h: h.stats.get("cuts", 0)),
-    "ha_cut_bytes": counter("Bytes of these.", lambda h: h.stats.get("cut_size_bytes", 0)),
-    "ha_bindings_refused": counter("Epochs refused: this node is bound otherwise.",
-        lambda h: h.stats.get("bindings_refused", 0)),
-    "ha_promises_refused": counter("Epoch numbers that another master had already.",
-        lambda h: h.stats.get("promises_refused", 0)),
-    "ha_violations": counter("Frames that could not be meant; the link was closed.",
-        lambda h: h.stats.get("violations", 0)),
-    "ha_epoch_jumps": counter("Epochs refused, since no promotions explain them.",
-        lambda h: h.stats.get("epoch_jumps", 0)),
-    "ha_advice_refused": counter("Proposals of a controller that were impossible.",
-        lambda h: h.stats.get("advice_refused", 0) + h.driver.promotion.advice_refused_count),
-    "ha_waits_for_room": counter("Transfers that waited for room on this disk.",
-        lambda h: h.driver.inbound.no_room_count),
-    "ha_images_failed": counter("Images of the state that could not be made here.",
-        lambda h: h.driver.inbound.image_sender.failed_count),
-    "ha_apply_retries": counter("Decided batches not shown: no room for queues.",
-        lambda h: h.driver.apply_retry_count),
-    "ha_losses": gauge("Losses known here, at most the newest hundred: qlog ha status.",
-        lambda h: len(h.driver.losses.losses)),
-}  # fmt: skip
-"""The machine of master-slave mode and its driver."""
 LINK: Final[Table[LinkStats]] = {
     "peer_connected": gauge("1 when the link to a peer is up.",
         lambda k: {str(p.node): p.is_connected for p in k.peers}, "node_id"),
@@ -508,11 +408,8 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
     **NODE,
     **REPLICA,
     **LIVES,
-    **RAFT,
-    **RAFT_DRIVER,
-    **STATE_CHECKS,
-    **REPAIR,
-    **HA,
+    **raft.METRICS,
+    **ha.METRICS,
     **LINK,
     **CALLS,
     **FRAMED,
@@ -532,11 +429,11 @@ METRICS: Final[Mapping[str, Spec[Any]]] = {
 
 
 def page() -> str:
-    """Return docs/metrics.md: `python -m node.monitoring.metrics > docs/metrics.md`."""
+    """Return docs/metrics.md: `python -m node.metrics > docs/metrics.md`."""
     lines = [
         "# Metrics",
         "",
-        "Generated by `python -m node.monitoring.metrics > docs/metrics.md`; do not edit. A node",
+        "Generated by `python -m node.metrics > docs/metrics.md`; do not edit. A node",
         "shows these at `/metrics` of `http_listen`. The values are those of that node.",
         "",
         "| name | type | labels | meaning |",

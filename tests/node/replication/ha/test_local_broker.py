@@ -5,12 +5,12 @@ from typing import Any, cast
 from node.config.limits import Limits
 from node.config.load import load
 from node.config.settings import Settings
-from node.nameserver.directory.controller import ReplicaAck, propose_master
+from node.nameserver.directory.controller import propose_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
-from node.nameserver.ha_broker import HaBroker
 from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
 from node.replication.ha.driver import HaDriver
+from node.replication.ha.local_broker import HaBroker
 from node.replication.ha.report import HaReport, SlaveReport
 from node.state.machine import StateMachine
 from node.state.state import State
@@ -54,6 +54,7 @@ class FakeDriver:
 
     def __init__(self, found: HaReport) -> None:
         self.found, self.advice = found, list[tuple[int, int, int]]()
+        self.is_ready, self.term = False, 0
 
     def report(self) -> HaReport:
         return self.found
@@ -99,11 +100,18 @@ def test_a_replica_without_memory_is_the_last_choice() -> None:
 
 
 def test_only_a_master_knows_of_its_replicas() -> None:
-    view = broker()[0].master_view()
-    assert view is not None
-    assert view.replicas == {2: ReplicaAck(900, 5_000)}
-    assert (view.confirmed_position, view.epoch_start_position, view.now_ms) == (900, 500, 6_000)
-    assert broker(role=HaRole.CANDIDATE)[0].master_view() is None
+    directory = Directory()
+    accepted(directory, broker()[0].report(NOW_MS, with_topics=True))
+    accepted(directory, ha_report(2))
+    group = directory.groups["ha"]
+    change = broker()[0].in_sync_change(group)
+    assert change is not None
+    assert (change["requester"], change["members"]) == (1, [1, 2])
+    behind = SLAVES[0]._replace(acked=899)
+    without = broker(slaves=(behind,))[0].in_sync_change(group)
+    assert without is not None
+    assert without["members"] == [1]
+    assert broker(role=HaRole.CANDIDATE)[0].in_sync_change(group) is None
 
 
 def test_advice_is_passed_on_with_its_nonce_as_a_number() -> None:
