@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Literal, Self
 
@@ -94,7 +93,7 @@ class Consumption:
         self._inbox.is_finished = self._is_finished
         self._fetchers: dict[Queue, Fetcher] = {}
         self._handed: dict[Queue, int] = {}  # Offset after the last message handed out.
-        self._in_hand: Final = InHand()
+        self.in_hand: Final = InHand()
         self._current: MessageBatch | None = None  # The batch that is being handed out.
         self._at = 0
         self._turns: Final = Turns()
@@ -164,7 +163,7 @@ class Consumption:
         """
         if not forks.own[0]:
             forks.check()
-        self._in_hand.put_down(reader)
+        self.in_hand.put_down(reader)
         if time.monotonic() >= self.turn_s:
             self.turn_s = await self._turns.give()
         while (spent := self._current) is None or self._at >= len(spent.messages):
@@ -187,13 +186,13 @@ class Consumption:
         current, at = self._current, self._at
         if current is None or at >= len(messages := current.messages):
             return None
-        self._at = at = at + 1
-        message, queue = messages[at - 1], current.queue
-        in_hand = self._in_hand
+        message, queue = messages[at], current.queue
+        in_hand = self.in_hand
         if reader is in_hand.reader:  # As `take`, without a call for each message.
             in_hand.last = queue, message.queue_offset, None, reader
         else:
             in_hand.take(reader, queue, message.queue_offset)
+        self._at = at = at + 1
         # The last message takes along the ones that were filtered out behind it.
         is_last = at == len(messages)
         self._handed[queue] = current.next_offset if is_last else message.queue_offset + 1
@@ -224,15 +223,26 @@ class Consumption:
         current, at = self._current, self._at
         if current is None or at >= len(current.messages):
             return None
-        self._current = None
         batch = _rest(current, at) if at else current
-        self._in_hand.take(reader, batch.queue, batch.messages[0].queue_offset, batch)
+        self.in_hand.take(reader, batch.queue, batch.messages[0].queue_offset, batch)
         self._handed[batch.queue] = batch.next_offset
+        self._current = None
         return batch
 
-    def asking(self, reader: Reader) -> AbstractContextManager[None]:
-        """Return the block in which another thread waits for its turn; see `InHand.asking`."""
-        return self._in_hand.asking(reader)
+    def take_back(self, reader: Reader, before: object) -> None:
+        """Hand out again what a reader never got, if its newest delivery is not `before`.
+
+        May be called as `next_ready`, by which nothing was handed out since.
+        """
+        last = self.in_hand.last
+        if last is None or last is before or last[3] is not reader:
+            return
+        queue, offset, batch, _ = last
+        if batch is not None:
+            self._at, self._current = 0, batch
+        elif self._at and (current := self._current) is not None:
+            self._at -= current.messages[self._at - 1].queue_offset == offset
+        self._handed[queue], self.in_hand.last = offset, None
 
     def _position(self, queue: Queue) -> int:
         """Return the offset behind what was handed out of a queue, or need not be."""
@@ -274,7 +284,7 @@ class Consumption:
             if current is not None and current.queue == queue:
                 self._current = None
         if not keeps_hand:  # Also if a queue comes back: others may have consumed it.
-            self._in_hand.drop(queues)
+            self.in_hand.drop(queues)
         await asyncio.gather(*stopping)
 
     @property

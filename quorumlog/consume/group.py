@@ -223,7 +223,7 @@ class GroupConsumer(Consumption):
         if others consumed a queue or reset the group while this member was away: their offset
         stays, and reading goes on there.
         """
-        self._in_hand.put_down_all()
+        self.in_hand.put_down_all()
         deadline = Deadline(self._options.timeout_ms)
         groups = {self._groups.get(queue.group) for queue in self._processed()}
         try:
@@ -304,7 +304,7 @@ class GroupConsumer(Consumption):
                 )
             self._note_stored(offsets)
             if whole is not None and self._whole_delivery(given) == whole:  # It took no other one.
-                self._in_hand.put_down(whole[1])
+                self.in_hand.put_down(whole[1])
         return done
 
     def _whole_delivery(self, given: Sequence[Message]) -> tuple[Queue, Reader] | None:
@@ -314,13 +314,13 @@ class GroupConsumer(Consumption):
             queue = Queue(message.topic, message.queue_id, message.group)
             offsets[queue].add(message.queue_offset)
         for queue in offsets.keys() & (*self._fetchers, *self._leaving):
-            if (reader := self._in_hand.reader_of(queue, offsets[queue])) is not None:
+            if (reader := self.in_hand.reader_of(queue, offsets[queue])) is not None:
                 return queue, *reader
         return None
 
     def _offsets_behind(self, queue: Queue, reader: Reader) -> dict[Queue, int]:
         """Return the offset to store with a delivery that is given back."""
-        others = self._in_hand.offsets(without=reader)
+        others = self.in_hand.offsets(without=reader)
         return {queue: min(self._handed[queue], others.get(queue, self._handed[queue]))}
 
     @asynccontextmanager
@@ -439,7 +439,7 @@ class GroupConsumer(Consumption):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if is_processed:
-            self._in_hand.put_down_all()
+            self.in_hand.put_down_all()
         processed = self._processed()
         await self._stop_all()
         deadline = Deadline(self._options.timeout_ms)
@@ -470,7 +470,7 @@ class GroupConsumer(Consumption):
 
     def _processed(self) -> dict[Queue, int]:
         offsets = {queue: self._position(queue) for queue in (*self._fetchers, *self._leaving)}
-        held = self._in_hand.offsets()
+        held = self.in_hand.offsets()
         self._warn_of_held(held)
         return {queue: min(offset, held.get(queue, offset)) for queue, offset in offsets.items()}
 
@@ -648,7 +648,7 @@ class GroupConsumer(Consumption):
         await self._stop_fetching(lost, keeps_hand=True)
         # Also those of a call that failed: their offset is stored before others begin with them.
         lost = [queue for queue in self._leaving if queue.group == group.name]
-        await self._in_hand.wait_for(lost, self._membership(group).interval_ms)
+        await self.in_hand.wait_for(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()
             if lost and self._group_options.auto_commit:
@@ -658,7 +658,7 @@ class GroupConsumer(Consumption):
             for queue in lost:
                 self._leaving.pop(queue, None)
                 self._stored.pop(queue, None)
-            self._in_hand.drop(lost)  # It comes again.
+            self.in_hand.drop(lost)  # It comes again.
             self.moves.forget(lost)
         gained = [queue for queue in ours if queue not in self._fetchers]
         if gained:

@@ -7,8 +7,8 @@ other than that of the loop may take deliveries.
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, Final
 
 from quorumlog.records.message import MessageBatch
@@ -31,7 +31,8 @@ class InHand:
         self._look_count = LOOK_COUNT_MIN
         """Count of other readers at which those that have ended are forgotten."""
         self._others: Final = dict[Reader, tuple[Queue, int, MessageBatch | None]]()
-        self._asking: Final = set[Reader]()
+        self.asking: Final = set[Reader]()
+        """Readers that wait for their turn to take the next delivery: the last one is processed."""
 
     def take(
         self, reader: Reader, queue: Queue, offset: int, batch: MessageBatch | None = None
@@ -53,16 +54,10 @@ class InHand:
             self.last = None
         self._others.pop(reader, None)
 
-    @contextmanager
-    def asking(self, reader: Reader) -> Iterator[None]:
-        """Count the delivery of a reader as processed, which waits for its turn to take the next
-        one; at the end of the block it has its turn, unless that was interrupted."""
-        self._asking.add(reader)
-        try:
-            yield
-            self.put_down(reader)
-        finally:
-            self._asking.discard(reader)
+    def has_turn(self, reader: Reader) -> None:
+        """Note that a reader in `asking` takes its next delivery now."""
+        self.put_down(reader)
+        self.asking.discard(reader)
 
     def put_down_all(self) -> None:
         """Count all deliveries as processed."""
@@ -99,7 +94,7 @@ class InHand:
         every = self._others.copy()
         if last is not None:
             every[last[3]] = last[:3]
-        return {reader: every[reader] for reader in every if reader not in self._asking}
+        return {reader: every[reader] for reader in every if reader not in self.asking}
 
     def _forget_ended(self) -> None:
         for reader in [*filter(_has_ended, self._others.copy())]:

@@ -29,7 +29,7 @@ class GroupBacklog:
     """The sender of one broker group, and the batches that are being filled for it: one of each
     kind (`Batch.extra`), so that plain and delayed messages in turn make few batches."""
 
-    __slots__ = ("_on_ended", "aside", "group", "is_pinned", "open", "router", "sender", "task")
+    __slots__ = ("_on_ended", "group", "is_pinned", "open", "router", "sender", "task")
 
     def __init__(
         self,
@@ -40,10 +40,8 @@ class GroupBacklog:
         self.group = group
         self.router = group.router
         self.sender = sender
-        self.open: Batch | None = None
-        """The one that took the last message."""
-        self.aside: Batch | None = None
-        """That of the other kind."""
+        self.open: dict[bytes, Batch] = {}
+        """The newest batch of each kind; it may be closed, or with another group by now."""
         self.is_pinned = False  # Of the batch that is made next.
         self.task: asyncio.Task[None] | None = None
         self._on_ended = on_ended
@@ -57,9 +55,8 @@ class GroupBacklog:
 
     def of_kind(self, extra: bytes) -> Batch | None:
         """Return the batch that takes the next message of a kind; None: it needs another one."""
-        if self.open is not None and self.open.extra != extra:
-            self.open, self.aside = self.aside, self.open
-        return self.open if self.open is not None and self.open.is_open else None
+        batch = self.open.get(extra)
+        return batch if batch is not None and batch.is_open else None
 
     def close(self, batch: Batch) -> None:
         """Close a batch to further messages."""
@@ -68,10 +65,9 @@ class GroupBacklog:
 
     def close_open(self) -> None:
         """Close all open batches to further messages."""
-        for batch in (self.open, self.aside):
-            if batch is not None:
-                self.close(batch)
-        self.open = self.aside = None
+        for batch in self.open.values():
+            self.close(batch)
+        self.open.clear()
 
 
 class Accumulator:
@@ -128,6 +124,13 @@ class Accumulator:
     def _follow(self) -> None:
         """Adapt to a change of the list of groups."""
         groups = self._groups
+        if (
+            self.only is not None
+        ):  # It may name queues, and others behind them may move from now on.
+            self.only.close_open()
+        self.only = self._backlog(groups.all[0]) if groups.is_single else None
+        if self.only is not None:  # They may name queues; messages that may move come from now on.
+            self.only.close_open()
         self.only = self._backlog(groups.all[0]) if groups.is_single else None
         if self.only is not None:
             self.only.is_pinned = False
@@ -146,7 +149,7 @@ class Accumulator:
         """Drop the waiting batches; the producer fails them."""
         for backlog in self:
             backlog.sender.waiting.clear()
-            backlog.open = backlog.aside = None
+            backlog.open.clear()
 
     async def stop(self) -> None:
         """End all senders."""
@@ -173,9 +176,8 @@ class Accumulator:
             backlog = self._of_key(key, (topic,))
         else:
             backlog = self._freely((topic,))
-        for batch in (backlog.open, backlog.aside):
-            if batch is not None and batch.is_pinned is not is_pinned:
-                backlog.close_open()  # Batches keep the order of messages in one queue.
+        if any(batch.is_pinned is not is_pinned for batch in backlog.open.values()):
+            backlog.close_open()  # Batches keep the order of messages in one queue.
         backlog.is_pinned = is_pinned
         return backlog
 
@@ -227,8 +229,8 @@ class Accumulator:
         return self._free
 
     def _is_filling(self, backlog: GroupBacklog, topics: Sequence[str]) -> bool:
-        batch = backlog.open
-        if batch is None or not batch.is_open or batch.is_pinned or backlog.group.is_away:
+        is_open = any(batch.is_open and not batch.is_pinned for batch in backlog.open.values())
+        if not is_open or backlog.group.is_away:
             return False
         if not backlog.router.leader_address or backlog.group not in self._groups.all:
             return False
@@ -251,14 +253,14 @@ class Accumulator:
 
     def _move(self, backlog: GroupBacklog) -> None:
         others = [g for g in self._groups.all if g is not backlog.group and not g.is_away]
+        if not others:
+            return
 
         def may_move(batch: Batch) -> bool:
             topics = batch.topics()
             return not _names_queue(batch) and _can_take(others, batch, topics, topics)
 
         taken = backlog.sender.take_movable(may_move)
-        if backlog.open in taken:
-            backlog.open = None
         for batch in taken:
             left = self._place(batch, backlog)
             assert left is None, "of a group that is away, and others have all topics"
@@ -274,8 +276,6 @@ class Accumulator:
             if other.records or not self._is_stray(other, group):
                 kept.append(other)
                 continue
-            if backlog.open is other:
-                backlog.open = None
             left = self._place(other, backlog)
             if left is not None:
                 kept.append(left)

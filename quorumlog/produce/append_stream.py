@@ -214,6 +214,8 @@ class Sender:
     async def _write(self, session: AppendSession) -> None:
         while True:
             while not self._may_send(session):
+                if not self.load:  # Another group has what was waiting, or its time was up.
+                    self._unacked_since_s = self._stuck_since_s = None
                 await self._wait()
             batch = self.waiting[0]
             if self._linger_s and batch.is_open and not self.is_flushing:

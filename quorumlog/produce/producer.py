@@ -389,7 +389,7 @@ class Producer:
             backlog.close(batch)
             batch = None
         if batch is None:
-            batch = backlog.open = self._new_batch(backlog, extra, deadline)
+            batch = backlog.open[extra] = self._new_batch(backlog, extra, deadline)
             backlog.sender.wake()
         delivery = batch.add(entry, size_bytes)
         self._held_size_bytes += size_bytes

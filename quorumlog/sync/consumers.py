@@ -35,22 +35,22 @@ class _Iteration(Wrapper[_Consumer]):
     def __next__(self) -> Message:
         if not forks.own[0]:  # Before the lock, which another thread of the parent may have held.
             forks.check()
-        reader = threading.current_thread()
-        self._take_turn(reader)
-        try:
-            while (message := self._inner.next_ready(reader)) is None:
-                # What arrives as this wait is interrupted stays there for the next call.
-                if not loop_thread.call(self._inner.fill(reader)):
-                    raise StopIteration
-            return message
-        finally:
-            self._taking.release()
-
-    def _take_turn(self, reader: threading.Thread) -> None:
-        if self._taking.acquire(blocking=False):
-            return
-        with self._inner.asking(reader):
-            self._taking.acquire()
+        reader, inner = threading.current_thread(), self._inner
+        in_hand = inner.in_hand
+        if self._taking.locked():
+            in_hand.asking.add(reader)
+        with self._taking:
+            if in_hand.asking:
+                in_hand.has_turn(reader)
+            before = in_hand.last
+            try:
+                while (message := inner.next_ready(reader)) is None:
+                    if not loop_thread.call(inner.fill(reader)):
+                        raise StopIteration
+                return message
+            except BaseException:  # The handler of a signal may raise anywhere.
+                inner.take_back(reader, before)
+                raise
 
     @property
     def is_closed(self) -> bool:
@@ -60,15 +60,22 @@ class _Iteration(Wrapper[_Consumer]):
     def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
-        reader = threading.current_thread()
-        self._take_turn(reader)
-        try:
-            while (batch := self._inner.batch_ready(reader)) is None:
-                if not loop_thread.call(self._inner.fill(reader)):
-                    return None
-            return batch
-        finally:
-            self._taking.release()
+        reader, inner = threading.current_thread(), self._inner
+        in_hand = inner.in_hand
+        if self._taking.locked():
+            in_hand.asking.add(reader)
+        with self._taking:
+            if in_hand.asking:
+                in_hand.has_turn(reader)
+            before = in_hand.last
+            try:
+                while (batch := inner.batch_ready(reader)) is None:
+                    if not loop_thread.call(inner.fill(reader)):
+                        return None
+                return batch
+            except BaseException:
+                inner.take_back(reader, before)
+                raise
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""

@@ -140,13 +140,16 @@ class LoopThread:
 
         Raises ClosedError also if the last client is closed meanwhile.
         """
-        future = self.submit(work)
+        future = None
         try:
+            future = self.submit(work)
             return future.result()
         except concurrent.futures.CancelledError:
             text = "the client was closed during the call; connect again"
             raise ClosedError(text, outcome=Outcome.UNKNOWN) from None
         except BaseException as raised:
+            if future is None:
+                raise
             if not future.cancel() and (error := future.exception()) not in (None, raised):
                 raise raised from error  # Interrupted as the call failed: only here is its error.
             raise

@@ -8,6 +8,7 @@ import pytest
 import quorumlog
 from quorumlog import Queue, errors
 from quorumlog.cluster.broker_groups import BrokerGroups
+from quorumlog.produce.append_stream import Sender
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import BREAK_AFTER, error, fake_cluster
 from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, is_unreachable, start, stop
@@ -115,6 +116,28 @@ async def test_messages_of_a_named_queue_stay_in_the_first_group(
             groups["g0"].script.actions.clear()
             assert {(await delivery).group for delivery in named} == {"g0"}
             assert groups["g1"].bodies() == [b"free"] * 8
+
+
+async def test_no_batch_has_named_queues_of_one_group_and_messages_that_may_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run(sender: Sender) -> None:
+        await begins.wait()
+        await plain(sender)
+
+    monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
+    begins, plain = asyncio.Event(), Sender.run
+    monkeypatch.setattr(Sender, "run", run)
+    async with fake_groups("g0", "g1") as groups:
+        groups["g0"].neighbours = []
+        async with connect(groups, "g0") as client, client.producer() as producer:
+            named = await producer.enqueue("orders", b"named", queue_id=2)
+            groups["g0"].neighbours = [groups["g1"]]
+            await eventually(lambda: client.groups == ("g0", "g1"))
+            free = [await producer.enqueue("orders", b"free") for _ in range(9)]
+            assert not {delivery._batch for delivery in free} & {named._batch}
+            begins.set()
+            await producer.flush()
 
 
 async def test_all_queues_of_all_groups_get_messages_and_are_read() -> None:

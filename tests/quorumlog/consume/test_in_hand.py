@@ -108,12 +108,15 @@ async def test_readers_that_ended_are_forgotten_and_none_is_missed_by_another_th
 async def test_all_that_ask_for_the_next_message_have_processed_the_last() -> None:
     """Though one of them alone waits for a batch, and the others for their turn."""
     hand = InHand()
-    waiting, turn = threading.Thread(), threading.Lock()
+    waiting = threading.Thread()
     hand.take(waiting, QUEUE, 4)
     hand.take(asyncio.current_task(), QUEUE, 5)
-    with hand.asking(waiting), turn:
-        assert hand.offsets() == {QUEUE: 5}
+    hand.asking.add(waiting)
     assert hand.offsets() == {QUEUE: 5}
+    hand.has_turn(waiting)
+    hand.take(waiting, QUEUE, 6)
+    assert hand.offsets() == {QUEUE: 5}
+    hand.drop([QUEUE])
     async with fake_cluster() as cluster, connect(cluster) as client:
         for number in range(3):
             await client.producer().send("orders", b"%d" % number, queue_id=0)

@@ -14,7 +14,7 @@ from quorumlog import errors
 from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2, log_pb2
-from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX
+from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX, Sender
 from quorumlog.produce.delivery import Batch
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S, eventually
@@ -478,3 +478,31 @@ async def test_plain_and_delayed_messages_in_turn_make_few_batches() -> None:
         bodies = [int(message.body) async for message in client.consume("orders", until="end")]
     assert [*filter(lambda n: n % 2, bodies)] == [*range(1, 400, 2)]
     assert [*filter(lambda n: not n % 2, bodies)] == [*range(0, 400, 2)]
+
+
+async def test_a_batch_has_messages_of_its_kind_whatever_becomes_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another group may take an open batch, it may fill up, and it may leave."""
+
+    async def run(sender: Sender) -> None:
+        await begins.wait()
+        await plain(sender)
+
+    begins, plain, rng = asyncio.Event(), Sender.run, random.Random(1)
+    monkeypatch.setattr(Sender, "run", run)
+    async with fake_cluster() as cluster, connect(cluster) as client, client.producer() as producer:
+        orders: dict[bool, list[Batch]] = {False: [], True: []}
+        for number in range(400):
+            is_delayed = rng.random() < 0.5
+            wish: dict[str, Any] = {"delay": 60} if is_delayed else {}
+            delivery = await producer.enqueue("orders", b"%d" % number, queue_id=0, **wish)
+            batch = delivery._batch
+            assert bool(batch.extra) is is_delayed
+            if batch not in orders[is_delayed][-1:]:
+                assert batch not in orders[is_delayed], "a later message before an earlier one"
+                orders[is_delayed].append(batch)
+            if rng.random() < 0.1:
+                rng.choice([batch, *(kind[-1] for kind in orders.values() if kind)]).is_open = False
+        begins.set()
+        await producer.flush()

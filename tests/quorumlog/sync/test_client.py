@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 import quorumlog
 from quorumlog import errors, sync
 from quorumlog.consume import raw
+from quorumlog.consume.consumer import Consumption
 from quorumlog.sync.loop_thread import loop_thread, run_until_stopped
 from tests.patience import PATIENCE_S, wait_for
 from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
@@ -34,7 +36,7 @@ PAIRS = [
 # What only makes sense there: hooks between the two, and attributes that are set by __init__.
 ASYNC_ONLY = {
     *("broker_groups", "end", "incarnation_in", "send_entries"),
-    *("next_ready", "next_message", "next_batch_of", "fill", "batch_ready", "asking"),
+    *("next_ready", "next_message", "next_batch_of", "fill", "batch_ready", "take_back", "in_hand"),
 }
 
 
@@ -169,18 +171,24 @@ def test_the_rest_of_a_batch_comes_before_the_next(cluster: FakeCluster) -> None
 
 
 @pytest.mark.parametrize("takes_batches", [False, True])
-def test_what_arrives_as_a_wait_is_interrupted_is_not_lost(
+def test_what_its_caller_never_got_is_handed_out_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
 ) -> None:
-    def call(work: Any) -> Any:
-        answer = plain(work)
-        if not work.__name__.startswith(("start", "commit")):
-            interrupts.append(work.__name__)
-            if len(interrupts) % 2:  # As a handler of signals that raises, Ctrl-C among them.
-                raise KeyboardInterrupt
-        return answer
+    """As a handler of signals that raises, Ctrl-C among them: in the wait, and behind it."""
 
-    interrupts, bodies, plain = list[str](), list[bytes](), loop_thread.call
+    def interrupted(method: Any) -> Any:
+        def call(*args: Any) -> Any:
+            answer = method(*args)
+            if answer is not None and is_armed[0]:
+                is_armed[0] = False
+                raise KeyboardInterrupt
+            return answer
+
+        return call
+
+    is_armed, bodies = [False], list[bytes]()
+    for method in ("next_ready", "batch_ready"):
+        monkeypatch.setattr(Consumption, method, interrupted(getattr(Consumption, method)))
     with sync.connect(cluster.bootstrap) as client:
         with client.producer(batch_count_max=1) as producer:
             for number in range(9):
@@ -190,18 +198,21 @@ def test_what_arrives_as_a_wait_is_interrupted_is_not_lost(
             client.group_consumer("g", "orders", batch_count_max=3, auto_commit=False),
         ):
             with consumer:
-                monkeypatch.setattr(loop_thread, "call", call)
-                while len(bodies) < 9:
+                monkeypatch.setattr(loop_thread, "call", interrupted(loop_thread.call))
+                for attempt in itertools.count():
+                    if len(bodies) == 9:
+                        break
+                    is_armed[0] = attempt % 3 < 2
                     try:
                         batch = consumer.next_batch() if takes_batches else [next(consumer)]
                     except KeyboardInterrupt:
                         continue
                     assert batch is not None
                     bodies += [message.body for message in batch]
-                monkeypatch.setattr(loop_thread, "call", plain)
+                    assert sum(consumer._inner.offsets().values()) == len(bodies)
+                monkeypatch.undo()
             assert bodies == [b"%d" % number for number in range(9)]
             bodies.clear()
-    assert len(interrupts) >= 6
 
 
 @pytest.fixture
