@@ -137,19 +137,3 @@ def local_pull(address: str) -> str:
         except grpc.RpcError as error:
             return typed_error(error).code
     return ""
-
-
-def test_diverged_leader_hands_over(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with nodes_of(tmp_path / "c") as nodes:
-            leader = await leader_of(nodes)
-            leader.machine.state.members[77] = Member("planted:1", "")
-            await leader.node.broker.put_member(2, "n:1", "")
-            await eventually(lambda: leader.fence.reason, "a fence")
-            await eventually(lambda: leader.driver.leader_id not in (0, leader.settings.node_id))
-            new = await leader_of(nodes)
-            assert new is not leader
-            await new.node.broker.put_member(3, "n:1", "")
-            assert not leader.host.health.ready().is_good
-
-    run(asyncio.wait_for(work(), TIMEOUT_S))

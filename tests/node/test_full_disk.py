@@ -72,29 +72,6 @@ async def test_a_full_volume_costs_no_message_that_has_not_expired(tmp_path: Pat
     assert not fatal
 
 
-async def test_the_oldest_goes_for_room_where_that_was_asked_for(tmp_path: Path) -> None:
-    fatal: list[BaseException] = []
-    async with node_at(
-        tmp_path, flush="sync", retention_interval_ms=0, delete_when_full=True, disk_reserve_bytes=0
-    ) as node:
-        store, volume = node.log.store, Volume(node.log.store)
-        maintenance = maintenance_of(node, tmp_path, fatal)
-        await fill(node, 6)
-        files = store.log.files.files
-        volume.leave_room_for(3)
-        with capture_logs() as lines:
-            begin = await delete_expired(node, maintenance)
-        count = len(files) - 3
-        assert begin == files[count].position, "no more than needed"
-        assert deletions(lines) == [("warning", count)]
-        (event,) = [line for line in lines if "deletes" in line["event"]]
-        assert event["first_index"] == node.log.base_index + 1 == store.ledger.first_index
-        assert counted(store) == (count, count)
-        await node.append(0, 1)
-        await maintenance.stop()
-    assert not fatal
-
-
 async def test_deletion_by_size_is_not_called_deletion_for_room(tmp_path: Path) -> None:
     fatal: list[BaseException] = []
     async with node_at(

@@ -29,30 +29,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield nodes
 
 
-def test_leadership_moves_on_request_and_away_from_a_drained_node(cluster: LocalCluster) -> None:
-    first = cluster.leader_id()
-    second, third = (n for n in cluster.node_ids if n != first)
-    with connected(cluster.address(first)) as client:
-        client.create_topic("orders")
-        done = client.admin.TransferLeadership(pb.TransferLeadershipRequest(node_id=second))
-        assert done.leader_id == second
-        with pytest.raises(grpc.RpcError) as caught:
-            client.append("orders", b"x")
-        error = typed_error(caught.value)
-        assert (error.code, error.leader_id) == ("node.not_leader", second)
-        assert error.leader_address == cluster.address(second)
-    wait_for("the leader to be ready", lambda: cluster.leader_id() == second)
-    with connected(cluster.address(second)) as client:
-        client.append("orders", b"x")
-        client.admin.Drain(pb.DrainRequest())
-        assert client.status().role != "leader"
-        assert client.status().is_draining
-    for node in (first, third):
-        cluster.stop(node)
-        cluster.start(node)
-        wait_for("another leader", lambda: cluster.leader_id() not in (0, second))
-
-
 def test_a_stop_of_the_leader_leaves_no_gap_of_an_election(cluster: LocalCluster) -> None:
     leader = cluster.leader_id()
     cluster.stop(leader)

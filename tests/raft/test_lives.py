@@ -125,17 +125,6 @@ def test_a_node_is_judged_by_what_was_known_when_it_was_asked() -> None:
     assert lives.of(2).acked == 130
 
 
-def test_the_memory_of_another_node_finds_a_believed_copy() -> None:
-    lives = Lives()
-    assert lives.judge(2, TOLD) == ""
-
-    why = lives.hear(2, BEFORE._replace(acked=101))
-
-    assert "had acked 101" in why
-    assert "had acked 101" in lives.judge(2, TOLD), "it is not believed the next time either"
-    assert lives.judge(2, TOLD._replace(joined=9, incarnation=9)) == ""
-
-
 COPY = ToldLife(3, 99, 2, 50, 2, 50, Standing.FULL, 0, 0, (22,))
 """An old copy of a node that was seen in its third life: it begins that life a second time."""
 
@@ -202,18 +191,6 @@ def test_a_restart_that_another_node_told_of_is_no_old_copy(is_after_a_restart: 
     assert lives.apart == {}
 
 
-def test_memories_that_are_kept_apart_are_few() -> None:
-    lives = Lives({2: BEFORE})
-    for life in range(4, 4 + 2 * APART_MAX):
-        lives.hear(2, Known(life, 10 * life, term=life))
-        lives.hear(2, Known(life, 10 * life, term=life))
-
-    assert len(lives.apart[2]) == APART_MAX
-    assert lives.apart[2][0] == BEFORE, "the own memory is none of those that are dropped"
-    assert lives.of(2).term == 3 + 2 * APART_MAX
-    assert lives.dropped_count == 2 * APART_MAX, "each time that one is told there is no room"
-
-
 @pytest.mark.parametrize("lives_told", [range(1, 100), (1,) * APART_MAX + (9,) * 9, (1, 2) * 50])
 @pytest.mark.parametrize("incarnation", [0, 1])
 def test_a_peer_that_tells_of_many_lives_does_not_drive_out_the_own_memory(
@@ -260,17 +237,6 @@ def test_many_lives_hide_a_life_from_a_stranger_and_no_promise_of_it() -> None:
 
 def _after_a_restart(lives: Lives) -> Lives:
     return Lives(lives.known, lives.apart)
-
-
-def test_the_memory_of_another_node_of_the_same_life_is_added() -> None:
-    lives = Lives()
-    lives.judge(2, TOLD)
-
-    assert lives.hear(2, Known(4, 44, term=3, acked_term=3, acked=500)) == ""
-
-    assert lives.of(2).acked == 500
-    again = TOLD._replace(life=5, nonce=55, past=(44, 33))
-    assert "had acked 500" in lives.judge(2, again)
 
 
 def test_a_node_that_tells_no_life_is_not_remembered() -> None:

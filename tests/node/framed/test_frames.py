@@ -148,26 +148,6 @@ def test_a_bad_frame_is_refused_by_its_first_eight_bytes(
     assert caught.value.reason is reason
 
 
-@given(st.binary(min_size=1, max_size=64), st.data())
-def test_any_bytes_give_frames_or_one_fault(stream: bytes, data: st.DataObject) -> None:
-    """And the same ones in one piece as byte for byte."""
-
-    def outcome(parts: list[bytes]) -> tuple[list[Frame], str | None]:
-        parser, frames = Parser(), list[Frame]()
-        for part in parts:
-            parser.scratch[: len(part)] = part
-            try:
-                parsed = parser.parser.take(len(part))
-                while parsed is not None:
-                    frames.append(parsed)
-                    parsed = parser.parser.next_frame()
-            except FrameFault as fault:
-                return frames, fault.reason
-        return frames, None
-
-    assert outcome([stream]) == outcome([stream[at : at + 1] for at in range(len(stream))])
-
-
 def test_memory_follows_what_has_arrived_and_not_what_is_announced() -> None:
     limits = FramedLimits()
     parser = Parser(limits)

@@ -12,12 +12,10 @@ import pytest
 
 from node.framed.limits import FramedLimits
 from node.runtime.accounts import Kind
-from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
 from quorumlog.pb.log_pb2 import PullRequest
 from tests.node.framed.clients import (
     APPEND,
     CANCEL,
-    COMMIT,
     KIND,
     PULL,
     ROUTE,
@@ -64,43 +62,6 @@ async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> 
 
 @loops
 @pytest.mark.long
-async def test_changed_frames_never_meet_a_defect(tmp_path: Path) -> None:
-    """Whole frames of real calls with a few bytes changed; `served` fails for `node.internal`."""
-    random = Random(51)
-    commit = CommitOffsetsRequest(group="g")
-    commit.offsets.add(topic="orders", queue_id=0, offset=0)
-    whole = (
-        append(1, 0, 2),
-        request(PULL, 2, PullRequest(topic="orders", max_count=5).SerializeToString()),
-        request(COMMIT, 3, commit.SerializeToString()),
-        request(ROUTE, 4),
-    )
-    async with served(tmp_path) as it:
-        for _ in range(1_000):
-            data = bytearray(random.choice(whole))
-            for _ in range(random.randrange(1, 4)):
-                data[random.randrange(8, len(data))] = random.randrange(256)
-            client = await it.client()
-            client.send(bytes(data))
-            client.writer.write_eof()
-            await client.read_to_the_end()
-        await still_serves(it)
-
-
-@loops
-@pytest.mark.long
-async def test_a_flood_of_tiny_frames_does_not_keep_others_out(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        flood = await it.client()
-        flood.send(request(200, 1) * 20_000)
-        await eventually(lambda: it.failed.get("node.unimplemented"), "the flood")
-        await still_serves(it)
-        for _ in range(20_000):
-            assert (await flood.read()).error.code == "node.unimplemented"
-
-
-@loops
-@pytest.mark.long
 async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         flood = await it.client()
@@ -139,21 +100,6 @@ async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> No
         await eventually(lambda: it.node.broker.parked.readers.used == 0, "no reader")
         assert it.closed == {}
         assert it.append_count == 201
-
-
-@loops
-@pytest.mark.long
-async def test_clients_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
-    pull = PullRequest(topic="orders", queue_id=1, wait_ms=30_000).SerializeToString()
-    async with served(tmp_path) as it:
-        for n in range(60):
-            client = await it.client()
-            client.send(request(PULL, 1, pull) + append(2, n, n + 1) + append(3, n, n + 1)[:30])
-            if n % 2:
-                await eventually(lambda: it.call_count > 0, "its calls")
-            client.close()
-        await eventually(lambda: it.server.connections.count == 0, "no connection")
-        await still_serves(it)
 
 
 def address_of(node: SingleNode) -> tuple[str, int]:

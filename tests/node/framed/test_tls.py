@@ -60,21 +60,16 @@ async def test_a_client_shows_a_certificate_where_one_is_demanded(tmp_path: Path
         assert it.append_count == 1
 
 
-async def test_a_client_of_another_authority_ends_the_handshake(tmp_path: Path) -> None:
+async def test_clients_of_another_authority_or_without_tls_get_nowhere(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "others")
     async with served(tmp_path / "n", tls=server(node_files(authority))) as it:
         with pytest.raises(ssl.SSLCertVerificationError):
             await it.client(client_of(other.path))
         await eventually(lambda: it.closed == {Reason.HANDSHAKE: 1}, "the refusal")
-
-
-async def test_plain_bytes_at_a_tls_port_get_nowhere(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    async with served(tmp_path / "n", tls=server(node_files(authority))) as it:
         client = await it.client()
         client.send(append(1, 0, 1))
         await client.read_to_the_end()  # At most an alert of TLS.
-        await eventually(lambda: it.closed == {Reason.HANDSHAKE: 1}, "the refusal")
+        await eventually(lambda: it.closed == {Reason.HANDSHAKE: 2}, "the next refusal")
         assert it.append_count == 0
 
 

@@ -107,19 +107,6 @@ def test_a_client_that_another_node_speaks_for_has_an_account_while_it_holds_som
     assert (accounts.address_count, len(accounts._remotes)) == (0, 0), "it holds nothing"
 
 
-def test_an_account_that_is_charged_after_its_end_has_the_sums_of_its_address() -> None:
-    accounts = Accounts(SMALL)
-    ended = accounts.open("10.0.0.1")
-    ended.close()
-    other = accounts.open("10.0.0.1")
-    charges = [account.charge(Kind.CALLS) for account in (ended, other)]
-    assert ended.address is other.address
-    for charge in charges:
-        charge.release()
-    other.close()
-    assert accounts.address_count == 0
-
-
 def test_leases_that_wait_take_nothing_from_others_where_many_are_busy() -> None:
     limit = 64 * LEASE_COUNT
     accounts = Accounts({Kind.CALLS: Limit("calls", limit, limit * LEASE_SIZE_BYTES)})

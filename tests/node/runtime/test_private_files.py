@@ -1,18 +1,15 @@
 """What a node makes is for its user alone, and a secret that others can read is refused."""
 
 import os
-import signal
 from pathlib import Path
 
-import grpc
 import pytest
 from structlog.testing import capture_logs
 
 from deploy.local import LocalCluster
 from node.config.load import ConfigError, load
 from node.runtime.private_files import make_private, unusable
-from store.durability.fatal import EXIT_SYNC_FAILED
-from tests.node.processes import LOOPBACK_FLAGS, SingleNode, run_to_end
+from tests.node.processes import LOOPBACK_FLAGS, SingleNode
 
 SECRETS = ("secret_file", "nameserver_secret_file", "rocketmq_keys_file")
 
@@ -35,14 +32,17 @@ def _usual_umask() -> object:
 
 
 @pytest.mark.long
-def test_all_that_a_node_makes_is_private(tmp_path: Path) -> None:
-    """The log, tables, checkpoints, the file with its ports."""
+def test_all_that_a_node_makes_is_private_also_in_an_open_directory(tmp_path: Path) -> None:
+    """The log, tables, checkpoints, the file with its ports, the directory of an older build."""
+    (tmp_path / "data").mkdir(mode=0o755)
     with SingleNode(tmp_path / "data") as node, node.client() as client:
         client.create_topic("orders")
         client.append("orders", b"x")
         assert open_ones(tmp_path / "data") == {}
         node.stop()
     assert open_ones(tmp_path / "data") == {}
+    assert "closed the directory to others" in node.log_path.read_text()
+    assert '"mode": "0755"' in node.log_path.read_text()
 
 
 @pytest.mark.long
@@ -59,37 +59,6 @@ def test_all_of_a_local_cluster_is_private(tmp_path: Path) -> None:
 def test_a_local_cluster_is_private_before_it_starts(tmp_path: Path, groups: int) -> None:
     LocalCluster.create(tmp_path / "new" / "c", 1, groups=groups)
     assert open_ones(tmp_path / "new") == {}
-
-
-@pytest.mark.long
-def test_a_dump_is_private(tmp_path: Path) -> None:
-    node = SingleNode(tmp_path / "data")
-    node.start({"QUORUMLOG_FAILPOINTS": "fs.sync=EIO@400+"})
-    with node.client() as client:
-
-        def write_until_it_fails() -> None:
-            client.create_topic("orders")
-            for _ in range(1_000):
-                client.append("orders", b"x")
-
-        with pytest.raises(grpc.RpcError):
-            write_until_it_fails()
-    assert node.wait_end() == EXIT_SYNC_FAILED
-    (dump,) = (tmp_path / "data").glob("dump-*.txt")
-    assert mode(dump) == 0o600
-
-
-@pytest.mark.long
-def test_a_directory_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
-    with SingleNode(tmp_path / "data") as node:
-        node.stop()
-        (tmp_path / "data").chmod(0o755)
-        node.start()
-        assert mode(tmp_path / "data") == 0o700
-        assert "closed the directory to others" in node.log_path.read_text()
-        assert '"mode": "0755"' in node.log_path.read_text()
-        node.signal(signal.SIGTERM)
-        node.wait_end()
 
 
 def test_a_directory_that_everybody_shares_is_named_and_left_open(tmp_path: Path) -> None:
@@ -194,14 +163,3 @@ def test_a_file_that_cannot_even_be_looked_at_is_refused_by_name(tmp_path: Path,
     (problem,) = (problem for problem in caught.value.problems if "looked at" in problem.what)
     assert problem.key == name
     assert "File name too long" in problem.what
-
-
-@pytest.mark.long
-def test_a_node_does_not_start_with_such_a_secret(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_text("x" * 40)
-    path.chmod(0o644)
-    done = run_to_end(tmp_path / "data", secret_file=str(path))
-    assert done.returncode == 78, done.stderr
-    assert "others can read" in done.stderr
-    assert not (tmp_path / "data").exists()

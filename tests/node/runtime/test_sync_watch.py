@@ -177,21 +177,22 @@ def end(code: int) -> None:
     raise EndedError(code)
 
 
-def test_a_hang_ends_with_74_and_names_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "reason", "path"),
+    [
+        (SyncHangsError("data/0", 60_000), "because a sync hangs", "data/0"),
+        (FileSystemError("write", "marks", 5), "because its disk failed", "marks"),
+    ],
+)
+def test_a_disk_that_hangs_or_fails_ends_with_74_and_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, reason: str, path: str
 ) -> None:
-    with pytest.raises(EndedError, match=str(EXIT_SYNC_FAILED)):
-        FailStop(tmp_path, end)(SyncHangsError("data/0", 60_000))  # type: ignore[arg-type]
-    assert "because a sync hangs" in capsys.readouterr().err
-    (dump,) = tmp_path.glob("dump-*.txt")
-    assert "data/0" in dump.read_text()
-
-
-def test_a_disk_that_fails_ends_with_74(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not as a broken invariant: an operator looks at the disk then, and reports no defect."""
     with pytest.raises(EndedError, match=str(EXIT_SYNC_FAILED)):
-        FailStop(tmp_path, end)(FileSystemError("write", "marks", 5))  # type: ignore[arg-type]
-    assert "because its disk failed" in capsys.readouterr().err
+        FailStop(tmp_path, end)(error)  # type: ignore[arg-type]
+    assert reason in capsys.readouterr().err
+    (dump,) = tmp_path.glob("dump-*.txt")
+    assert path in dump.read_text()
 
 
 def test_the_end_does_not_wait_for_a_dump_that_hangs(

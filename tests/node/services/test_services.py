@@ -255,29 +255,8 @@ async def test_a_stream_of_responses_ends_with_its_error() -> None:
         assert (await call.read()).next_offset == 8
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
-        assert (trailer(caught.value).code, trailer(caught.value).leader_id) == (
-            "node.not_leader",
-            3,
-        )
-
-
-async def test_a_client_that_goes_away_cancels_its_stream() -> None:
-    ended = asyncio.Event()
-
-    async def tail(_request: object) -> AsyncIterator[log_pb2.PullResponse]:
-        try:
-            yield log_pb2.PullResponse()
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    served = Served()
-    served.methods["Tail"] = tail
-    async with served.running() as stub:
-        call = stub.Tail(log_pb2.TailRequest())
-        await call.read()
-        call.cancel()
-        await ended.wait()
+        error = trailer(caught.value)
+        assert (error.code, error.leader_id) == ("node.not_leader", 3)
 
 
 # --- Append streams ---
@@ -371,25 +350,36 @@ async def test_a_stream_takes_an_unreadable_request_in_its_turn() -> None:
         call.cancel()
 
 
-async def test_appends_of_a_stream_whose_client_went_away_are_cancelled() -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
+async def test_a_client_that_goes_away_cancels_its_streams_and_their_appends() -> None:
+    begun, ended = asyncio.Event(), list[str]()
 
-    async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+    async def wait(name: str) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
-            cancelled.set()
+            ended.append(name)
+
+    async def append(_request: log_pb2.AppendRequest) -> log_pb2.AppendResponse:
+        await wait("append")
         raise AssertionError
 
+    async def tail(_request: object) -> AsyncIterator[log_pb2.PullResponse]:
+        yield log_pb2.PullResponse()
+        await wait("tail")
+
     served = Served()
-    served.methods["AppendStream"] = stream_method(served, append)
+    served.methods.update(AppendStream=stream_method(served, append), Tail=tail)
     async with served.running() as stub:
-        call = stub.AppendStream()
-        await call.write(log_pb2.AppendRequest(records=b"r"))
+        reading, writing = stub.Tail(log_pb2.TailRequest()), stub.AppendStream()
+        await reading.read()
+        reading.cancel()
+        await eventually(lambda: ended == ["tail"], "the end of the tail")
+        begun.clear()
+        await writing.write(log_pb2.AppendRequest(records=b"r"))
         await begun.wait()
-        call.cancel()
-        await cancelled.wait()
+        writing.cancel()
+        await eventually(lambda: ended == ["tail", "append"], "the end of the append")
 
 
 # --- The server ---
@@ -421,17 +411,3 @@ async def test_health_follows_the_node_and_reflection_names_the_services() -> No
         names = {s.name for s in (await call.read()).list_services_response.service}
         assert "quorumlog.v1.LogService" in names
         call.cancel()
-
-
-async def test_many_idle_connections_cost_a_descriptor_each_and_nobody_is_refused() -> None:
-    async def route(_request: object) -> log_pb2.RouteResponse:
-        return log_pb2.RouteResponse(node_id=1)
-
-    served, count = Served(rpc_count_max=16), 1_000
-    served.methods["Route"] = route
-    async with served.running() as stub:
-        idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(count)]
-        assert (await stub.Route(log_pb2.RouteRequest())).node_id == 1
-        for _, writer in idle:
-            writer.close()
-        await asyncio.gather(*(writer.wait_closed() for _, writer in idle))

@@ -1,6 +1,5 @@
 """Replicas of the name server that come back on an old copy of their directory: real processes."""
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -179,21 +178,3 @@ def test_a_kept_directory_fills_the_other_replicas(
     third.start()
     counting(replicas)
     level(replicas, {"k0"})
-
-
-def test_crashes_and_restarts_are_no_old_copies(replicas: list[ReplicaProcess]) -> None:
-    for turn in range(3):
-        key = f"k{turn}"
-        assert put(replicas[(turn + 1) % 3], key) == ACCEPTED
-        replicas[turn % 3].kill()
-        assert put(replicas[(turn + 1) % 3], key + "b") == ACCEPTED
-        replicas[turn % 3].start()
-        counting(replicas)
-    for replica in replicas:
-        replica.kill()
-    for replica in replicas:
-        replica.start()
-    counting(replicas)
-    assert [status(one)["old_copy_count"] for one in replicas] == [0, 0, 0]
-    names = {name for name in os.listdir(files_of(replicas[0])) if name.startswith("lives")}
-    assert names == {"lives.0", "lives.1"}

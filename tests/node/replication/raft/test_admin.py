@@ -19,7 +19,7 @@ from quorumlog.errors import QuorumlogError, from_pb
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.pb.log_pb2 import AppendRequest
 from raft.errors import ChangeInvalidError, ChangeRefusedError, RaftError, TransferRefusedError
-from store.errors import Outcome, StoreError
+from store.errors import StoreError
 from tests.node.whole_nodes import WholeNode, WholeNodes
 from tests.patience import PATIENCE_S
 from tests.store.records import PAGE, record, small_config
@@ -54,19 +54,6 @@ def change(kind: "pb.MemberChange", node: int, host: str = "") -> pb.ChangeMembe
     if host:
         request.address, request.peer_address = f"{host}:1", f"{host}:2"
     return request
-
-
-async def test_add_of_a_member_changes_nothing(tmp_path: Path) -> None:
-    async with leading(tmp_path) as (admin, node):
-        await admin.change_member(change(pb.MEMBER_CHANGE_ADD_LEARNER, 2, "right"))
-        before, last = dict(node.machine.state.members), node.driver.last_index
-        for number in (1, 2):
-            with pytest.raises(RaftError, match="member already") as refused:
-                await admin.change_member(change(pb.MEMBER_CHANGE_ADD_LEARNER, number, "wrong"))
-            failure = describe(refused.value)
-            assert (failure.outcome, failure.retryable) == (Outcome.NOT_APPLIED, False)
-        assert node.machine.state.members == before
-        assert node.driver.last_index == last
 
 
 async def test_two_adds_at_once_leave_the_addresses_of_the_one_that_was_done(

@@ -107,11 +107,6 @@ except AssertionError as error:
     assert any("Nothing after it was acknowledged" in event for event in events)
 
 
-def test_an_error_that_ends_the_process_is_lines() -> None:
-    log_lines = lines_of("raise RuntimeError('the end')", code=1)
-    assert log_lines[-1]["event"] == "RuntimeError: the end"
-
-
 def test_floods_are_cut_short_and_counted() -> None:
     log_lines = lines_of(
         """

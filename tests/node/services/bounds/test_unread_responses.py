@@ -82,79 +82,56 @@ def test_pulls_that_nobody_reads_are_bounded(tmp_path_factory: pytest.TempPathFa
         wait_for("the end of all", lambda: metric(node, HELD) == 0)
 
 
-class Cuts(list[str]):
-    """The connections that were ended."""
+class Here:
+    """A watch whose timer never runs, a clock, and the connections that were ended."""
 
-    def __call__(self, peer: str) -> bool:
-        self.append(peer)
+    def __init__(self) -> None:
+        self.now_s, self.cuts, self.peers = 100.0, list[str](), Callers()
+        self.watch = ResponseWatch(self.cut, lambda: self.now_s)
+
+    def cut(self, peer: str) -> bool:
+        self.cuts.append(peer)
         return True
 
-
-@pytest.fixture
-def clock() -> list[float]:
-    return [100.0]
-
-
-@pytest.fixture
-def cuts() -> Cuts:
-    return Cuts()
-
-
-@pytest.fixture
-def peers() -> Callers:
-    return Callers()
-
-
-@pytest.fixture
-def watch(clock: list[float], cuts: Cuts, peers: Callers) -> Iterator[ResponseWatch]:
-    async def made() -> ResponseWatch:
-        watch = ResponseWatch(cuts, lambda: clock[0])
-        watch.end(watch.begin(peers("ipv4:1.1.1.1:1"), LARGE_SIZE_BYTES))
-        return watch
-
-    loop = asyncio.new_event_loop()
-    unread_watch = loop.run_until_complete(made())  # Its timer never runs.
-    yield unread_watch
-    loop.close()
+    def begin(self, peer: str, size_bytes: int) -> Any:
+        return self.watch.begin(self.peers(f"ipv4:{peer}"), size_bytes)
 
 
 PART = LIMITS[Kind.ANSWERS].size_bytes_max // 8 // COPY_COUNT
 
 
-def test_the_busiest_address_gives_way(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
-) -> None:
+async def test_the_busiest_address_gives_way() -> None:
+    here = Here()
     for name in ("1.1.1.1:7", "1.1.1.1:8", "2.2.2.2:7", "2.2.2.2:8", "2.2.2.2:9", "4.4.4.4:7"):
-        watch.begin(peers(f"ipv4:{name}"), PART)
+        here.begin(name, PART)
     with pytest.raises(ResponsesWaitError, match="have not taken"):
-        watch.begin(peers("ipv4:2.2.2.2:7"), 2 * PART)  # More than its half.
+        here.begin("2.2.2.2:7", 2 * PART)  # More than its half.
     with pytest.raises(ResponsesWaitError, match="have not taken"):
-        watch.begin(peers("ipv4:3.3.3.3:1"), 3 * PART)
-    assert cuts == [], "nobody has been stuck for long"
-    requests = RequestWatch(HalfSent(dict), cuts, lambda: clock[0])
-    server: Any = SimpleNamespace(requests=requests, responses=watch)
+        here.begin("3.3.3.3:1", 3 * PART)
+    assert here.cuts == [], "nobody has been stuck for long"
+    requests = RequestWatch(HalfSent(dict), here.cut, lambda: here.now_s)
+    server: Any = SimpleNamespace(requests=requests, responses=here.watch)
     assert GRPC["responses_dropped"].read(server) == 2
-    clock[0] += STUCK_MS / 1000
-    last = watch.begin(peers("ipv4:3.3.3.3:1"), 3 * PART)
-    assert cuts == ["ipv4:2.2.2.2:7"]
-    assert peers.held(Kind.ANSWERS) == 8 * COPY_COUNT * PART
-    watch.end(last)
-    watch.end(last)
-    assert peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
-    watch.begin(peers("ipv4:1.1.1.1:1"), LARGE_SIZE_BYTES - 1)
-    assert peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
+    here.now_s += STUCK_MS / 1000
+    last = here.begin("3.3.3.3:1", 3 * PART)
+    assert here.cuts == ["ipv4:2.2.2.2:7"]
+    assert here.peers.held(Kind.ANSWERS) == 8 * COPY_COUNT * PART
+    here.watch.end(last)
+    here.watch.end(last)
+    assert here.peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
+    here.begin("1.1.1.1:1", LARGE_SIZE_BYTES - 1)
+    assert here.peers.held(Kind.ANSWERS) == 5 * COPY_COUNT * PART
 
 
-def test_a_response_is_cut_after_its_time(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
-) -> None:
-    watch.begin(peers("ipv4:1.1.1.1:1"), PART)
-    clock[0] += 1
-    watch.begin(peers("ipv4:1.1.1.1:2"), PART)
-    clock[0] += RESPONSE_MS_MAX / 1000 - 1
-    watch.look()
-    assert (cuts, peers.held(Kind.ANSWERS)) == (["ipv4:1.1.1.1:1"], COPY_COUNT * PART)
-    assert watch.cut_count == 1
+async def test_a_response_is_cut_after_its_time() -> None:
+    here = Here()
+    here.begin("1.1.1.1:1", PART)
+    here.now_s += 1
+    here.begin("1.1.1.1:2", PART)
+    here.now_s += RESPONSE_MS_MAX / 1000 - 1
+    here.watch.look()
+    assert (here.cuts, here.peers.held(Kind.ANSWERS)) == (["ipv4:1.1.1.1:1"], COPY_COUNT * PART)
+    assert here.watch.cut_count == 1
 
 
 @pytest.mark.parametrize(
@@ -220,24 +197,23 @@ def no_descriptors() -> Iterator[None]:
         os.close(lowest)
 
 
-def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time(
-    watch: ResponseWatch, clock: list[float], cuts: Cuts, peers: Callers
-) -> None:
+async def test_small_responses_that_nobody_takes_are_bounded_in_number_and_time() -> None:
+    here = Here()
     for n in range(2 * UNREAD_COUNT_MAX):
-        watch.begin(peers(f"ipv4:2.2.2.2:{n // 512}"), 100)
-    entry = watch.begin(peers("ipv4:3.3.3.3:1"), 100)
-    clock[0] += UNREAD_MS / 1000
-    watch.look()
-    assert cuts == [], "nobody could take them while the node was held"
-    clock[0] += 1
-    watch.look()
-    assert cuts == ["ipv4:2.2.2.2:0", "ipv4:2.2.2.2:1", "ipv4:2.2.2.2:2"]
-    clock[0] += RESPONSE_MS_MAX / 1000
-    watch.end(entry)
-    watch.look()
-    assert cuts[3:] == ["ipv4:2.2.2.2:3"]
-    assert watch.cut_count == 4
-    assert peers.accounts.total.is_empty
+        here.begin(f"2.2.2.2:{n // 512}", 100)
+    entry = here.begin("3.3.3.3:1", 100)
+    here.now_s += UNREAD_MS / 1000
+    here.watch.look()
+    assert here.cuts == [], "nobody could take them while the node was held"
+    here.now_s += 1
+    here.watch.look()
+    assert here.cuts == ["ipv4:2.2.2.2:0", "ipv4:2.2.2.2:1", "ipv4:2.2.2.2:2"]
+    here.now_s += RESPONSE_MS_MAX / 1000
+    here.watch.end(entry)
+    here.watch.look()
+    assert here.cuts[3:] == ["ipv4:2.2.2.2:3"]
+    assert here.watch.cut_count == 4
+    assert here.peers.accounts.total.is_empty
 
 
 def _take_nothing(port: int) -> HalfSender:

@@ -173,31 +173,6 @@ async def test_fenced_node_votes_and_is_never_elected(tmp_path: Path) -> None:
         assert set(roles) <= {Role.FOLLOWER}
 
 
-async def test_without_a_majority_nobody_is_fenced_and_the_leader_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "UNDECIDED_MS", 1)
-
-    async with compared_often(tmp_path) as world:
-        for node in world.up:
-            differ(node)
-        await change(world, 2)
-
-        def is_told() -> bool:
-            return any(node.checks.stats().undecided_count for node in world.up)
-
-        await eventually(is_told, "three states")
-        assert fenced(world) == []
-        leader = await world.leader()
-        # Two agree again: now a majority decides against the third.
-        agreeing = [leader, next(one for one in world.up if one is not leader)]
-        for node in agreeing:
-            del node.machine.state.members[77]
-        await compared(world, *agreeing)
-        other = next(one for one in world.up if one not in agreeing)
-        await eventually(lambda: fenced(world) == [other.node_id], "a fence")
-
-
 async def test_minority_that_is_reachable_decides_nothing(tmp_path: Path) -> None:
     async with compared_often(tmp_path) as world:
         leader = await world.leader()
@@ -272,18 +247,6 @@ async def test_state_of_a_snapshot_lifts_the_fence(tmp_path: Path) -> None:
         await eventually(lambda: node.log.base_index > 0, "a snapshot")
         await compared(world, node)
         await eventually(lambda: fenced(world) == [], "no fence")
-
-
-async def test_new_leader_goes_on_with_the_points_of_the_old_one(tmp_path: Path) -> None:
-    async with compared_often(tmp_path) as world:
-        await compared(world)
-        old = await world.leader()
-        await old.crash()
-        new = await world.leader()
-        await compared(world, new)
-        await world.restart(old)
-        await compared(world, old)
-        assert fenced(world) == []
 
 
 # --- Hostile and strange ---
@@ -367,27 +330,6 @@ async def test_points_that_come_while_a_digest_is_made_are_passed_over_but_the_n
         await made[0]
         assert node.checks._point in node.checks._own
         await compared(world, *(one for one in world.up if one is not node))
-
-
-async def test_point_that_comes_while_an_earlier_one_is_digested_has_its_turn(
-    tmp_path: Path,
-) -> None:
-    async with compared_often(tmp_path) as world:
-        await compared(world)
-        node = world.up[0]
-        await eventually(lambda: not node.checks._is_digesting)
-        image, on_thread = node.machine.image(), node.checks._thread.on_thread
-
-        async def passed_meanwhile(work: Callable[[], Any]) -> Any:
-            piece = await on_thread(work)
-            if 20_000_000 not in node.checks._own:
-                node.checks._next = 30_000_000, image
-            return piece
-
-        thread: Any = SimpleNamespace(on_thread=passed_meanwhile)
-        node.checks._thread, node.checks._next = thread, (20_000_000, image)
-        await node.checks._digest_all()
-        assert {20_000_000, 30_000_000} <= node.checks._own.keys()
 
 
 async def test_digest_made_of_a_state_that_was_replaced_counts_no_more(tmp_path: Path) -> None:

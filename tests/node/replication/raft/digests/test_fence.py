@@ -91,13 +91,3 @@ def test_state_is_built_anew_once_for_a_fence(tmp_path: Path) -> None:
         assert log.node_file.record.state_fence == f"topics behind log position 7{BUILT_ANEW}"
         assert len(list((tmp_path / "damaged").iterdir())) == 1
     crash(log)
-
-
-def test_state_without_a_fence_is_taken_as_it_is(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    log.found((1,))
-    saved(tmp_path, OLD)
-    _, machine = open_state(FileSystem(), str(tmp_path), log, SMALL_LIMITS)
-    assert machine.applied_index == OLD.applied_index
-    assert not (tmp_path / "damaged").exists()
-    crash(log)
