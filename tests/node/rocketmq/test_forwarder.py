@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq import forwarder, hold
 from node.rocketmq.calls import ends
@@ -28,8 +27,11 @@ from tests.node.rocketmq.test_service import (
     TOKEN,
     TOPIC,
     Gateway,
+    ack,
     gateway_at,
-    message,
+    hide,
+    messages_in,
+    send,
     stored_count,
 )
 from tests.patience import PATIENCE_S, eventually
@@ -142,20 +144,10 @@ async def test_a_send_whose_answer_was_lost_is_not_sent_again(tmp_path: Path) ->
 async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         await pair.leader.send(b"first")
-        elements = await pair.follower.receive()
-        (message,) = (e.message for e in elements if e.HasField("message"))
+        (message,) = messages_in(await pair.follower.receive())
         handle = message.system_properties.receipt_handle
-        change = pb.ChangeInvisibleDurationRequest(
-            group=GROUP,
-            topic=TOPIC,
-            receipt_handle=handle,
-            invisible_duration=Duration(seconds=60),
-        )
-        ack = pb.AckMessageRequest(
-            group=GROUP, topic=TOPIC, entries=[pb.AckMessageEntry(receipt_handle=handle)]
-        )
-        counters = pair.leader.rocketmq.counters
-        for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack)):
+        counters, change = pair.leader.rocketmq.counters, hide(handle, seconds=60)
+        for name, request in (("ChangeInvisibleDuration", change), ("AckMessage", ack(handle))):
             pair.wire.loses_answers = True
             calling = asyncio.ensure_future(pair.follower.call(name, request))
             ended = partial(counters.ended.__getitem__, f"MessagingService/{name}")
@@ -169,8 +161,7 @@ async def test_an_ack_whose_answer_was_lost_is_sent_again(tmp_path: Path) -> Non
 async def test_a_message_that_is_given_up_is_not_given_up_again(tmp_path: Path) -> None:
     async with pair_at(tmp_path) as pair:
         await pair.leader.send(b"first")
-        elements = await pair.follower.receive()
-        (message,) = (e.message for e in elements if e.HasField("message"))
+        (message,) = messages_in(await pair.follower.receive())
         request = pb.ForwardMessageToDeadLetterQueueRequest(
             group=GROUP, topic=TOPIC, receipt_handle=message.system_properties.receipt_handle
         )
@@ -189,7 +180,6 @@ async def test_a_send_waits_for_a_leader_that_cannot_be_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it was sent, so it is tried again: to the same one, or the next."""
-
     async with pair_at(tmp_path) as pair:
         pair.wire.is_refusing = True
         sending = asyncio.ensure_future(pair.follower.send(b"first"))
@@ -209,7 +199,6 @@ async def test_a_send_does_not_wait_for_a_leader_that_says_nothing_when_there_is
     tmp_path: Path,
 ) -> None:
     """A machine that is cut off does not even refuse a connection."""
-
     async with pair_at(tmp_path) as pair:
         pair.wire.is_silent = True
         sending = asyncio.ensure_future(pair.follower.send(b"first"))
@@ -287,7 +276,8 @@ def test_each_address_has_its_producers_asked_whatever_others_name(
 ) -> None:
     monkeypatch.setattr(ends, "TOPIC_COUNT_MAX", 4)
     clients, accounts, names = GatewayClients(), Accounts(), "abcdefghx"
-    for host, topics in (("10.0.0.1", "abcdx"), ("10.0.0.2", "efgh"), ("10.0.0.3", "x")):
+    hosts = {"10.0.0.1": "abcdx", "10.0.0.2": "efgh", "10.0.0.3": "x", "10.0.0.4": "z"}
+    for host, topics in hosts.items():
         with on_behalf_of(accounts.open(host)):
             client = clients.seen(host)
             client.commands = asyncio.Queue()
@@ -302,8 +292,9 @@ def test_each_address_has_its_producers_asked_whatever_others_name(
     wanted = {topic for _, topic in asker._wanted()}
     assert len(wanted) == 4
     assert "x" in wanted
+    assert "z" not in wanted, "there is no such topic"
     assert wanted & set("efgh")
-    for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+    for host in hosts:
         clients.left(host)
     assert not asker._wanted()
     assert not clients._topics_of_host
@@ -312,7 +303,7 @@ def test_each_address_has_its_producers_asked_whatever_others_name(
 async def test_only_a_node_names_the_client_that_pays_for_a_call(tmp_path: Path) -> None:
     named = (*CLIENT, (CLIENT_HEADER, "10.0.0.9:77"))
     right, wrong = ((*named, (TOKEN_HEADER, token.hex())) for token in (TOKEN, bytes(16)))
-    half = pb.SendMessageRequest(messages=[message(message_type=MessageType.TRANSACTION)])
+    half = send(message_type=MessageType.TRANSACTION)
     async with pair_at(tmp_path) as pair:
         leader = pair.leader
 

@@ -19,11 +19,11 @@ from quorumlog.pb.rocketmq_pb2 import Code
 from raft.errors import TransferringError
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.rocketmq.test_service import (
-    GROUP,
-    TOPIC,
     Gateway,
+    ack,
     gateway_at,
     message,
+    messages_in,
     stored_count,
 )
 from tests.patience import eventually
@@ -84,14 +84,10 @@ async def test_a_call_that_meets_a_hand_over_that_fails_is_answered_here(tmp_pat
         assert (await gateway.send()).status.code == Code.OK
         assert stored_count(gateway) == 1
         driver.failure = TransferringError(2)
-        elements = await gateway.receive()
-        assert elements[0].status.code == Code.OK
-        handle = elements[1].message.system_properties.receipt_handle
+        (message,) = messages_in(await gateway.receive())
         driver.failure = TransferringError(2)
-        entry = pb.AckMessageEntry(receipt_handle=handle)
-        acked = await gateway.call(
-            "AckMessage", pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
-        )
+        done = ack(message.system_properties.receipt_handle)
+        acked = await gateway.call("AckMessage", done)
         assert acked.status.code == Code.OK
         assert driver.failure is None
 
@@ -100,7 +96,6 @@ async def test_a_send_is_refused_by_name_when_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hold, "HOLD_S", 0.2)
-
     async with gateway_at(tmp_path) as gateway:
         gateway.node.broker.produce.is_draining = True
         status = (await gateway.send()).status
@@ -133,8 +128,7 @@ async def test_a_receive_that_waits_goes_on_at_the_next_leader(tmp_path: Path) -
         await eventually(lambda: pop.shared.lines.room.used == 1, "it waits")
         await pair.next.send(b"from there")
         pair.hand_over()
-        elements = await receiving
-        assert [e.message.body for e in elements if e.HasField("message")] == [b"from there"]
+        assert [message.body for message in messages_in(await receiving)] == [b"from there"]
 
 
 # --- What nobody foresaw ---

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.node.rocketmq.remoting.clients import (
+from tests.node.rocketmq.remoting.codes import (
     ALL_GROUPS,
     CLUSTER,
     GET_OFFSET,

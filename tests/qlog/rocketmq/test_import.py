@@ -31,7 +31,8 @@ from store.errors import LimitExceededError
 from store.record.message import encode_message, encode_properties
 from tests.node.broker_fakes import configure, request
 from tests.node.peers.certificates import Authority
-from tests.node.rocketmq.remoting.clients import COMMIT, Gateway
+from tests.node.rocketmq.remoting.clients import Gateway
+from tests.node.rocketmq.remoting.codes import COMMIT
 from tests.qlog.rocketmq.clusters import Clusters, clusters_at
 from tests.qlog.running import check_keys
 

@@ -18,7 +18,7 @@ from qlog.connection import SERVER_VARIABLE
 from qlog.rocketmq import groups, records, source, topics
 from qlog.rocketmq.shapes import SourceError
 from store.record.message import encode_message
-from tests.node.rocketmq.remoting.clients import ALL_GROUPS, CLUSTER, MAX, PULL, ROUTE, TOPICS
+from tests.node.rocketmq.remoting.codes import ALL_GROUPS, CLUSTER, MAX, PULL, ROUTE, TOPICS
 from tests.qlog.rocketmq.clusters import target_at
 from tests.qlog.rocketmq.lying_source import Lie, frame, route, said, source_with
 from tests.qlog.running import PROGRAM

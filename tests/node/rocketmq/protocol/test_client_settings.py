@@ -7,16 +7,28 @@ from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
 
+ENTRY = pb.SubscriptionEntry(topic=pb.Resource(name="orders"))
+LARGE = pb.SubscriptionEntry(expression=pb.FilterExpression(expression="x" * 70_000))
+
 
 def told(asked: pb.Settings) -> pb.Settings:
     return answer(asked, body_size_bytes_max=4_000, attempt_count=17, is_fifo=False)
 
 
+def producer(*topics: str, namespace: str = "") -> pb.Settings:
+    resources = [pb.Resource(name=name, resource_namespace=namespace) for name in topics]
+    return pb.Settings(publishing=pb.Publishing(topics=resources))
+
+
+def consumer(group: str, *entries: pb.SubscriptionEntry) -> pb.Settings:
+    subscription = pb.Subscription(group=pb.Resource(name=group), subscriptions=entries)
+    return pb.Settings(subscription=subscription)
+
+
 def test_a_producer_gets_what_it_needs() -> None:
-    client_settings = pb.Settings(
-        client_type=ClientType.PRODUCER,
-        publishing=pb.Publishing(topics=[pb.Resource(name="orders")], max_body_size=1 << 27),
-    )
+    client_settings = producer("orders")
+    client_settings.client_type = ClientType.PRODUCER
+    client_settings.publishing.max_body_size = 1 << 27
     broker_settings = told(client_settings)
     assert broker_settings.WhichOneof("pub_sub") == "publishing"
     assert broker_settings.publishing.max_body_size == 4_000
@@ -29,14 +41,7 @@ def test_a_producer_gets_what_it_needs() -> None:
 
 
 def test_a_consumer_gets_what_it_needs() -> None:
-    client_settings = pb.Settings(
-        client_type=ClientType.PUSH_CONSUMER,
-        subscription=pb.Subscription(
-            group=pb.Resource(name="readers"),
-            subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="orders"))],
-        ),
-    )
-    broker_settings = told(client_settings)
+    broker_settings = told(consumer("readers", ENTRY))
     assert broker_settings.WhichOneof("pub_sub") == "subscription"
     assert broker_settings.subscription.HasField("fifo")
     assert broker_settings.subscription.receive_batch_size == 32
@@ -49,23 +54,14 @@ def test_a_consumer_gets_what_it_needs() -> None:
     ("asked", "code"),
     [
         (pb.Settings(), Code.BAD_REQUEST),
-        (pb.Settings(publishing=pb.Publishing(topics=[pb.Resource(name="")])), Code.ILLEGAL_TOPIC),
-        (
-            pb.Settings(subscription=pb.Subscription(group=pb.Resource(name="a b"))),
-            Code.ILLEGAL_CONSUMER_GROUP,
-        ),
-        (
-            pb.Settings(subscription=pb.Subscription(group=pb.Resource(name="CID_RMQ_SYS_X"))),
-            Code.ILLEGAL_CONSUMER_GROUP,
-        ),
-        (
-            pb.Settings(
-                publishing=pb.Publishing(
-                    topics=[pb.Resource(name="orders", resource_namespace="ns")]
-                )
-            ),
-            Code.ILLEGAL_TOPIC,
-        ),
+        (producer(""), Code.ILLEGAL_TOPIC),
+        (producer("orders", namespace="ns"), Code.ILLEGAL_TOPIC),
+        (producer(*(f"t{n}" for n in range(257))), Code.BAD_REQUEST),
+        (consumer("a b"), Code.ILLEGAL_CONSUMER_GROUP),
+        (consumer("CID_RMQ_SYS_X"), Code.ILLEGAL_CONSUMER_GROUP),
+        (consumer("g", pb.SubscriptionEntry()), Code.ILLEGAL_TOPIC),
+        (consumer("g", *[ENTRY] * 257), Code.BAD_REQUEST),
+        (consumer("g", LARGE), Code.BAD_REQUEST),
     ],
 )
 def test_settings_that_cannot_be(asked: pb.Settings, code: Code) -> None:

@@ -43,9 +43,7 @@ def test_a_refusal_has_the_code_of_its_cause(error: Exception, code: Code) -> No
     assert status_of(error).code == code
 
 
-def named(
-    kinds: list[type[NodeError | StoreError | RaftError]],
-) -> list[tuple[str, Code]]:
+def named(kinds: list[type[NodeError | StoreError | RaftError]]) -> list[tuple[str, Code]]:
     return [(kind.__name__, CODES[kind.code]) for kind in kinds]
 
 

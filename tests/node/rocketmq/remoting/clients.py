@@ -9,6 +9,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,35 +28,10 @@ from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.pb.log_pb2 import RouteResponse
 from quorumlog.pb.transaction_pb2 import TransactionCheck
 from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
+from tests.node.rocketmq.remoting import codes
 from tests.patience import PATIENCE_S
 
 RESPONSE, ONEWAY = 1, 2
-SEND, PULL, GET_OFFSET, COMMIT, BY_TIME, MAX, MIN, EARLIEST = 310, 11, 14, 15, 29, 30, 31, 32
-HEARTBEAT, UNREGISTER, SEND_BACK, MEMBERS, CHANGED, ROUTE, CLUSTER = 34, 35, 36, 38, 40, 105, 106
-BATCH, KEY, VIEW, END, CHECK, LOCK, UNLOCK = 320, 12, 33, 37, 39, 41, 42
-REPLY, PUSH_REPLY = 325, 326
-PUT_TOPIC, TOPIC, DELETE_TOPIC, TOPICS, TOPIC_STATS, PUT_GROUP, GROUP = (
-    17,
-    351,
-    215,
-    206,
-    202,
-    200,
-    352,
-)
-PROGRESS, CONSUMERS, RESET, RUNTIME, CONFIG, STATS, WIPE, RESTORE = (
-    208,
-    203,
-    222,
-    28,
-    26,
-    315,
-    205,
-    327,
-)
-RUNNING, ALL_TOPICS, ALL_GROUPS, PUT_TOPICS = 307, 21, 201, 18
-
-
 TOKEN = bytes(range(16))
 """The token of every node of these tests."""
 
@@ -118,15 +94,10 @@ class ClassicClient:
                 assert word >> 24 == 0, "answers are JSON"
                 size = word & 0xFFFFFF
                 document = json.loads(rest[:size])
-                heard = Heard(
-                    document["code"],
-                    document["opaque"],
-                    document["flag"],
-                    document.get("extFields") or {},  # RocketMQ leaves out an empty table.
-                    rest[size:],
-                    document.get("remark"),
-                    document["version"],
-                )
+                ext = document.get("extFields") or {}  # RocketMQ leaves out an empty table.
+                code, opaque, flag = document["code"], document["opaque"], document["flag"]
+                remark, version = document.get("remark"), document["version"]
+                heard = Heard(code, opaque, flag, ext, rest[size:], remark, version)
                 if heard.flag & RESPONSE:
                     self._answers.pop(heard.opaque).set_result(heard)
                 else:
@@ -138,18 +109,25 @@ class ClassicClient:
         self._writer.write(data)
 
     def begin(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+        self, code: int, ext: dict[str, str] | None = None, body: object = b"", **more: Any
     ) -> "asyncio.Future[Heard]":
-        """Send a request; return the future of its answer."""
+        """Send a request, a document as JSON; return the future of its answer."""
         self._opaque += 1
         future: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._answers[self._opaque] = future
         document = {"code": code, "opaque": self._opaque, "flag": 0, "version": 479, **more}
-        self.write(json_frame({**document, "extFields": ext or {}}, body))
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.write(json_frame({**document, "extFields": ext or {}}, data))
         return future
 
+    def begin_send(
+        self, body: bytes = b"x", queue: int = 0, topic: str = "orders", **properties: str
+    ) -> "asyncio.Future[Heard]":
+        """Send one message to a broker's first name; return the future of its answer."""
+        return self.begin(codes.SEND, send_fields(topic, queue, "g0-n1", **properties), body)
+
     async def ask(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+        self, code: int, ext: dict[str, str] | None = None, body: object = b"", **more: Any
     ) -> Heard:
         async with asyncio.timeout(PATIENCE_S):
             return await self.begin(code, ext, body, **more)
@@ -170,26 +148,19 @@ class ClassicClient:
     ) -> Heard:
         """Send one message with properties."""
         fields = send_fields(topic, queue, name, **properties) | {"f": str(sys_flag)}
-        return await self.ask(SEND, fields, body)
+        return await self.ask(codes.SEND, fields, body)
 
     async def pull(
         self, queue: int, offset: int, wait_ms: int = 0, ext: dict[str, str] | None = None
     ) -> Heard:
         """Pull from a queue of topic orders, of broker name g0-n1, with a subscription of all."""
         fields = {
-            "consumerGroup": "readers",
-            "topic": "orders",
-            "queueId": str(queue),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": "6" if wait_ms else "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": str(wait_ms),
-            "subscription": "*",
-            "subVersion": "1",
-            "bname": "g0-n1",
-        }
-        return await self.ask(PULL, fields | (ext or {}))
+            "consumerGroup": "readers", "topic": "orders", "queueId": str(queue),
+            "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "6" if wait_ms else "4",
+            "commitOffset": "0", "suspendTimeoutMillis": str(wait_ms), "subscription": "*",
+            "subVersion": "1", "bname": "g0-n1",
+        }  # fmt: skip
+        return await self.ask(codes.PULL, fields | (ext or {}))
 
     async def heartbeat(
         self,
@@ -200,33 +171,20 @@ class ClassicClient:
         model: str = "CLUSTERING",
     ) -> Heard:
         """Register as a consumer of topics, of orders without any."""
-        subscriptions = [
-            {
-                "topic": topic,
-                "subString": tags,
-                "subVersion": 1,
-                "expressionType": "TAG",
-                "tagsSet": [],
-                "codeSet": [],
-                "classFilterMode": False,
-            }
-            for topic in topics or ("orders",)
-        ]
+        read = {"subString": tags, "subVersion": 1, "expressionType": "TAG"}
+        read |= {"tagsSet": [], "codeSet": [], "classFilterMode": False}
         consumer = {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": model,
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "unitMode": False,
-            "subscriptionDataSet": subscriptions,
-        }
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": model,
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
+            "subscriptionDataSet": [{"topic": topic, **read} for topic in topics or ("orders",)],
+        }  # fmt: skip
         document = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}
-        return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+        return await self.ask(codes.HEARTBEAT, body=document)
 
     async def produce_for(self, client_id: str, group: str) -> Heard:
         """Register as a producer."""
         document = {"clientID": client_id, "producerDataSet": [{"groupName": group}]}
-        return await self.ask(HEARTBEAT, body=json.dumps(document).encode())
+        return await self.ask(codes.HEARTBEAT, body=document)
 
     def answer(self, heard: Heard, code: int = 0, body: bytes = b"") -> None:
         """Answer a request of the node."""
@@ -242,34 +200,28 @@ class ClassicClient:
 def send_fields(topic: str, queue: int, name: str, **properties: str) -> dict[str, str]:
     """Return the fields of a send in their short form."""
     properties.setdefault("UNIQ_KEY", "0A0000090001272A58B4000000000001")
-    return {
-        "a": "producers",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue),
-        "f": "0",
-        "g": "1700000000000",
-        "h": "0",
-        "i": "".join(f"{name}\x01{value}\x02" for name, value in properties.items()),
-        "n": name,
-    }
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    fields = {"a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0"}
+    return fields | {"g": "1700000000000", "h": "0", "i": text, "n": name}
 
 
+def entry(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
+    """Return one message of a batch."""
+    rest = struct.pack(">IIii", 0xDAA320A7, 0, flag, len(body)) + body
+    rest += struct.pack(">h", len(properties)) + properties
+    return struct.pack(">i", 4 + len(rest)) + rest
+
+
+@dataclass
 class Gateway:
     """A gateway over one node, and its port."""
 
-    def __init__(
-        self,
-        node: Fixture,
-        remoting: Remoting,
-        calls: RemotingCalls,
-        server: FramedServer,
-        port: int,
-    ) -> None:
-        self.node, self.remoting, self.calls = node, remoting, calls
-        self.server, self.port = server, port
-        self._clients: list[ClassicClient] = []
+    node: Fixture
+    remoting: Remoting
+    calls: RemotingCalls
+    server: FramedServer
+    port: int
+    _clients: list[ClassicClient] = field(default_factory=list)
 
     async def client(
         self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
@@ -337,6 +289,15 @@ async def gateway_at(
             await gateway.close()
             await server.stop(0)
             await remoting.stop()
+
+
+@asynccontextmanager
+async def client_at(
+    root: Path, *how: Any, **more: Any
+) -> AsyncIterator[tuple[Gateway, ClassicClient]]:
+    """A gateway as above, and a client of it."""
+    async with gateway_at(root, *how, **more) as gateway:
+        yield gateway, await gateway.client()
 
 
 async def _no_questions(_address: str, _request: object) -> AsyncIterator[TransactionCheck]:

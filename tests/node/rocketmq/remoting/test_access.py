@@ -10,11 +10,12 @@ from node.rocketmq.remoting.protocol.codes import ADMINISTRATION
 from node.rocketmq.remoting.protocol.command import Command, decode
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
 from tests.node.peers.certificates import Authority
-from tests.node.rocketmq.remoting.clients import DELETE_TOPIC, HEARTBEAT, ROUTE, gateway_at
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import client_at, gateway_at
 from tests.node.rocketmq.remoting.test_command import FRAMES, parts_of
 
 KEYS = {"rocketmq2": "12345678"}
-DENIED, MAX_OFFSET = 16, 30
+DENIED = 16
 
 
 def test_a_command_that_the_java_client_signed_is_taken() -> None:
@@ -27,29 +28,27 @@ def test_a_command_that_the_java_client_signed_is_taken() -> None:
 
 
 async def test_commands_without_a_fitting_signature_are_refused(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path, keys=KEYS) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path, keys=KEYS) as (gateway, client):
         fields = {"topic": "orders", "queueId": "0"}
-        route = await client.ask(ROUTE, fields)
+        route = await client.ask(codes.ROUTE, fields)
         assert route.code == 0, "a client that has no route says that the topic is missing"
-        assert (await client.ask(MAX_OFFSET, fields)).code == DENIED
-        assert (await client.ask(MAX_OFFSET, fields | {"AccessKey": "other"})).code == DENIED
+        assert (await client.ask(codes.MAX, fields)).code == DENIED
+        assert (await client.ask(codes.MAX, fields | {"AccessKey": "other"})).code == DENIED
         wrong = fields | {"AccessKey": "rocketmq2", "Signature": "AAAA"}
-        assert (await client.ask(MAX_OFFSET, wrong)).code == DENIED
-        assert (await client.ask(HEARTBEAT, body=b"{}")).code == DENIED
+        assert (await client.ask(codes.MAX, wrong)).code == DENIED
+        assert (await client.ask(codes.HEARTBEAT, body=b"{}")).code == DENIED
         assert gateway.remoting.groups.clients.count == 0
 
         signed = fields | {"AccessKey": "rocketmq2"}
-        made = signature(Command(MAX_OFFSET, ext=signed, version=479), b"12345678")
+        made = signature(Command(codes.MAX, ext=signed, version=479), b"12345678")
         signed_fields = signed | {"Signature": base64(made)}
-        assert (await client.ask(MAX_OFFSET, signed_fields)).code == 0
-        assert (await client.ask(MAX_OFFSET, signed_fields | {"topic": "other"})).code == DENIED
-        assert (await client.ask(MAX_OFFSET, signed_fields, b"more")).code == DENIED
+        assert (await client.ask(codes.MAX, signed_fields)).code == 0
+        assert (await client.ask(codes.MAX, signed_fields | {"topic": "other"})).code == DENIED
+        assert (await client.ask(codes.MAX, signed_fields, b"more")).code == DENIED
 
 
 async def test_the_port_of_the_sdk_administers_nothing(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path, port_number=SHARED_PORT) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path, port_number=SHARED_PORT) as (gateway, client):
         for code in ADMINISTRATION:
             answer = await client.ask(code, {"topic": "orders", "groupName": "readers"}, b"{}")
             assert answer.code == DENIED
@@ -66,9 +65,9 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
     async with gateway_at(tmp_path / "n", keys=KEYS, tls=tls, is_permissive=True) as gateway:
         plain, private = await gateway.client(), await gateway.client(tls=trusting)
         fields = {"topic": "orders", "AccessKey": "rocketmq2"}
-        made = signature(Command(ROUTE, ext=fields, version=479), b"12345678")
+        made = signature(Command(codes.ROUTE, ext=fields, version=479), b"12345678")
         overheard = fields | {"Signature": base64(made)}
-        assert (await plain.ask(ROUTE, overheard)).code == 0
+        assert (await plain.ask(codes.ROUTE, overheard)).code == 0
         forwarded = overheard | {FORWARDED: "127.0.0.1:1", NAME: "0"}
         for code in ADMINISTRATION:
             for ext in (overheard, forwarded):
@@ -77,14 +76,13 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
                 assert answer.remark is not None
                 assert ("TLS" if ext is overheard else FORWARDED) in answer.remark
         assert "orders" in gateway.node.broker.context.state.topics
-        assert (await private.ask(DELETE_TOPIC, {"topic": "orders"})).code == DENIED
-        assert (await private.ask(DELETE_TOPIC, overheard)).code == 0
+        assert (await private.ask(codes.DELETE_TOPIC, {"topic": "orders"})).code == DENIED
+        assert (await private.ask(codes.DELETE_TOPIC, overheard)).code == 0
         assert "orders" not in gateway.node.broker.context.state.topics
 
 
 async def test_brokers_of_rocketmq_do_not_register(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         for code in (103, 104, 322):
             answer = await client.ask(code, {"brokerName": "a", "brokerId": "0"}, b"{}")
             assert (answer.code, "qlog rocketmq import" in str(answer.remark)) == (DENIED, True)

@@ -1,9 +1,7 @@
 """What tools ask and order: topics, groups, progress, members, the node."""
 
-import asyncio
 import json
 import re
-import struct
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,34 +13,8 @@ from node.rocketmq.remoting.reference import table
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest
-from tests.node.rocketmq.remoting.clients import (
-    ALL_GROUPS,
-    ALL_TOPICS,
-    BATCH,
-    COMMIT,
-    CONFIG,
-    CONSUMERS,
-    DELETE_TOPIC,
-    GET_OFFSET,
-    GROUP,
-    PROGRESS,
-    PUT_GROUP,
-    PUT_TOPIC,
-    PUT_TOPICS,
-    RESET,
-    RESTORE,
-    ROUTE,
-    RUNNING,
-    RUNTIME,
-    STATS,
-    TOPIC,
-    TOPIC_STATS,
-    TOPICS,
-    WIPE,
-    ClassicClient,
-    gateway_at,
-    send_fields,
-)
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import client_at, entry, gateway_at, send_fields
 
 NAMES = ("g0-n1", "g0-n2", "g0-n3")
 QUEUE = {"topic": "orders", "queueId": "1", "bname": "g0-n1", "consumerGroup": "readers"}
@@ -67,31 +39,23 @@ def by_queue(table: dict[str, Any]) -> dict[tuple[str, int], Any]:
 
 
 async def test_a_topic_gets_its_queues_for_each_name(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         order = {
-            "topic": "bills",
-            "defaultTopic": "TBW102",
-            "readQueueNums": "2",
-            "writeQueueNums": "2",
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
+            "topic": "bills", "defaultTopic": "TBW102", "readQueueNums": "2", "perm": "6",
+            "writeQueueNums": "2", "topicFilterType": "SINGLE_TAG",
             "attributes": "+message.type=FIFO",
-        }
+        }  # fmt: skip
         for name in NAMES:
-            assert (await client.ask(PUT_TOPIC, order | {"bname": name})).code == 0
+            assert (await client.ask(codes.PUT_TOPIC, order | {"bname": name})).code == 0
         assert gateway.node.broker.context.state.topics["bills"] == (6, 6, "FIFO")
-        row = document((await client.ask(TOPIC, {"topic": "bills", "bname": "g0-n2"})).body)
-        assert (row["readQueueNums"], row["perm"], row["attributes"]) == (
-            2,
-            6,
-            {"message.type": "FIFO"},
-        )
-        assert "bills" in document((await client.ask(TOPICS)).body)["topicList"]
+        row = document((await client.ask(codes.TOPIC, {"topic": "bills", "bname": "g0-n2"})).body)
+        assert (row["readQueueNums"], row["perm"]) == (2, 6)
+        assert row["attributes"] == {"message.type": "FIFO"}
+        assert "bills" in document((await client.ask(codes.TOPICS)).body)["topicList"]
         for _ in NAMES:
-            assert (await client.ask(DELETE_TOPIC, {"topic": "bills"})).code == 0
-        assert (await client.ask(TOPIC, {"topic": "bills"})).code == 17
-        assert (await client.ask(PUT_TOPIC, order | {"topic": "a b"})).code == 29
+            assert (await client.ask(codes.DELETE_TOPIC, {"topic": "bills"})).code == 0
+        assert (await client.ask(codes.TOPIC, {"topic": "bills"})).code == 17
+        assert (await client.ask(codes.PUT_TOPIC, order | {"topic": "a b"})).code == 29
 
 
 async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path) -> None:
@@ -104,9 +68,9 @@ async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path)
             made = CreateTopicRequest(topic=topic, queue_count=count, message_type="FIFO")
             await gateway.node.broker.topics.create_topic(made)
             ask = {"topic": topic, "acceptStandardJsonOnly": "true"}
-            rows = document((await client.ask(ROUTE, ask)).body)["queueDatas"]
+            rows = document((await client.ask(codes.ROUTE, ask)).body)["queueDatas"]
             for name in NAMES:
-                read = await client.ask(TOPIC, {"topic": topic, "bname": name})
+                read = await client.ask(codes.TOPIC, {"topic": topic, "bname": name})
                 rows.append({**document(read.body), "brokerName": name})
             rows += [{**rows[0], "brokerName": name} for name in NAMES]
             for at, row in enumerate(rows):
@@ -114,108 +78,82 @@ async def test_what_a_tool_reads_and_writes_back_changes_nothing(tmp_path: Path)
                 fields = ("readQueueNums", "writeQueueNums", "perm")
                 ext = {name: str(back[name]) for name in fields}
                 ext |= {"topic": topic, "bname": back["brokerName"]}
-                assert (await client.ask(PUT_TOPIC, ext)).code == 0
+                assert (await client.ask(codes.PUT_TOPIC, ext)).code == 0
                 assert state.topics[topic] == (count, back["perm"], "FIFO")
                 body = json.dumps({"topicConfigList": [back]}).encode()
-                assert (await client.ask(PUT_TOPICS, body=body)).code == 0
+                assert (await client.ask(codes.PUT_TOPICS, body=body)).code == 0
                 assert state.topics[topic] == (count, back["perm"], "FIFO")
         groups = gateway.node.broker.group_settings
         for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[7, 8]))):
             settings.forbidden_topics.topics.append("t1")
             put = SetGroupSettingsRequest(group="g", settings=settings)
             before = await groups.set_group_settings(put)
-            row = document((await client.ask(GROUP, {"group": "g"})).body) | {"retryMaxTimes": 4}
-            assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
+            row = document((await client.ask(codes.GROUP, {"group": "g"})).body)
+            row["retryMaxTimes"] = 4
+            assert (await client.ask(codes.PUT_GROUP, body=row)).code == 0
             before.retry_count_max = 4
             assert await groups.get_group_settings(GetGroupSettingsRequest(group="g")) == before
 
 
 async def test_each_name_counts_its_own_queues(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         await client.send(name="g0-n1", queue=1)
         await client.send(name="g0-n3")
         offsets: dict[tuple[str, int], int] = {}
         for name in NAMES:
-            answer = await client.ask(TOPIC_STATS, {"topic": "orders", "bname": name})
+            answer = await client.ask(codes.TOPIC_STATS, {"topic": "orders", "bname": name})
             for queue, row in by_queue(document(answer.body)["offsetTable"]).items():
                 offsets[queue] = row["maxOffset"]
                 assert (row["lastUpdateTimestamp"] > 0) == bool(row["maxOffset"])
         assert offsets == {("g0-n1", 0): 0, ("g0-n1", 1): 1, ("g0-n2", 0): 0, ("g0-n3", 0): 1}
 
 
-async def test_the_progress_of_a_group(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        for _ in range(3):
-            await client.send(queue=1)
-        of_group = {"consumerGroup": "readers", "bname": "g0-n1"}
-        assert document((await client.ask(PROGRESS, of_group)).body)["offsetTable"] == {}
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
-        table = document((await client.ask(PROGRESS, of_group)).body)["offsetTable"]
-        row = by_queue(table)["g0-n1", 1]
-        assert (row["brokerOffset"], row["consumerOffset"]) == (3, 2)
-        assert row["lastTimestamp"] > 0
+def table_of(*steps: object) -> dict[str, Any]:
+    return {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, *steps]}}
 
 
-async def test_settings_of_a_group(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        assert (await client.ask(GROUP, {"group": "readers"})).code == 26
-        row = {"groupName": "readers", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
-        assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
-        assert (await client.ask(ROUTE, {"topic": "%RETRY%readers"})).code == 0
-        group_settings = document((await client.ask(GROUP, {"group": "readers"})).body)
-        assert {name: group_settings[name] for name in row} == row
+def growing(**fields: int) -> dict[str, Any]:
+    return {"type": "EXPONENTIAL", "exponentialRetryPolicy": fields}
 
 
 @pytest.mark.parametrize(
     ("policy", "delays"),
     [
         ({"type": "CUSTOMIZED"}, None),
-        ({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 300, 400]}}, [300, 400]),
-        (
-            {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 10, "max": 50}},
-            [10, 20, 40, 50],
-        ),
-        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 1}}, [5_000]),
+        (table_of(300, 400), [300, 400]),
+        (growing(initial=10, max=50), [10, 20, 40, 50]),
+        (growing(multiplier=1), [5_000]),
+        ([], "refused"),
+        ({"type": "NONE"}, "refused"),
+        (table_of(1 << 40), "refused"),
+        (table_of("3"), "refused"),
+        (growing(initial=0), "refused"),
     ],
 )
-async def test_a_tool_sets_the_delays_of_a_group(
-    tmp_path: Path, policy: Any, delays: list[int] | None
+async def test_a_tool_sets_what_a_group_does_and_its_delays_by_a_policy_that_has_a_meaning(
+    tmp_path: Path, policy: Any, delays: Any
 ) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        row = {"groupName": "readers", "groupRetryPolicy": policy}
-        assert (await client.ask(PUT_GROUP, body=json.dumps(row).encode())).code == 0
-        group_settings = document((await client.ask(GROUP, {"group": "readers"})).body)
+    async with client_at(tmp_path) as (_, client):
+        assert (await client.ask(codes.GROUP, {"group": "readers"})).code == 26
+        row: dict[str, Any] = {"groupName": "readers"}
+        if delays is None:  # What a document does not name stays as it is.
+            row |= {"retryMaxTimes": 3, "consumeBroadcastEnable": False}
+        heard = await client.ask(codes.PUT_GROUP, body=row | {"groupRetryPolicy": policy})
+        if delays == "refused":
+            assert (heard.code, "groupRetryPolicy" in str(heard.remark)) == (29, True)
+            return
+        assert heard.code == 0
+        assert (await client.ask(codes.ROUTE, {"topic": "%RETRY%readers"})).code == 0
+        group_settings = document((await client.ask(codes.GROUP, {"group": "readers"})).body)
+        assert {name: group_settings[name] for name in row} == row
         table = group_settings.get("groupRetryPolicy", {}).get("customizedRetryPolicy")
         assert (table and table["next"][2:]) == delays
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        [],
-        {"type": "NONE"},
-        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 1 << 40]}},
-        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, "3"]}},
-        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 0}},
-    ],
-)
-async def test_a_retry_policy_without_a_meaning_is_refused(tmp_path: Path, policy: Any) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        row = {"groupName": "readers", "groupRetryPolicy": policy}
-        heard = await (await gateway.client()).ask(PUT_GROUP, body=json.dumps(row).encode())
-        assert heard.code == 29
-        assert "groupRetryPolicy" in str(heard.remark)
-
-
 async def test_versions_of_tables_fit_the_client_for_go(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        answers = (await client.ask(ALL_TOPICS), await client.ask(ALL_GROUPS))
-        config = await client.ask(CONFIG)
+    async with client_at(tmp_path) as (_, client):
+        answers = (await client.ask(codes.ALL_TOPICS), await client.ask(codes.ALL_GROUPS))
+        config = await client.ask(codes.CONFIG)
         texts: list[bytes | str] = [*(a.body for a in answers), config.ext["version"]]
         for text in texts:
             version = document(text)
@@ -224,57 +162,56 @@ async def test_versions_of_tables_fit_the_client_for_go(tmp_path: Path) -> None:
 
 
 async def test_members_are_shown_with_what_they_read(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        assert (await client.ask(CONSUMERS, {"consumerGroup": "readers"})).code == 206
+    async with client_at(tmp_path) as (_, client):
+        ext = {"consumerGroup": "readers"}
+        assert (await client.ask(codes.CONSUMERS, ext)).code == 206
         await client.heartbeat("a@1")
-        connections = document((await client.ask(CONSUMERS, {"consumerGroup": "readers"})).body)
+        connections = document((await client.ask(codes.CONSUMERS, ext)).body)
         assert [one["clientId"] for one in connections["connectionSet"]] == ["a@1"]
         assert connections["subscriptionTable"]["orders"]["subString"] == "*"
         assert connections["consumeType"] == "CONSUME_PASSIVELY"
 
 
 async def test_a_consumer_goes_where_its_group_was_moved(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         for _ in range(3):
             await client.send(queue=1)
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "3"})
         order = {"topic": "orders", "group": "readers", "timestamp": "0", "isForce": "true"}
-        moved = await client.ask(RESET, order | {"bname": "g0-n1"})
+        moved = await client.ask(codes.RESET, order | {"bname": "g0-n1"})
         table = by_queue(document(moved.body)["offsetTable"])
         assert table == {("g0-n1", 0): 0, ("g0-n1", 1): 0}
         tool = await gateway.client()
-        assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        assert (await tool.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "0"
 
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "4"})  # It has not noticed yet.
-        assert (await tool.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "4"})  # It has not noticed yet.
+        assert (await tool.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "0"
         response = await client.pull(1, 3)
         assert (response.code, response.ext["nextBeginOffset"]) == (21, "0")
         assert (await client.pull(1, 0)).code == 0
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "1"})
         order |= {"timestamp": "-1", "isForce": "false"}  # Only back.
-        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
-        wrong = await client.ask(RESET, order | {"bname": "g0-n1", "queueId": "7", "offset": "1"})
+        assert (await client.ask(codes.RESET, order | {"bname": "g0-n1"})).code == 0
+        assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "1"
+        order["bname"] = "g0-n1"
+        wrong = await client.ask(codes.RESET, order | {"queueId": "7", "offset": "1"})
         assert (wrong.code, "queue" in str(wrong.remark)) == (29, True)
         order |= {"timestamp": "-2", "isForce": "true"}  # The end, as -1.
-        assert (await client.ask(RESET, order | {"bname": "g0-n1"})).code == 0
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
+        assert (await client.ask(codes.RESET, order | {"bname": "g0-n1"})).code == 0
+        assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "3"
 
         topics = gateway.node.broker.topics  # A move in a deleted topic is none in the next one.
         await topics.delete_topic(DeleteTopicRequest(topic="orders"))
         await topics.create_topic(CreateTopicRequest(topic="orders", queue_count=4))
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "3"
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "3"})
+        assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "3"
         assert (await client.pull(1, 3)).code == 19
 
 
 async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.send()
-        table = document((await client.ask(RUNTIME)).body)["table"]
+        table = document((await client.ask(codes.RUNTIME)).body)["table"]
         assert all(type(value) is str for value in table.values())
         for name in ("putTps", "getTotalTps", "getTransferredTps", "getFoundTps", "getMissTps"):
             assert len([float(part) for part in table[name].split(" ")]) == 3
@@ -285,7 +222,7 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         assert 0 < size_bytes < int(table["commitLogMaxOffset"]), "messages alone"
         assert float(table["putMessageAverageSize"]) == size_bytes
         await gateway.remoting._node.sample()
-        stats = document((await client.ask(TOPIC_STATS, {"topic": "orders"})).body)
+        stats = document((await client.ask(codes.TOPIC_STATS, {"topic": "orders"})).body)
         assert stats["topicPutTps"] > 0
         stats = document((await client.ask(343, {"group": "readers"})).body)
         assert stats == {"brokerAddr": f"127.0.0.1:{gateway.port}", "topicList": []}
@@ -293,27 +230,11 @@ async def test_what_tools_parse_is_there_and_a_number(tmp_path: Path) -> None:
         ranges = [part.partition(":") for part in table["putMessageDistributeTime"].split()]
         assert (ranges[0][0], ranges[-1][0]) == ("[<=0ms]", "[10s~]")
         assert (len(ranges), sum(int(count) for _, _, count in ranges) >= 1) == (13, True)
-        assert (await client.ask(CONFIG)).body.startswith(b"brokerName=g0-n1\n")
+        assert (await client.ask(codes.CONFIG)).body.startswith(b"brokerName=g0-n1\n")
         fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}
-        assert document((await client.ask(STATS, fields)).body)["statsDay"]["sum"] >= 0
-        assert (await client.ask(STATS, fields | {"statsName": "none"})).code == 1
-        assert (await client.ask(STATS, fields | {"statsKey": "none"})).code == 1
-
-
-async def test_a_name_takes_no_messages_until_it_is_restored(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-
-        async def perms() -> list[int]:
-            route = document((await client.ask(ROUTE, {"topic": "orders"})).body)
-            return [queue["perm"] for queue in route["queueDatas"]]
-
-        wiped = await client.ask(WIPE, {"brokerName": "g0-n2"})
-        assert wiped.ext == {"wipeTopicCount": "1"}
-        assert await perms() == [6, 4, 6]
-        await client.ask(RESTORE, {"brokerName": "g0-n2"})
-        assert await perms() == [6, 6, 6]
-        assert (await client.ask(WIPE, {"brokerName": "x"})).code == 1
+        assert document((await client.ask(codes.STATS, fields)).body)["statsDay"]["sum"] >= 0
+        assert (await client.ask(codes.STATS, fields | {"statsName": "none"})).code == 1
+        assert (await client.ask(codes.STATS, fields | {"statsKey": "none"})).code == 1
 
 
 @pytest.mark.parametrize("closed", NAMES)
@@ -327,23 +248,29 @@ async def test_a_permission_is_what_a_person_sets_and_not_what_a_closed_name_sho
 
         async def put(name: str, permission: int) -> int:
             ext = {"topic": "orders", "readQueueNums": "2", "writeQueueNums": "2", "bname": name}
-            assert (await client.ask(PUT_TOPIC, ext | {"perm": str(permission)})).code == 0
+            assert (await client.ask(codes.PUT_TOPIC, ext | {"perm": str(permission)})).code == 0
             row = {"topicName": "orders", "perm": permission, "readQueueNums": 2}
             body = json.dumps({"topicConfigList": [row]}).encode()
-            assert (await client.ask(PUT_TOPICS, {"bname": name}, body=body)).code == 0
+            assert (await client.ask(codes.PUT_TOPICS, {"bname": name}, body=body)).code == 0
             return state.topics["orders"].permission
 
-        await client.ask(WIPE, {"brokerName": closed})
+        assert (await client.ask(codes.WIPE, {"brokerName": "x"})).code == 1
+        wiped = await client.ask(codes.WIPE, {"brokerName": closed})
+        assert wiped.ext == {"wipeTopicCount": "1"}
         for before, after in product((6, 4, 2), repeat=2):
             create = CreateTopicRequest(topic="orders", permission=before)
             await gateway.node.broker.topics.create_topic(create)
-            route = document((await client.ask(ROUTE, {"topic": "orders"})).body)["queueDatas"]
-            assert {row["brokerName"]: row["perm"] for row in route}[closed] == before & ~2
-            for row in route:
+            route = document((await client.ask(codes.ROUTE, {"topic": "orders"})).body)
+            perms = dict.fromkeys(NAMES, before) | {closed: before & ~2}
+            assert {row["brokerName"]: row["perm"] for row in route["queueDatas"]} == perms
+            for row in route["queueDatas"]:
                 assert await put(row["brokerName"], row["perm"]) == before
             for name in NAMES:
                 stored_permission = await put(name, after)
             assert stored_permission == after
+        await client.ask(codes.RESTORE, {"brokerName": closed})
+        route = document((await client.ask(codes.ROUTE, {"topic": "orders"})).body)
+        assert {row["perm"] for row in route["queueDatas"]} == {after}
 
 
 async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
@@ -352,14 +279,14 @@ async def test_a_consumer_is_asked_what_it_does(tmp_path: Path) -> None:
         await consumer.heartbeat("a@1")
         await consumer.hear()
         fields = {"consumerGroup": "readers", "clientId": "a@1", "jstackEnable": "false"}
-        answer = tool.begin(RUNNING, fields | {"other": "x" * 60_000})
+        answer = tool.begin(codes.RUNNING, fields | {"other": "x" * 60_000})
         heard = await consumer.hear()
-        assert (heard.code, heard.ext) == (RUNNING, fields)
+        assert (heard.code, heard.ext) == (codes.RUNNING, fields)
         consumer.answer(heard)
         assert (await answer).code == 0
-        assert (await tool.ask(RUNNING, fields | {"clientId": "b"})).code == 1
+        assert (await tool.ask(codes.RUNNING, fields | {"clientId": "b"})).code == 1
 
-        lost = tool.begin(RUNNING, fields)
+        lost = tool.begin(codes.RUNNING, fields)
         await consumer.hear()
         await consumer.close()
         assert (await lost).code == 1
@@ -380,28 +307,30 @@ async def test_every_request_is_served_or_refused_with_a_reason(tmp_path: Path) 
 
 
 async def test_the_progress_of_all_groups_is_that_of_each(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         ask, isolated = RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}
         empty = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
         assert (empty["consumeStatsList"], empty["totalDiff"]) == ([], 0)
-        await gateway.node.broker.topics.create_topic(
-            CreateTopicRequest(topic="bills", queue_count=6)
-        )
+        made = CreateTopicRequest(topic="bills", queue_count=6)
+        await gateway.node.broker.topics.create_topic(made)
         for _ in range(3):
             await client.send(queue=1)
         for group, topic in (("a", "bills"), ("a", "orders"), ("b", "orders")):
-            more = {"consumerGroup": group, "topic": topic, "commitOffset": "0"}
-            await client.ask(COMMIT, QUEUE | more)
+            offset = "2" if topic == "orders" else "0"
+            more = {"consumerGroup": group, "topic": topic, "commitOffset": offset}
+            await client.ask(codes.COMMIT, QUEUE | more)
         progress = document((await client.ask(ask, isolated | {"bname": "g0-n1"})).body)
-        assert progress["totalDiff"] == 6
+        assert progress["totalDiff"] == 2
         rows = {name: stats for row in progress["consumeStatsList"] for name, stats in row.items()}
         assert list(rows) == ["a", "b"]
         assert [len(stats) for stats in rows.values()] == [2, 1]  # One for each topic.
         for group, stats in rows.items():
             own = {"consumerGroup": group, "bname": "g0-n1"}
-            alone = document((await client.ask(PROGRESS, own)).body)["offsetTable"]
+            alone = document((await client.ask(codes.PROGRESS, own)).body)["offsetTable"]
             assert {key: row for one in stats for key, row in one["offsetTable"].items()} == alone
+        row = by_queue(alone)["g0-n1", 1]
+        assert (row["brokerOffset"], row["consumerOffset"]) == (3, 2)
+        assert row["lastTimestamp"] > 0
         ordered = document((await client.ask(ask, {"isOrder": "true"})).body)
         assert ordered["consumeStatsList"] == []
 
@@ -411,16 +340,19 @@ async def test_a_group_begins_where_another_is(tmp_path: Path) -> None:
         client, clone = await gateway.client(), RequestCode.CLONE_GROUP_OFFSET
         order = {"srcGroup": "readers", "destGroup": "others", "bname": "g0-n1"}
         assert (await client.ask(clone, order)).code == 26
+        of_other = QUEUE | {"consumerGroup": "others"}
+        assert (await client.ask(codes.GET_OFFSET, of_other)).ext["offset"] == "0"
+        refused = await client.ask(codes.GET_OFFSET, of_other | {"setZeroIfNotFound": "false"})
+        assert refused.code == 22
         for _ in range(3):
             await client.send(queue=1)
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "2"})
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "2"})
         assert (await client.ask(clone, order | {"topic": "bills"})).code == 26
         assert (await client.ask(clone, order | {"topic": " "})).code == 0
-        of_other = QUEUE | {"consumerGroup": "others"}
-        assert (await client.ask(GET_OFFSET, of_other)).ext["offset"] == "2"
+        assert (await client.ask(codes.GET_OFFSET, of_other)).ext["offset"] == "2"
         groups = gateway.node.broker.context.state.groups
         assert groups["others"] == groups["readers"] == {"orders": {3: 2}}
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "3"})
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "3"})
         await client.heartbeat("a@1", "others")
         refused = await client.ask(clone, order)
         assert "node.group_not_empty" in str(refused.remark)
@@ -476,10 +408,8 @@ async def test_a_message_with_nul_in_a_property_is_refused(tmp_path: Path, value
             await client.send(own=value, TRAN_MSG="true", PGROUP="p", sys_flag=4),
             await client.send(**named),
         ]
-        properties = f"UNIQ_KEY\x01A1\x02own\x01{value}\x02".encode()
-        body = bytes(12) + b"\0\0\0\1x" + struct.pack(">h", len(properties)) + properties
-        body = struct.pack(">i", 4 + len(body)) + body
-        answers.append(await client.ask(BATCH, send_fields("orders", 0, "g0-n1"), body))
+        body = entry(b"x", f"UNIQ_KEY\x01A1\x02own\x01{value}\x02".encode())
+        answers.append(await client.ask(codes.BATCH, send_fields("orders", 0, "g0-n1"), body))
         for answer in answers:
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             assert "NUL" in str(answer.remark), answer.remark
@@ -488,8 +418,7 @@ async def test_a_message_with_nul_in_a_property_is_refused(tmp_path: Path, value
 async def test_the_key_value_configuration(tmp_path: Path) -> None:
     """Tools write the broker names of ordered topics there; nodes that start again have them."""
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders", "value": "g0-n1:4;g0-n2:4"}
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         missing = await client.ask(RequestCode.GET_KV_CONFIG, order)
         assert missing.code == 22
         assert missing.remark == "No config item, Namespace: ORDER_TOPIC_CONFIG Key: orders"
@@ -503,31 +432,20 @@ async def test_the_key_value_configuration(tmp_path: Path) -> None:
         for _ in range(2):
             gone = await client.ask(RequestCode.DELETE_KV_CONFIG, order | {"key": "bills"})
             assert gone.code == 0
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         response = await client.ask(RequestCode.GET_KV_CONFIG, order)
         assert response.ext["value"] == order["value"]
         table = await client.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, order)
         assert document(table.body) == {"table": {"orders": order["value"]}}
 
 
-async def test_clients_ask_side_by_side(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        clients: list[ClassicClient] = [await gateway.client() for _ in range(4)]
-        answers = await asyncio.gather(
-            *(client.send(b"%d" % n) for n, client in enumerate(clients))
-        )
-        assert sorted(answer.ext["queueOffset"] for answer in answers) == ["0", "1", "2", "3"]
-
-
 async def test_a_broker_has_a_topic_of_its_name(tmp_path: Path) -> None:
     """Tools send to it, to try that broker; RocketMQ makes one."""
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        route = document((await client.ask(ROUTE, {"topic": "g0-n2"})).body)
+    async with client_at(tmp_path) as (_, client):
+        route = document((await client.ask(codes.ROUTE, {"topic": "g0-n2"})).body)
         assert [row["brokerName"] for row in route["queueDatas"]] == ["g0-n2"]
         assert route["queueDatas"][0]["writeQueueNums"] == 1
         for _ in range(2):
             assert (await client.send(topic="g0-n2", name="g0-n2")).code == 0
         assert (await client.send(topic="another")).code == ResponseCode.TOPIC_NOT_EXIST
-        assert document((await client.ask(ROUTE, {"topic": "g0-n2"})).body) == route
+        assert document((await client.ask(codes.ROUTE, {"topic": "g0-n2"})).body) == route

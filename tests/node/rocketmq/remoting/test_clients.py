@@ -7,13 +7,7 @@ import pytest
 
 from node.errors.common import BusyError
 from node.rocketmq.protocol.names import comparable
-from node.rocketmq.remoting.clients import (
-    SILENT_S_MAX,
-    Clients,
-    Consumption,
-    Member,
-    Subscription,
-)
+from node.rocketmq.remoting.clients import SILENT_S_MAX, Clients, Consumption, Member, Subscription
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.reserved_ids import COUNT_MAX, OF_ADDRESS_MAX, ReservedIds
 from node.runtime.accounts import Account, Accounts, Kind, Limit

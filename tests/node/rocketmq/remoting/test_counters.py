@@ -9,7 +9,8 @@ import pytest
 
 from node.rocketmq.remoting.calls import node_admin
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
-from tests.node.rocketmq.remoting.clients import RUNTIME, STATS, ClassicClient, gateway_at
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ClassicClient, client_at, gateway_at
 from tests.node.rocketmq.remoting.test_pop import popped
 
 _SPANS = ("statsMinute", "statsHour", "statsDay")
@@ -22,7 +23,7 @@ async def sums(
 ) -> Any:
     """Return the sum of each window, or the remark of a refusal."""
     fields = {"statsName": kind, "statsKey": key, "bname": name}
-    heard = await client.ask(STATS, fields)
+    heard = await client.ask(codes.STATS, fields)
     if heard.code:
         return heard.remark
     assert "counted since 20" in str(heard.remark)
@@ -47,13 +48,13 @@ async def test_a_counter_counts_before_anybody_asks(tmp_path: Path) -> None:
                 assert await sums(client, "x", "BROKER_PUT_NUMS") == (sent,) * 3
                 for name in ("g0-n2", "g0-n3"):
                     assert await sums(client, "orders", name=name) == (0, 0, 0)
-                    runtime = await client.ask(RUNTIME, {"bname": name})
+                    runtime = await client.ask(codes.RUNTIME, {"bname": name})
                     assert json.loads(runtime.body)["table"]["msgPutTotalTodayNow"] == "0"
                 await node.sample()
         for _ in range(6):
             await node.sample()
         assert await sums(client, "orders") == (0, 5, 5)
-        runtime = await client.ask(RUNTIME, {"bname": "g0-n1"})
+        runtime = await client.ask(codes.RUNTIME, {"bname": "g0-n1"})
         assert json.loads(runtime.body)["table"]["msgPutTotalTodayNow"] == "5"
 
 
@@ -61,11 +62,10 @@ async def test_days_end_at_midnight(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """In local time, over a change to summer time, and with a day that was slept through."""
     now_s = _NOON
     monkeypatch.setattr(node_admin, "unix_ms", lambda: int(now_s * 1000))
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
 
         async def totals() -> tuple[str, ...]:
-            table = json.loads((await client.ask(RUNTIME)).body)["table"]
+            table = json.loads((await client.ask(codes.RUNTIME)).body)["table"]
             times = ("TodayNow", "TodayMorning", "YesterdayMorning")
             return tuple(table[f"msgPutTotal{when}"] for when in times)
 
@@ -118,8 +118,7 @@ async def test_the_busiest_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_messages_taken_by_pop_are_counted(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         await client.send()
         assert (await popped(client)).code == 0
         assert await sums(client, "orders@readers", "GROUP_GET_NUMS") == (1, 1, 1)

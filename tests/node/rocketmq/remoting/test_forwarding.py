@@ -18,17 +18,11 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from raft.transitions import Role
 from store.record.message import decode_message
 from tests.node.broker_fakes import ADDRESSES, expire_some
+from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    COMMIT,
-    GET_OFFSET,
-    MEMBERS,
-    PUT_TOPIC,
-    ROUTE,
-    SEND,
-    TOPIC,
-    ClassicClient,
     Gateway,
     binary_frame,
+    client_at,
     gateway_at,
     send_fields,
 )
@@ -36,7 +30,6 @@ from tests.patience import eventually
 
 QUEUE = {"topic": "orders", "queueId": "0", "bname": "g0-n1", "consumerGroup": "readers"}
 UNAVAILABLE = 14
-MAX_OFFSET, BY_KEY = 30, 12
 MIB = 1 << 20
 
 
@@ -44,6 +37,11 @@ def follow(gateway: Gateway, leader_id: int) -> None:
     """Let a node stop leading."""
     driver = gateway.node.driver
     driver.role, driver.is_ready, driver.leader_id = Role.FOLLOWER, False, leader_id
+
+
+def lead(gateway: Gateway) -> None:
+    driver = gateway.node.driver
+    driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
 
 
 @asynccontextmanager
@@ -69,9 +67,9 @@ async def test_the_leader_carries_out_what_any_node_is_told(tmp_path: Path) -> N
         assert record.body == b"far"
         assert record.born_host[0] == "127.0.0.1"
         assert (await client.send(b"near")).code == 0
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "1"})
-        assert (await reader.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
-        assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "1"
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "1"})
+        assert (await reader.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "1"
+        assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "1"
 
 
 async def test_an_offset_beyond_the_end_is_asked_of_the_leader(tmp_path: Path) -> None:
@@ -87,8 +85,7 @@ async def test_an_offset_beyond_the_end_is_asked_of_the_leader(tmp_path: Path) -
 async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> None:
     """Its log begins later than the leader's, and it lags: it knows less topics."""
     async with pair_at(tmp_path) as (leader, follower):
-        driver = follower.node.driver
-        driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
+        lead(follower)
         await expire_some(follower.node)
         follow(follower, 2)
         lo, hi = follower.node.log.store.reads.queue_range("orders", 0)
@@ -103,42 +100,26 @@ async def test_no_view_of_a_follower_is_given_as_the_groups(tmp_path: Path) -> N
         assert 0 < lo < hi
         for fresh in ("fresh", "other"):
             await leader.node.broker.topics.create_topic(CreateTopicRequest(topic=fresh))
-        assert (await client.ask(ROUTE, {"topic": "fresh"})).code == 0
+        assert (await client.ask(codes.ROUTE, {"topic": "fresh"})).code == 0
         assert (await client.pull(0, 0, ext={"topic": "fresh"})).code == 19
-        assert (await client.ask(ROUTE, {"topic": "none"})).code == 17
-        row = await client.ask(TOPIC, {"topic": "other", "bname": "g0-n1"})
+        assert (await client.ask(codes.ROUTE, {"topic": "none"})).code == 17
+        row = await client.ask(codes.TOPIC, {"topic": "other", "bname": "g0-n1"})
         assert row.code == 0
 
 
-async def test_members_are_those_that_the_leader_knows(tmp_path: Path) -> None:
-    async with pair_at(tmp_path) as (leader, follower):
-        client, other = await follower.client(), await leader.client()
-        await other.heartbeat("a@1")
-        response = await client.ask(MEMBERS, {"consumerGroup": "readers"})
-        assert response.body == b'{"consumerIdList":["a@1"]}'
-
-
-async def test_a_send_is_held_until_a_node_leads(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+async def test_a_send_is_held_until_a_node_leads_and_then_refused_by_a_code_that_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_at(tmp_path) as (gateway, client):
         follow(gateway, 0)
         sent = asyncio.create_task(client.send())
         await eventually(lambda: gateway.call_count, "the send")
-        driver = gateway.node.driver
-        driver.role, driver.is_ready, driver.leader_id = Role.LEADER, True, 1
+        lead(gateway)
         assert (await sent).code == 0
-
-
-async def test_a_send_without_a_leader_is_refused_by_the_code_that_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hold, "HOLD_S", 0.0)
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        follow(gateway, 0)
-        assert (await client.send()).code == UNAVAILABLE
-        follow(gateway, 2)  # Known, and it has not told its address.
-        assert (await client.send()).code == UNAVAILABLE
+        monkeypatch.setattr(hold, "HOLD_S", 0.0)
+        for leader_id in (0, 2):  # None, and one that is known and has not told its address.
+            follow(gateway, leader_id)
+            assert (await client.send()).code == UNAVAILABLE
 
 
 async def test_a_command_is_not_forwarded_twice(
@@ -170,8 +151,7 @@ async def test_a_node_that_is_cut_off_closes_its_connections_and_one_in_an_elect
     tmp_path: Path,
 ) -> None:
     clock, connected = [0.0], {2}
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         assert (await client.send()).code == 0
         cluster = gateway.remoting.forwarder._cluster
         cluster._is_connected = connected.__contains__
@@ -213,17 +193,17 @@ def hostile() -> Iterator[tuple[str, int, dict[str, str], bytes]]:
     """Yield name, code, ext fields and body of commands that grow, or ask for much."""
     limits, at = FramedLimits(), {"topic": "orders", "queueId": "0", "bname": "g0-n1"}
     many = {f"x{number}": "" for number in range(256 - len(at))}
-    yield "256 ext fields", MAX_OFFSET, at | many, b""
+    yield "256 ext fields", codes.MAX, at | many, b""
     whole = limits.header_size_bytes_max - 200
-    yield "a header of the largest size", MAX_OFFSET, at | {"x": "x" * whole}, b""
-    yield "half of a surrogate pair", MAX_OFFSET, at | {"x": "\ud800"}, b""
-    yield "half of one where it matters", MAX_OFFSET, at | {"topic": "\ud800"}, b""
-    yield "an empty field", MAX_OFFSET, at | {"topic": ""}, b""
-    yield "an empty field of many", MAX_OFFSET, at | {"x": "x" * whole, "topic": ""}, b""
+    yield "a header of the largest size", codes.MAX, at | {"x": "x" * whole}, b""
+    yield "half of a surrogate pair", codes.MAX, at | {"x": "\ud800"}, b""
+    yield "half of one where it matters", codes.MAX, at | {"topic": "\ud800"}, b""
+    yield "an empty field", codes.MAX, at | {"topic": ""}, b""
+    yield "an empty field of many", codes.MAX, at | {"x": "x" * whole, "topic": ""}, b""
     body = bytes(limits.frame_size_bytes_max - 1_000)
-    yield "a frame of the largest size", SEND, send_fields("orders", 0, "g0-n1"), body
+    yield "a frame of the largest size", codes.SEND, send_fields("orders", 0, "g0-n1"), body
     query = {"topic": "orders", "key": "big", "maxNum": "64", "bname": "g0-n1"}
-    yield "more messages than one answer has", BY_KEY, query | {"endTimestamp": str(1 << 62)}, b""
+    yield "more messages than an answer has", codes.KEY, query | {"endTimestamp": str(1 << 62)}, b""
 
 
 async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notices(
@@ -237,16 +217,16 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
         (channel,) = follower.remoting.forwarder._channels.values()
         other = await follower.client()
         for name, code, ext, body in hostile():
-            sends = [other.begin(SEND, send_fields("orders", 1, "g0-n1"), b"v") for _ in range(8)]
+            sends = [other.begin_send(b"v", 1) for _ in range(8)]
             response, expected = await client.ask(code, ext, body), await near.ask(code, ext, body)
             assert response._replace(opaque=expected.opaque) == expected, name
             assert [(await sent).code for sent in sends] == [0] * 8, name
         assert 8_192 < len(response.body) < 3 * 8_192
         long = {"x" * 70_000: "", **QUEUE}
-        assert (await client.ask(MAX_OFFSET, long)).code == 29, "no form has room for this name"
+        assert (await client.ask(codes.MAX, long)).code == 29, "no form has room for this name"
         size_bytes = FramedLimits().header_size_bytes_max
-        empty = len(binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": ""})) - 8
-        raw = binary_frame(MAX_OFFSET, 7, 0, QUEUE | {"x": "\x01" * (size_bytes - empty)})
+        empty = len(binary_frame(codes.MAX, 7, 0, QUEUE | {"x": ""})) - 8
+        raw = binary_frame(codes.MAX, 7, 0, QUEUE | {"x": "\x01" * (size_bytes - empty)})
         client._answers[7] = answer = asyncio.get_running_loop().create_future()
         client.write(raw)
         assert (await answer).code == 0
@@ -259,8 +239,7 @@ async def test_what_a_follower_takes_the_leader_takes_and_only_its_sender_notice
 async def test_an_answer_above_the_limit_is_an_error_of_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         await client.send(bytes(4_096))
         monkeypatch.setattr(conversation, "ANSWER_SIZE_BYTES_MAX", 4_096)
         refused = await client.pull(0, 0)
@@ -277,19 +256,12 @@ async def test_one_address_leaves_room_on_the_way_to_the_leader(
         client = await follower.client()
         assert (await client.send()).code == 0
         leader.node.driver.is_holding = True
-        fields = send_fields("orders", 0, "g0-n1")
-        sends = [client.begin(SEND, fields, b"x") for _ in range(2)]
+        sends = [client.begin_send() for _ in range(2)]
         await eventually(lambda: len(leader.node.driver.pending) > 0, "they are on the way")
         refused = await client.send()
-        assert (refused.code, "node.busy" in str(refused.remark)) == (
-            UNAVAILABLE,
-            True,
-        )
-        elsewhere = ("127.0.0.2", 0)
-        other = ClassicClient(
-            *await asyncio.open_connection("127.0.0.1", follower.port, local_addr=elsewhere)
-        )
-        sends.append(other.begin(SEND, fields, b"x"))
+        assert (refused.code, "node.busy" in str(refused.remark)) == (UNAVAILABLE, True)
+        other = await follower.client("127.0.0.2")
+        sends.append(other.begin_send())
         accounts = follower.calls.accounts
         await eventually(lambda: accounts.held(Kind.FORWARDED)[0] == 3, "others have their share")
         leader.node.driver.release()
@@ -304,7 +276,7 @@ async def test_a_call_whose_client_has_gone_counts_until_the_leader_is_done(tmp_
     async with pair_at(tmp_path) as (leader, follower):
         client = await follower.client()
         leader.node.driver.is_holding = True
-        client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x")  # Connects first: a task.
+        client.begin_send()  # Connects first: a task.
         accounts = follower.calls.accounts
         await eventually(lambda: len(leader.node.driver.pending) > 0, "the leader has it")
         await client.close()
@@ -338,9 +310,8 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
         (channel,) = follower.remoting.forwarder._channels.values()
         (connection,) = leader.server.connections.all
         connection.hold(WINDOW)
-        fields = send_fields("orders", 0, "g0-n1")
-        large = [client.begin(SEND, fields, bytes(MIB)) for _ in range(12)]
-        small = [client.begin(SEND, fields, b"x") for _ in range(8)]
+        large = [client.begin_send(bytes(MIB)) for _ in range(12)]
+        small = [client.begin_send() for _ in range(8)]
         await eventually(lambda: len(channel._waiting) == 20, "all are on the way")
         assert channel._unwritten
         connection.cut()
@@ -348,7 +319,7 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
         assert "not known" in str((await large[0]).remark)
         near = await leader.client()
         queue = {"topic": "orders", "queueId": "0", "bname": "g0-n1"}
-        assert (await near.ask(MAX_OFFSET, queue)).ext["offset"] == "8"
+        assert (await near.ask(codes.MAX, queue)).ext["offset"] == "8"
 
 
 async def test_a_change_is_answered_once_all_nodes_that_are_up_show_it(tmp_path: Path) -> None:
@@ -357,7 +328,7 @@ async def test_a_change_is_answered_once_all_nodes_that_are_up_show_it(tmp_path:
         leader.remoting._changes._cluster._is_connected = lambda node: node == 2
         client = await leader.client()
         fields = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-        change = asyncio.create_task(client.ask(PUT_TOPIC, fields))
+        change = asyncio.create_task(client.ask(codes.PUT_TOPIC, fields))
         parked = other.node.broker.parked
         await eventually(lambda: bool(parked._by_index), "the question to the other node")
         assert leader.node.broker.context.state.topic("new") is not None

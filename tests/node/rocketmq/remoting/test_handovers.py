@@ -8,16 +8,8 @@ import pytest
 
 from node.rocketmq.remoting import known_offsets
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, CommitOffsetsResponse
-from tests.node.rocketmq.remoting.clients import (
-    COMMIT,
-    GET_OFFSET,
-    MAX,
-    ONEWAY,
-    UNREGISTER,
-    ClassicClient,
-    Gateway,
-    gateway_at,
-)
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ONEWAY, ClassicClient, Gateway, gateway_at
 from tests.patience import PATIENCE_S
 
 GROUP = "readers"
@@ -34,13 +26,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def reader_of(gateway: Gateway, client_id: str) -> ClassicClient:
     client = await gateway.client()
     await client.heartbeat(client_id)
-    assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+    assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "0"
     return client
 
 
 async def commit(client: ClassicClient, offset: int, **more: Any) -> None:
-    client.begin(COMMIT, QUEUE | {"commitOffset": str(offset)}, **more)
-    await client.ask(MAX, QUEUE)  # It is there by now.
+    client.begin(codes.COMMIT, QUEUE | {"commitOffset": str(offset)}, **more)
+    await client.ask(codes.MAX, QUEUE)  # It is there by now.
 
 
 async def test_the_last_offset_of_the_reader_is_waited_for(tmp_path: Path) -> None:
@@ -50,8 +42,8 @@ async def test_the_last_offset_of_the_reader_is_waited_for(tmp_path: Path) -> No
             await old.send()
         await commit(old, 1)
         await new.heartbeat("new")
-        answer = new.begin(GET_OFFSET, QUEUE)
-        await new.ask(MAX, QUEUE)
+        answer = new.begin(codes.GET_OFFSET, QUEUE)
+        await new.ask(codes.MAX, QUEUE)
         assert not answer.done()
         await commit(old, 3, flag=ONEWAY)
         assert (await answer).ext["offset"] == "3"
@@ -72,10 +64,10 @@ async def test_an_offset_under_way_is_waited_for_though_its_member_has_left(
         monkeypatch.setattr(groups, "commit_offsets", store_later)
         await old.send()
         await commit(old, 1, flag=ONEWAY)
-        await old.ask(UNREGISTER, {"clientID": "old", "consumerGroup": GROUP})
+        await old.ask(codes.UNREGISTER, {"clientID": "old", "consumerGroup": GROUP})
         await new.heartbeat("new")
-        answer = new.begin(GET_OFFSET, QUEUE)
-        await new.ask(MAX, QUEUE)
+        answer = new.begin(codes.GET_OFFSET, QUEUE)
+        await new.ask(codes.MAX, QUEUE)
         assert not answer.done()
         may_store.set()
         assert (await answer).ext["offset"] == "1"
@@ -92,9 +84,9 @@ async def test_nobody_is_waited_for_who_gives_up_nothing(
         if way != "tool":
             await new.heartbeat("old" if way == "again" else "new")
         if way == "left":
-            await old.ask(UNREGISTER, {"clientID": "old", "consumerGroup": GROUP})
+            await old.ask(codes.UNREGISTER, {"clientID": "old", "consumerGroup": GROUP})
         if way == "closed":
             await old.close()
         if way == "silent":
             monkeypatch.setattr(known_offsets, "HANDOVER_S", 0.001)
-        assert (await new.ask(GET_OFFSET, QUEUE)).ext["offset"] == "0"
+        assert (await new.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "0"

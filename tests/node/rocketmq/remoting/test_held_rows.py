@@ -12,21 +12,10 @@ import pytest
 from node.config.settings import Settings
 from node.rocketmq.remoting.calls import unique_keys
 from node.runtime.accounts import Kind, Limit
-from tests.node.rocketmq.remoting.clients import (
-    GET_OFFSET,
-    HEARTBEAT,
-    LOCK,
-    MEMBERS,
-    PULL,
-    ROUTE,
-    STATS,
-    ClassicClient,
-    Gateway,
-    gateway_at,
-)
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ClassicClient, Gateway, client_at, gateway_at
 from tests.patience import eventually
 
-POP = 200_050
 Hold = Callable[[ClassicClient, int], Awaitable[object]]
 PULLED = {
     "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "6",
@@ -41,22 +30,22 @@ POPPED = {
 async def lock(client: ClassicClient, number: int, client_id: str = "a") -> Any:
     row = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
     body = {"consumerGroup": f"g{number}", "clientId": client_id, "mqSet": [row]}
-    return json.loads((await client.ask(LOCK, body=json.dumps(body).encode())).body)["lockOKMQSet"]
+    return json.loads((await client.ask(codes.LOCK, body=body)).body)["lockOKMQSet"]
 
 
 async def known(client: ClassicClient, number: int) -> None:
     ext = {"topic": "orders", "queueId": "0", "bname": "g0-n1", "consumerGroup": f"g{number}"}
-    await client.ask(GET_OFFSET, ext)
+    await client.ask(codes.GET_OFFSET, ext)
 
 
 async def stats(client: ClassicClient, number: int) -> None:
     for kind, key in (("TOPIC_PUT_NUMS", f"t{number}"), ("GROUP_GET_NUMS", f"orders@g{number}")):
-        await client.ask(STATS, {"statsName": kind, "statsKey": key})
+        await client.ask(codes.STATS, {"statsName": kind, "statsKey": key})
 
 
 async def parked(code: int, ext: dict[str, str], client: ClassicClient, number: int) -> None:
     client.begin(code, ext | {"consumerGroup": f"g{number}"})
-    await client.ask(ROUTE, {"topic": "orders"})  # Begins behind it.
+    await client.ask(codes.ROUTE, {"topic": "orders"})  # Begins behind it.
 
 
 HOLDS: dict[str, tuple[Kind, Hold]] = {
@@ -65,8 +54,8 @@ HOLDS: dict[str, tuple[Kind, Hold]] = {
     "locks": (Kind.LOCKS, lock),
     "known offsets": (Kind.ROWS, known),
     "counters": (Kind.CALLS, stats),
-    "pulls": (Kind.CALLS, lambda one, n: parked(PULL, PULLED, one, n)),
-    "pops": (Kind.CALLS, lambda one, n: parked(POP, POPPED, one, n)),
+    "pulls": (Kind.CALLS, lambda one, n: parked(codes.PULL, PULLED, one, n)),
+    "pops": (Kind.CALLS, lambda one, n: parked(codes.POP, POPPED, one, n)),
 }
 
 
@@ -140,7 +129,7 @@ async def test_a_flood_of_one_connection_leaves_another_one_served(
         assert gateway.calls.accounts.held(kind)[0] <= 8
         other = await gateway.client("127.0.0.2")
         await other.heartbeat("victim", "victims")
-        response = await other.ask(MEMBERS, {"consumerGroup": "victims"})
+        response = await other.ask(codes.MEMBERS, {"consumerGroup": "victims"})
         assert json.loads(response.body) == {"consumerIdList": ["victim"]}
         await other.produce_for("victim", "paying")
         assert "paying" in gateway.remoting.transactions._checks
@@ -163,26 +152,30 @@ async def test_a_lock_of_one_address_is_no_other_s(tmp_path: Path) -> None:
 
 async def test_names_are_limited_where_they_are_read(tmp_path: Path) -> None:
     long = "n" * 4_000
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        await client.ask(ROUTE, {"topic": "orders"})
+    async with client_at(tmp_path) as (gateway, client):
+        await client.ask(codes.ROUTE, {"topic": "orders"})
         before = sizes(gateway)
         consumer = {"groupName": "g", "consumeType": long}
+        row = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
+        locked = {"consumerGroup": "g", "clientId": "c", "mqSet": [row]}
+        wrong: list[dict[str, Any]] = [{"consumerGroup": long}, {"consumerGroup": "g" * 200}]
+        wrong += [{"clientId": "c" * 300}]
+        wrong += [{"mqSet": [row | bad]} for bad in ({"topic": "t" * 200}, {"queueId": 1 << 40})]
         for code, ext, document in (
-            (STATS, {"statsName": "TOPIC_PUT_NUMS", "statsKey": long}, {}),
-            (MEMBERS, {"consumerGroup": long}, {}),
-            (ROUTE, {"topic": long}, {}),
-            (PULL, PULLED | {"consumerGroup": long}, {}),
-            (HEARTBEAT, {}, {"clientID": long}),
-            (HEARTBEAT, {}, {"clientID": "c", "producerDataSet": [{"groupName": long}]}),
-            (HEARTBEAT, {}, {"clientID": "c", "consumerDataSet": [consumer]}),
-            (LOCK, {}, {"consumerGroup": long, "clientId": "c", "mqSet": []}),
+            (codes.STATS, {"statsName": "TOPIC_PUT_NUMS", "statsKey": long}, {}),
+            (codes.MEMBERS, {"consumerGroup": long}, {}),
+            (codes.ROUTE, {"topic": long}, {}),
+            (codes.PULL, PULLED | {"consumerGroup": long}, {}),
+            (codes.HEARTBEAT, {}, {"clientID": long}),
+            (codes.HEARTBEAT, {}, {"clientID": "c", "producerDataSet": [{"groupName": long}]}),
+            (codes.HEARTBEAT, {}, {"clientID": "c", "consumerDataSet": [consumer]}),
+            *((code, {}, locked | bad) for bad in wrong for code in (codes.LOCK, codes.UNLOCK)),
         ):
-            answer = await client.ask(code, ext, json.dumps(document).encode())
+            answer = await client.ask(code, ext, document)
             assert answer.code == 29, (code, answer)
             assert len(str(answer.remark)) < 1_100
         assert sizes(gateway) == before
-        assert (await client.ask(ROUTE, {"topic": "orders"}, language=long)).code == 0
+        assert (await client.ask(codes.ROUTE, {"topic": "orders"}, language=long)).code == 0
 
 
 async def test_unique_keys_of_a_flood_push_out_no_other_address_s(

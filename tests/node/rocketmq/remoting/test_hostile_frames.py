@@ -15,13 +15,11 @@ from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KN
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
 from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
+from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    COMMIT,
-    LOCK,
-    ROUTE,
-    SEND,
     TOKEN,
     Gateway,
+    client_at,
     gateway_at,
     json_frame,
     send_fields,
@@ -93,18 +91,16 @@ async def fire(gateway: Gateway, count: int, seed: int) -> None:
 
 
 async def judged(tmp_path: Path, count: int, seed: int) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.send(b"before")
         await fire(gateway, count, seed)
-        calls = gateway.calls
-        counters = calls.served.counters
+        counters = gateway.calls.served.counters
+        await eventually(lambda: gateway.server.connections.count == 1, "the end of connections")
+        await eventually(lambda: counters.begun.total() == counters.ended.total(), "all calls end")
+        assert gateway.call_count == 0
         unforeseen = {key: n for key, n in counters.failed.items() if key[1] == "node.internal"}
         assert not unforeseen, unforeseen
-        await eventually(lambda: gateway.call_count == 0, "the end of all calls")
-        await eventually(lambda: gateway.server.connections.count == 1, "the end of connections")
-        assert counters.begun.total() == counters.ended.total()
-        assert (await client.ask(ROUTE, {"topic": "orders"})).code == 0
+        assert (await client.ask(codes.ROUTE, {"topic": "orders"})).code == 0
         assert (await client.send(b"after")).code == 0
 
 
@@ -120,16 +116,13 @@ async def test_a_million_hostile_frames_end_in_answers(
     await judged(tmp_path, 1_000_000, 7)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [struct.pack(">II", 3, 0), struct.pack(">II", 1 << 24, 0), struct.pack(">II", 20, 1 << 20)],
-    ids=["short", "giant", "header beyond the frame"],
-)
-async def test_an_impossible_size_closes_the_connection(tmp_path: Path, head: bytes) -> None:
+async def test_an_impossible_size_closes_the_connection(tmp_path: Path) -> None:
+    """A short one, a giant one, and a header beyond the frame."""
     async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        client.write(head)
-        await client.has_ended
+        for head in ((3, 0), (1 << 24, 0), (20, 1 << 20)):
+            client = await gateway.client()
+            client.write(struct.pack(">II", *head))
+            await client.has_ended
 
 
 async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
@@ -137,7 +130,7 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
     async with gateway_at(tmp_path, held=held) as gateway:
         gateway.node.driver.is_holding = True
         client = await gateway.client()
-        sends = [client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x") for _ in range(4)]
+        sends = [client.begin_send() for _ in range(4)]
         refused = await client.send()
         assert refused.code == 14
         assert "calls under way of one connection" in str(refused.remark)
@@ -146,26 +139,17 @@ async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
         assert [(await send).code for send in sends] == [0] * 4
 
 
-async def test_a_lock_of_too_many_queues_locks_none(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        row = {"topic": "orders", "brokerName": "g0-n1", "queueId": 0}
-        body = {"consumerGroup": "g", "clientId": "c", "mqSet": [row] * 16_385}
-        answer = await client.ask(LOCK, body=json.dumps(body).encode())
-        assert (answer.code, json.loads(answer.body)) == (0, {"lockOKMQSet": []})
-        assert "the limit is" in str(answer.remark)
-
-
 async def test_only_a_node_forwards(tmp_path: Path) -> None:
     """With keys and without: the fields that a node adds are refused, signed or not."""
     for keys in ({}, {"user": "secret"}):
-        async with gateway_at(tmp_path / str(len(keys)), keys) as gateway:
-            client = await gateway.client()
+        async with client_at(tmp_path / str(len(keys)), keys) as (_, client):
             for token in ("", "00" * 16, "half \ud800"):
                 refused = await client.ask(GREETING, {SHOWN: token})
                 assert (refused.code, "token" in str(refused.remark)) == (NO_PERMISSION, True)
             for forged in (*({name: "1"} for name in ADDED), {FORWARDED: "", NAME: ""}):
-                refused = await client.ask(SEND, send_fields("orders", 0, "g0-n1") | forged, b"x")
+                refused = await client.ask(
+                    codes.SEND, send_fields("orders", 0, "g0-n1") | forged, b"x"
+                )
                 assert (refused.code, FORWARDED in str(refused.remark)) == (NO_PERMISSION, True)
             assert (await client.pull(0, 0)).body == b""
 
@@ -175,14 +159,14 @@ async def test_an_unreadable_command_of_a_node_is_answered(tmp_path: Path) -> No
         node = await gateway.client()
         assert (await node.ask(GREETING, {SHOWN: TOKEN.hex()})).code == 0
         fields = {f"x{number}": "" for number in range(256 + len(ADDED) + 1)}
-        refused = await node.ask(SEND, fields)
+        refused = await node.ask(codes.SEND, fields)
         assert (refused.code, "header" in str(refused.remark)) == (SYSTEM_ERROR, True)
         marks = {FORWARDED: "10.1.2.3:9", NAME: "1"}
         for known in ("-2", str(1 << 63), "x"):
             ext = {"topic": "orders", "queueId": "0", "consumerGroup": "g", "commitOffset": "0"}
-            refused = await node.ask(COMMIT, ext | marks | {KNOWN: known})
+            refused = await node.ask(codes.COMMIT, ext | marks | {KNOWN: known})
             assert (refused.code, KNOWN in str(refused.remark)) == (INVALID, True)
-        sent = await node.ask(SEND, send_fields("orders", 0, "g0-n1") | marks, b"x")
+        sent = await node.ask(codes.SEND, send_fields("orders", 0, "g0-n1") | marks, b"x")
         assert sent.code == 0
         record = (await node.pull(0, 0, ext={"bname": "g0-n2"})).body
         assert decode_message(record).born_host == ("10.1.2.3", 9)

@@ -21,7 +21,7 @@ from node.rocketmq.remoting.calls.json_bodies import (
     document_of,
 )
 from node.rocketmq.remoting.calls.locks import LOCK_S, LockCalls
-from node.rocketmq.remoting.clients import Clients, Consumption, Member, Subscription
+from node.rocketmq.remoting.clients import Clients, Consumption, Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode
@@ -30,12 +30,10 @@ from node.runtime.accounts import ANY, Account, Accounts, Kind, Limit
 from node.runtime.json_text import VALUE_COUNT_MAX
 from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
+from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    LOCK,
-    PULL,
-    SEND,
-    UNLOCK,
     binary_frame,
+    client_at,
     gateway_at,
     json_frame,
     send_fields,
@@ -69,7 +67,7 @@ def request_of(**fields: Any) -> Request:
     connection: Any = SimpleNamespace(
         is_node=False, connection=SimpleNamespace(account=ACCOUNT, is_ended=False, port_number=0)
     )
-    return Request(Command(LOCK, body=body_of(**fields)), connection)
+    return Request(Command(codes.LOCK, body=body_of(**fields)), connection)
 
 
 @pytest.mark.parametrize("code", [*DOCUMENTS, *LISTS])
@@ -88,18 +86,16 @@ async def test_large_documents_are_refused_by_the_name_of_the_limit(
         bodies[f"rows of {LISTS[code]}, the limit is "] = body_of(
             clientId="c", **{LISTS[code]: [{}] * (ROW_COUNT_MAX + 1)}
         )
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         for name, body in bodies.items():
             answer = await client.ask(code, body=body)
-            expected = 0 if code == LOCK else INVALID  # It locks nothing, and says why.
+            expected = 0 if code == codes.LOCK else INVALID  # It locks nothing, and says why.
             assert (answer.code, name in str(answer.remark)) == (expected, True), answer.remark
         assert gateway.remoting.groups.clients.count == gateway.remoting.locks.count == 0
 
 
 async def test_a_frame_over_the_limit_is_refused_and_its_connection_goes_on(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         parked = asyncio.create_task(client.pull(0, 0, wait_ms=60_000))
         for size_bytes in (4_300_000, 16 << 20):
             answer = await client.send(bytes(size_bytes - 300))
@@ -115,24 +111,25 @@ async def test_a_header_over_the_limit_is_refused_and_its_connection_goes_on(
     tmp_path: Path, size_bytes: int, order: str
 ) -> None:
     """Clients write the number of a command before its fields, or behind them."""
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         parked = asyncio.create_task(client.pull(0, 0, wait_ms=60_000))
         text = 'own\x01"opaque":7,' + "v" * (size_bytes - 40) + '"opaque":8,'
         ext, rest = send_fields("orders", 0, "g0-n1") | {"i": text}, {"flag": 0, "opaque": 9}
         if order == "binary":
-            data = binary_frame(SEND, 9, 0, ext, b"body")
+            data = binary_frame(codes.SEND, 9, 0, ext, b"body")
         elif order == "go":
-            data = json_frame({"code": SEND} | rest | {"extFields": ext}, b"body")
+            data = json_frame({"code": codes.SEND} | rest | {"extFields": ext}, b"body")
         else:
-            data = json_frame({"code": SEND, "extFields": ext} | rest, b"body")
+            data = json_frame({"code": codes.SEND, "extFields": ext} | rest, b"body")
         answer = client._answers[9] = asyncio.get_running_loop().create_future()
         client.write(data)
         async with asyncio.timeout(PATIENCE_S):
             assert ((await answer).code, "1048576" in answer.result().remark) == (13, True)
         assert (await client.send()).code == 0
         assert (await parked).code == 0
-        client.write(json_frame({"code": SEND, "extFields": {"i": "v" * size_bytes}}, b"body"))
+        client.write(
+            json_frame({"code": codes.SEND, "extFields": {"i": "v" * size_bytes}}, b"body")
+        )
         await client.has_ended  # Nobody knows what to answer.
 
 
@@ -149,13 +146,11 @@ def test_a_header_of_many_values_ends_its_connection() -> None:
         decode(JSON_KIND, header, b"")
 
 
-async def test_a_pull_with_many_tags_is_refused_before_they_are_taken_apart(
-    tmp_path: Path,
-) -> None:
+async def test_a_pull_with_many_tags_is_refused_before_they_are_taken_apart(tmp_path: Path) -> None:
     fields = {"topic": "orders", "consumerGroup": "readers", "queueId": "0", "queueOffset": "0"}
     fields |= {"sysFlag": "4", "subVersion": "1", "subscription": "||".join("a" * 20_000)}
     async with gateway_at(tmp_path) as gateway:
-        answer = await (await gateway.client()).ask(PULL, fields)
+        answer = await (await gateway.client()).ask(codes.PULL, fields)
         assert "the limit is 16384" in str(answer.remark)
 
 
@@ -240,8 +235,8 @@ async def test_the_end_of_a_client_touches_its_own_locks_only(tmp_path: Path) ->
             rows = [{**ROW, "queueId": queue_id} for queue_id in range(2, other_count)]
             for group in ("readers", "writers"):
                 body = body_of(consumerGroup=group, clientId="other", mqSet=rows)
-                assert (await client.ask(LOCK, body=body)).code == 0
-            await client.ask(LOCK, body=body_of(clientId="c", mqSet=[ROW]))
+                assert (await client.ask(codes.LOCK, body=body)).code == 0
+            await client.ask(codes.LOCK, body=body_of(clientId="c", mqSet=[ROW]))
             looked = lines_of(lambda: locks.is_locked("readers"))
             counts.append((looked, lines_of(lambda: locks.release("readers", "c"))))
             await eventually(lambda: not gateway.node.broker.context.turn._left, "its end")
@@ -274,24 +269,6 @@ async def test_locks_run_out_and_are_forgotten(tmp_path: Path) -> None:
         assert locks.count == 0 == len(locks._of_group) == len(locks._of_client)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"consumerGroup": "g" * 200},
-        {"clientId": "c" * 300},
-        {"mqSet": [{**ROW, "topic": "t" * 200}]},
-        {"mqSet": [{**ROW, "queueId": 1 << 40}]},
-    ],
-)
-async def test_locks_keep_no_long_names(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        body = body_of(**{"clientId": "c", "mqSet": [ROW], **wrong})
-        for code in (LOCK, UNLOCK):
-            assert (await client.ask(code, body=body)).code != 0
-        assert gateway.remoting.locks.count == 0
-
-
 def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
     counts = []
     for other_count in (2, 200):
@@ -307,8 +284,3 @@ def test_the_end_of_a_connection_touches_its_own_members_only() -> None:
         counts.append(lines_of(partial(list, clients.on_closed(own))))
         assert (clients.count, clients.producer("mine")) == (2 * other_count, None)
     assert counts[0] == counts[1]
-
-
-def test_a_subscription_has_a_length() -> None:
-    with pytest.raises(RefusedError, match="the limit is"):
-        Subscription("orders", "a" * 20_000, False)

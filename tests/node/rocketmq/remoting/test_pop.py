@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from store.record.message import decode_message
-from tests.node.rocketmq.remoting.clients import ClassicClient, Heard, gateway_at
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ClassicClient, Heard, client_at
 
-ASSIGNMENT, MODE, POP, ACK, CHANGE = 400, 401, 200050, 200051, 200053
 SUCCESS, NO_MESSAGE, TIMEOUT, INVALID = 0, 208, 210, 29
 GROUP = {"consumerGroup": "readers", "topic": "orders"}
 
@@ -22,7 +22,7 @@ async def popped(client: ClassicClient, **ext: str) -> Heard:
         "exp": "*",
         "bname": "g0-n1",
     }
-    return await client.ask(POP, fields | ext)
+    return await client.ask(codes.POP, fields | ext)
 
 
 def info_of(answer: Heard, at: int = 0) -> dict[str, str]:
@@ -42,62 +42,58 @@ def info_of(answer: Heard, at: int = 0) -> dict[str, str]:
 
 
 async def test_a_message_is_taken_and_acknowledged(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         assert (await popped(client)).code == TIMEOUT
         await client.send(b"one")
         taken = await popped(client)
         record = decode_message(taken.body)
         assert (record.body, record.queue_id, record.queue_offset) == (b"one", 0, 0)
         assert (await popped(client)).code == TIMEOUT
-        assert (await client.ask(ACK, info_of(taken))).code == SUCCESS
+        assert (await client.ask(codes.ACK, info_of(taken))).code == SUCCESS
         pop = gateway.node.broker.pop
         assert pop.shared.table.in_flight_count == 0
         assert pop.settlement.acked_total == 1
-        assert (await client.ask(ACK, info_of(taken))).code == SUCCESS, "again"
+        assert (await client.ask(codes.ACK, info_of(taken))).code == SUCCESS, "again"
         assert (
-            await client.ask(CHANGE, info_of(taken) | {"invisibleTime": "1"})
+            await client.ask(codes.CHANGE, info_of(taken) | {"invisibleTime": "1"})
         ).code == NO_MESSAGE
 
 
 async def test_another_invisible_time_gives_another_name(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.send(b"one")
         taken = info_of(await popped(client))
-        changed = await client.ask(CHANGE, taken | {"invisibleTime": "90000"})
+        changed = await client.ask(codes.CHANGE, taken | {"invisibleTime": "90000"})
         assert (changed.code, changed.ext["invisibleTime"]) == (SUCCESS, "90000")
         times, offset = changed.ext, taken["offset"]
         info = (offset, times["popTime"], times["invisibleTime"], times["reviveQid"], "0")
         named = taken | {"extraInfo": " ".join((*info, "g0-n1", taken["queueId"], offset))}
-        assert (await client.ask(ACK, named)).code == SUCCESS
+        assert (await client.ask(codes.ACK, named)).code == SUCCESS
         assert gateway.node.broker.pop.shared.table.in_flight_count == 0
 
 
 async def test_an_ack_of_an_earlier_delivery_changes_nothing(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.send(b"one")
         first = info_of(await popped(client, invisibleTime="1000"))
         gateway.node.clock.now_ms += 2_000
         gateway.node.broker.pop.shared.deadlines.look()
         second = await popped(client)
         assert decode_message(second.body).body == b"one"
-        assert (await client.ask(ACK, first)).code == SUCCESS
+        assert (await client.ask(codes.ACK, first)).code == SUCCESS
         assert gateway.node.broker.pop.shared.table.in_flight_count == 1
         wrong = first | {"extraInfo": "1 2 3"}
-        assert (await client.ask(ACK, wrong)).code == INVALID
+        assert (await client.ask(codes.ACK, wrong)).code == INVALID
 
 
 async def test_every_name_is_read_by_pop_and_the_retry_topic_by_one(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         await client.heartbeat("a@1")
         await client.heartbeat("b@1")
 
         async def assigned(topic: str, client_id: str) -> list[tuple[str, int, str]]:
             request = {"topic": topic, "consumerGroup": "readers", "clientId": client_id}
-            body = (await client.ask(ASSIGNMENT, body=json.dumps(request).encode())).body
+            body = (await client.ask(codes.ASSIGNMENT, body=request)).body
             return [
                 (row["messageQueue"]["brokerName"], row["messageQueue"]["queueId"], row["mode"])
                 for row in json.loads(body)["messageQueueAssignments"]
@@ -108,4 +104,4 @@ async def test_every_name_is_read_by_pop_and_the_retry_topic_by_one(tmp_path: Pa
         assert await assigned("%RETRY%readers", "a@1") == [("g0-n1", 0, "PULL")]
         assert await assigned("%RETRY%readers", "b@1") == []
         for mode, code in (("POP", SUCCESS), ("PULL", 16)):
-            assert (await client.ask(MODE, body=json.dumps({"mode": mode}).encode())).code == code
+            assert (await client.ask(codes.MODE, body={"mode": mode})).code == code

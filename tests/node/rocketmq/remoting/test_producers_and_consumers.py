@@ -2,25 +2,15 @@
 
 import asyncio
 import json
-import struct
 from pathlib import Path
 
 from store.record.message import decode_message, message_id
+from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    BATCH,
-    CHANGED,
-    COMMIT,
-    GET_OFFSET,
-    MAX,
-    MEMBERS,
-    MIN,
-    ROUTE,
-    SEND,
-    TOPIC_STATS,
-    TOPICS,
-    UNREGISTER,
     ClassicClient,
     Heard,
+    client_at,
+    entry,
     gateway_at,
     send_fields,
 )
@@ -30,9 +20,8 @@ SUCCESS, NOT_FOUND, NO_TOPIC, MOVED, INVALID = 0, 19, 17, 21, 29
 
 
 async def test_a_route_shares_the_queues_out_among_the_broker_names(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        answer = await client.ask(ROUTE, {"topic": "orders"})
+    async with client_at(tmp_path) as (gateway, client):
+        answer = await client.ask(codes.ROUTE, {"topic": "orders"})
         route = json.loads(answer.body)
         address = f"127.0.0.1:{gateway.port}"
         assert [(b["brokerName"], b["brokerAddrs"]) for b in route["brokerDatas"]] == [
@@ -44,21 +33,19 @@ async def test_a_route_shares_the_queues_out_among_the_broker_names(tmp_path: Pa
         ]
         assert counts == [("g0-n1", 2, 2, 6), ("g0-n2", 1, 1, 6), ("g0-n3", 1, 1, 6)]
 
-        assert (await client.ask(ROUTE, {"topic": "none"})).code == NO_TOPIC
+        assert (await client.ask(codes.ROUTE, {"topic": "none"})).code == NO_TOPIC
 
 
 async def test_old_clients_get_numbers_as_keys(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        old = await client.ask(ROUTE, {"topic": "orders"}, version=317)
+    async with client_at(tmp_path) as (_, client):
+        old = await client.ask(codes.ROUTE, {"topic": "orders"}, version=317)
         assert b'"brokerAddrs":{0:"127.0.0.1:' in old.body
         fields = {"topic": "orders", "acceptStandardJsonOnly": "true"}
-        json.loads((await client.ask(ROUTE, fields, version=317)).body)
+        json.loads((await client.ask(codes.ROUTE, fields, version=317)).body)
 
 
 async def test_what_was_sent_to_a_name_is_pulled_from_its_queue(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         sent = await client.send(b"first", queue=1, KEYS="k1")
         assert sent.code == SUCCESS, sent
         assert (sent.ext["queueId"], sent.ext["queueOffset"]) == ("1", "0")
@@ -75,31 +62,12 @@ async def test_what_was_sent_to_a_name_is_pulled_from_its_queue(tmp_path: Path) 
 
 
 async def test_a_name_without_queues_takes_messages(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path, topics={"orders": 1}) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path, topics={"orders": 1}) as (_, client):
         assert (await client.send(name="g0-n3")).code == SUCCESS
         assert (await client.send(name="g0-n3", queue=1)).code == INVALID
-        assert (await client.ask(SEND, send_fields("orders", 0, "g0-n9"))).code == INVALID
+        assert (await client.ask(codes.SEND, send_fields("orders", 0, "g0-n9"))).code == INVALID
         pulled = await client.pull(0, 0)
         assert decode_message(pulled.body).queue_offset == 0
-
-
-async def test_a_pull_waits_for_the_first_message(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        reader, writer = await gateway.client(), await gateway.client()
-        waiting = asyncio.create_task(reader.pull(0, 0, wait_ms=15_000))
-        empty = await reader.pull(0, 0)
-        assert (empty.code, empty.ext["nextBeginOffset"]) == (NOT_FOUND, "0")
-        await writer.send(b"at last")
-        assert decode_message((await waiting).body).body == b"at last"
-
-
-async def test_only_the_leader_says_that_an_offset_is_beyond_the_end(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        await client.send()
-        moved = await client.pull(0, 7)
-        assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, "1")
 
 
 async def test_members_of_a_group_are_told_of_each_other(tmp_path: Path) -> None:
@@ -109,44 +77,37 @@ async def test_members_of_a_group_are_told_of_each_other(tmp_path: Path) -> None
         assert (await first.hear()).ext == {"consumerGroup": "readers"}
         await second.heartbeat("b@2")
         notice = await first.hear()
-        assert (notice.code, notice.flag) == (CHANGED, 2)
-        assert (await second.hear()).code == CHANGED
+        assert (notice.code, notice.flag) == (codes.CHANGED, 2)
+        assert (await second.hear()).code == codes.CHANGED
         fields = {"consumerGroup": "readers"}
-        members = json.loads((await first.ask(MEMBERS, fields)).body)
+        members = json.loads((await first.ask(codes.MEMBERS, fields)).body)
         assert members == {"consumerIdList": ["a@1", "b@2"]}
 
-        await second.ask(UNREGISTER, {"clientID": "b@2", "consumerGroup": "readers"})
+        await second.ask(codes.UNREGISTER, {"clientID": "b@2", "consumerGroup": "readers"})
         await first.hear()
-        members = json.loads((await first.ask(MEMBERS, fields)).body)
+        members = json.loads((await first.ask(codes.MEMBERS, fields)).body)
         assert members == {"consumerIdList": ["a@1"]}
-
-
-async def test_a_closed_connection_ends_a_membership_at_once(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        first, second = await gateway.client(), await gateway.client()
-        await first.heartbeat("a@1")
-        await first.hear()
         await second.heartbeat("b@2")
         await first.hear()
         await second.close()
-        assert (await first.hear()).code == CHANGED
-        response = await first.ask(MEMBERS, {"consumerGroup": "readers"})
-        assert json.loads(response.body) == {"consumerIdList": ["a@1"]}
+        assert (await first.hear()).code == codes.CHANGED, "a connection that ended"
+        assert json.loads((await first.ask(codes.MEMBERS, fields)).body) == members
 
 
 async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_path: Path) -> None:
     """Until then it is an empty queue: clients ask for it from the start, and keep quiet."""
     retry = {"topic": "%RETRY%readers", "consumerGroup": "readers", "bname": "g0-n1"}
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.heartbeat("a@1")
-        for code in (MAX, MIN, GET_OFFSET):
+        for code in (codes.MAX, codes.MIN, codes.GET_OFFSET):
             assert (await client.ask(code, retry | {"queueId": "0"})).ext["offset"] == "0"
-        assert (await client.ask(COMMIT, retry | {"queueId": "0", "commitOffset": "0"})).code == 0
-        route = json.loads((await client.ask(ROUTE, retry)).body)
+        assert (
+            await client.ask(codes.COMMIT, retry | {"queueId": "0", "commitOffset": "0"})
+        ).code == 0
+        route = json.loads((await client.ask(codes.ROUTE, retry)).body)
         assert {q["brokerName"]: q["readQueueNums"] for q in route["queueDatas"]}["g0-n1"] == 1
-        assert (await client.ask(TOPIC_STATS, retry)).code == 0
-        names = json.loads((await client.ask(TOPICS)).body)["topicList"]
+        assert (await client.ask(codes.TOPIC_STATS, retry)).code == 0
+        names = json.loads((await client.ask(codes.TOPICS)).body)["topicList"]
         assert names == ["%RETRY%readers", "orders"]
         assert (await client.pull(0, 0, ext=retry)).code == 19
         assert (await client.pull(0, 7, ext=retry | {"consumerGroup": "others"})).code == 17
@@ -154,78 +115,43 @@ async def test_the_retry_topic_of_a_group_is_made_with_its_first_message(tmp_pat
         await eventually(lambda: gateway.node.broker.parked.readers.used == 1, "the pull")
         assert [*gateway.node.broker.context.state.topics] == ["orders"]
         copy = send_fields(retry["topic"], 0, "g0-n1", RETRY_TOPIC="orders")
-        assert (await client.ask(SEND, copy, b"again")).code == 0
+        assert (await client.ask(codes.SEND, copy, b"again")).code == 0
         assert decode_message((await waiting).body).body == b"again"
 
 
-async def test_offsets_of_a_group_are_those_of_the_name_s_queue(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        queue = {"topic": "orders", "queueId": "1", "bname": "g0-n1", "consumerGroup": "readers"}
-        assert (await client.ask(GET_OFFSET, queue)).ext["offset"] == "0"
-        refused = await client.ask(GET_OFFSET, queue | {"setZeroIfNotFound": "false"})
-        assert refused.code == 22
-        await client.send(queue=1)
-        await client.ask(COMMIT, queue | {"commitOffset": "1"})
-        assert (await client.ask(GET_OFFSET, queue)).ext["offset"] == "1"
-        groups = gateway.node.broker.context.state.groups
-        assert groups["readers"] == {"orders": {3: 1}}
-        assert (await client.ask(MAX, queue)).ext["offset"] == "1"
-        assert (await client.ask(MIN, queue)).ext["offset"] == "0"
-
-
 async def test_a_batch_becomes_records_of_their_own(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         fields = send_fields("orders", 0, "g0-n1") | {"m": "true"}
-        answer = await client.ask(
-            320, fields, entry(b"one", "K\x01a\x02") + entry(b"two", "K\x01b")
-        )
+        batch = entry(b"one", b"K\x01a\x02") + entry(b"two", b"K\x01b")
+        answer = await client.ask(codes.BATCH, fields, batch)
         assert answer.code == SUCCESS, answer
         ids = answer.ext["msgId"].split(",")
         pulled = await client.pull(0, 0)
         first = decode_message(pulled.body)
         second = decode_message(pulled.body, first.size_bytes)
-        assert [(m.body, m.properties["K"]) for m in (first, second)] == [
-            (b"one", "a"),
-            (b"two", "b"),
-        ]
-        assert [m.message_id for m in (first, second)] == ids
-        broken = await client.ask(BATCH, fields, entry(b"one", "")[:-1])
+        rows = [(m.body, m.properties["K"], m.message_id) for m in (first, second)]
+        assert rows == [(b"one", "a", ids[0]), (b"two", "b", ids[1])]
+        broken = await client.ask(codes.BATCH, fields, entry(b"one")[:-1])
         assert broken.code == 13
 
 
-def entry(body: bytes, properties: str) -> bytes:
-    """Return one message of a batch."""
-    encoded = properties.encode()
-    head = struct.pack(">IIii", 0, 0, 0, len(body))
-    rest = head + body + struct.pack(">h", len(encoded)) + encoded
-    return struct.pack(">i", len(rest) + 4) + rest
-
-
-async def test_a_one_way_request_has_no_answer_and_an_unknown_one_has_code_3(
-    tmp_path: Path,
-) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
-        client.begin(SEND, send_fields("orders", 0, "g0-n1"), b"x", flag=2)
-        unknown = await client.ask(4711)
-        assert (unknown.code, unknown.remark) == (3, " request type 4711 not supported")
+async def test_a_one_way_request_has_no_answer(tmp_path: Path) -> None:
+    async with client_at(tmp_path) as (_, client):
+        client.begin(codes.SEND, send_fields("orders", 0, "g0-n1"), b"x", flag=2)
         pulled = await client.pull(0, 0, wait_ms=15_000)
         assert decode_message(pulled.body).body == b"x"
 
 
 async def question(client: ClassicClient) -> Heard:
     """Return the next question of the node about the client."""
-    while (heard := await client.hear()).code == CHANGED:
+    while (heard := await client.hear()).code == codes.CHANGED:
         pass
     assert heard.code == 307, heard
     return heard
 
 
 async def test_a_pull_of_a_consumer_uses_its_registered_subscription(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         fields = {"sysFlag": "0", "subVersion": "1"}
         assert (await client.pull(0, 0, ext=fields)).code == 24
         await client.heartbeat("a@1")
@@ -237,8 +163,7 @@ async def test_a_pull_of_a_consumer_uses_its_registered_subscription(tmp_path: P
 
 async def test_a_client_is_asked_for_a_newer_subscription(tmp_path: Path) -> None:
     """Clients leave a heartbeat out while they send another, and send the next after 30 s."""
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (_, client):
         await client.heartbeat("a@1", tags="one")
         for tag in ("one", "two", "one"):
             await client.send(tag.encode(), TAGS=tag)

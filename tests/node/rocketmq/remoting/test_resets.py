@@ -15,7 +15,8 @@ from quorumlog.pb.common_pb2 import QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset, HeartbeatRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset
 from tests.node.commands import SMALL_LIMITS, commit, delete_group, delete_topic, put_topic
-from tests.node.rocketmq.remoting.clients import COMMIT, GET_OFFSET, RESET, Gateway, gateway_at
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import Gateway, gateway_at
 from tests.node.rocketmq.remoting.test_forwarding import QUEUE, pair_at
 from tests.patience import eventually
 
@@ -33,7 +34,7 @@ async def store(
 
 async def by_tool(gateway: Gateway, offset: int) -> None:
     ext = QUEUE | {"group": "readers", "timestamp": "0", "offset": str(offset), "isForce": "true"}
-    assert (await (await gateway.client()).ask(RESET, ext)).code == 0
+    assert (await (await gateway.client()).ask(codes.RESET, ext)).code == 0
 
 
 def is_empty(gateway: Gateway) -> bool:
@@ -42,7 +43,7 @@ def is_empty(gateway: Gateway) -> bool:
 
 
 async def stored(gateway: Gateway) -> str:
-    return (await (await gateway.client()).ask(GET_OFFSET, QUEUE)).ext["offset"]
+    return (await (await gateway.client()).ask(codes.GET_OFFSET, QUEUE)).ext["offset"]
 
 
 @pytest.mark.parametrize("moved_to", [2, 5, 9])
@@ -56,7 +57,7 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
         await store(leader, 5, known=-1)
         client = await (follower if reader == "elsewhere" else leader).client()
         if reader == "same":
-            assert (await client.ask(GET_OFFSET, QUEUE)).ext["offset"] == "5"
+            assert (await client.ask(codes.GET_OFFSET, QUEUE)).ext["offset"] == "5"
         if reader != "sdk":
             assert (await client.heartbeat("a@1")).code == 0  # Else a tool might go back.
         await reset(leader, moved_to)
@@ -79,15 +80,15 @@ async def test_a_reset_holds_until_a_consumer_follows_it(
         else:
             for late in ("7", "11"):  # Also once it was told, before it goes there.
                 for _ in range(2):
-                    refused = await client.ask(COMMIT, QUEUE | {"commitOffset": late})
+                    refused = await client.ask(codes.COMMIT, QUEUE | {"commitOffset": late})
                     assert (refused.code, refused.ext) == (1, {})
-                    response = await client.ask(GET_OFFSET, QUEUE)
+                    response = await client.ask(codes.GET_OFFSET, QUEUE)
                     assert response.ext == {"offset": str(moved_to)}
                 moved = await client.pull(0, 7)
                 assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, str(moved_to))
             assert (await client.pull(0, moved_to)).code == 0
             assert await stored(leader) == str(moved_to)
-            done = await client.ask(COMMIT, QUEUE | {"commitOffset": str(moved_to + 1)})
+            done = await client.ask(codes.COMMIT, QUEUE | {"commitOffset": str(moved_to + 1)})
             assert done.code == 0, done.remark
             assert await stored(leader) == str(moved_to + 1)
             assert (await client.pull(0, moved_to + 1)).code != MOVED
@@ -104,7 +105,7 @@ async def test_after_a_commit_without_an_answer_its_client_may_go_back(
         await pair[0].node.append(0, 40)
         client, groups = await pair[node].client(), pair[0].node.broker.groups
         await client.heartbeat("a@1")
-        assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "5"})).code == 0
+        assert (await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "5"})).code == 0
 
         async def without_answer(request: CommitOffsetsRequest) -> None:
             if is_stored:
@@ -113,9 +114,9 @@ async def test_after_a_commit_without_an_answer_its_client_may_go_back(
 
         with monkeypatch.context() as patched:
             patched.setattr(groups, "commit_offsets", without_answer)
-            assert (await client.ask(COMMIT, QUEUE | {"commitOffset": str(lost)})).code == 14
+            assert (await client.ask(codes.COMMIT, QUEUE | {"commitOffset": str(lost)})).code == 14
         for offset in ("4", "8", "2"):
-            done = await client.ask(COMMIT, QUEUE | {"commitOffset": offset})
+            done = await client.ask(codes.COMMIT, QUEUE | {"commitOffset": offset})
             assert done.code == 0, done.remark
             assert await stored(pair[0]) == offset
 
@@ -136,16 +137,16 @@ async def test_one_that_never_commits_is_told_once(tmp_path: Path, node: int) ->
         await own.close()
         reader, late = await pair[node].client(), await pair[0].client()
         await reader.heartbeat("a@1")
-        assert (await late.ask(COMMIT, QUEUE | {"commitOffset": "7"})).code == 1, "not followed"
+        assert (await late.ask(codes.COMMIT, QUEUE | {"commitOffset": "7"})).code == 1
         for client in (reader, late):
             assert (await client.pull(0, 7)).ext["nextBeginOffset"] == "2"
-        assert (await late.ask(COMMIT, QUEUE | {"commitOffset": "7"})).code == 1, "only told"
+        assert (await late.ask(codes.COMMIT, QUEUE | {"commitOffset": "7"})).code == 1, "only told"
         assert (await reader.pull(0, 2)).code == 0
         again = await pair[node].client()
         assert (await again.pull(0, 7)).code == 0
         await reader.close()
         await eventually(partial(is_empty, pair[0]))
-        assert (await again.ask(COMMIT, QUEUE | {"commitOffset": "8"})).code == 0
+        assert (await again.ask(codes.COMMIT, QUEUE | {"commitOffset": "8"})).code == 0
         assert (await late.pull(0, 2)).code == 0
         assert await stored(pair[0]) == "8", "one that goes there late takes nobody back"
 
@@ -188,15 +189,15 @@ async def test_without_members_who_asks_may_store(tmp_path: Path, node: int, off
         tool, member = await pair[node].client(), await pair[0].client()
         there, beyond = QUEUE | {"commitOffset": str(offset)}, QUEUE | {"commitOffset": "8"}
         for _ in range(2):  # A consumer that a pull told stores what it read before.
-            assert (await tool.ask(COMMIT, beyond)).code == 1, "it did not ask"
+            assert (await tool.ask(codes.COMMIT, beyond)).code == 1, "it did not ask"
             assert (await tool.pull(0, 7)).code == MOVED
-        assert (await tool.ask(GET_OFFSET, QUEUE)).ext == {"offset": "2"}
+        assert (await tool.ask(codes.GET_OFFSET, QUEUE)).ext == {"offset": "2"}
         await member.heartbeat("a@1")
-        assert (await tool.ask(COMMIT, beyond)).code == 1, "members go there first"
+        assert (await tool.ask(codes.COMMIT, beyond)).code == 1, "members go there first"
         await member.close()
         await eventually(partial(is_empty, pair[0]))
-        assert (await tool.ask(COMMIT, there)).code == 0
-        assert (await tool.ask(COMMIT, beyond)).code == 0
+        assert (await tool.ask(codes.COMMIT, there)).code == 0
+        assert (await tool.ask(codes.COMMIT, beyond)).code == 0
         assert await stored(pair[0]) == "8"
 
 
@@ -206,14 +207,14 @@ async def test_a_connection_whose_offset_others_moved_is_told(tmp_path: Path) ->
         await leader.node.append(0, 40)
         client = await leader.client()
         await client.heartbeat("a@1")
-        await client.ask(COMMIT, QUEUE | {"commitOffset": "5"})
+        await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "5"})
         await store(leader, 2)
         assert await store(leader, 3, known=2) == []
-        assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "6"})).code == 1
+        assert (await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "6"})).code == 1
         response = await client.pull(0, 6)
         assert (response.code, response.ext["nextBeginOffset"]) == (MOVED, "3")
         assert (await client.pull(0, 3)).code == 0
-        assert (await client.ask(COMMIT, QUEUE | {"commitOffset": "4"})).code == 0
+        assert (await client.ask(codes.COMMIT, QUEUE | {"commitOffset": "4"})).code == 0
 
 
 def test_marks_are_in_images_and_go_with_group_and_topic() -> None:

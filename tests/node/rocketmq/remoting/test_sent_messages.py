@@ -18,6 +18,7 @@ from node.rocketmq.remoting.protocol.answers import RefusedError
 from store.errors import RecordFormatError
 from store.record.columns import UNIFORM_COUNT_MIN
 from store.record.message import decode_properties, encode_properties
+from tests.node.rocketmq.remoting.clients import entry
 
 # fmt: off
 PIECES = st.sampled_from([
@@ -62,14 +63,8 @@ def test_properties_are_stored_as_the_readable_path_would(sent: list[bytes]) -> 
         assert (stored.first_key, stored.has_delayed) == (keys[0], delayed)
 
 
-def entry(flag: int, body: bytes, properties: bytes) -> bytes:
-    size_bytes = 22 + len(body) + len(properties)
-    head = struct.pack(">iIIii", size_bytes, 0xDAA320A7, 0, flag, len(body))
-    return head + body + struct.pack(">h", len(properties)) + properties
-
-
 def test_entries_of_a_batch_are_read_in_order() -> None:
-    batch = entry(1, b"one", b"A\x01a\x02") + entry(2, b"", b"")
+    batch = entry(b"one", b"A\x01a\x02", 1) + entry(b"", b"", 2)
     assert list(entries_of(batch)) == [Entry(1, b"one", b"A\x01a\x02"), Entry(2, b"", b"")]
 
 
@@ -93,7 +88,7 @@ def test_uniform_messages_are_those_of_the_loop(
     form: bytes, count: int, body: bytes, other: tuple[int, int] | None
 ) -> None:
     """By column or none; one changed byte in any of them makes it none, or changes both alike."""
-    entries = [entry(3, body, form % b"K%03d" % n) for n in range(count)]
+    entries = [entry(body, form % b"K%03d" % n, 3) for n in range(count)]
     if other is not None:
         number, at = other[0] % count, other[1] % len(entries[0])
         data = bytearray(entries[number])
@@ -116,8 +111,8 @@ def test_uniform_messages_are_those_of_the_loop(
     "batch",
     [
         b"",
-        entry(1, b"one", b"")[:-1],
-        entry(1, b"one", b"") + b"\x00",
+        entry(b"one")[:-1],
+        entry(b"one") + b"\x00",
         struct.pack(">iIIii", 22, 0, 0, 0, -1) + bytes(2),
         struct.pack(">iIIii", 22, 0, 0, 0, 1 << 30) + bytes(2),
         struct.pack(">iIIii", 21, 0, 0, 0, 0) + b"\xff\xff",

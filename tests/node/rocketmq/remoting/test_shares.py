@@ -8,7 +8,8 @@ import pytest
 from node.config.settings import Settings
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.runtime.accounts import LIMITS, Kind, Limit
-from tests.node.rocketmq.remoting.clients import COMMIT, ClassicClient, Heard, gateway_at
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ClassicClient, Heard, gateway_at
 from tests.node.rocketmq.remoting.test_features import HALF
 from tests.node.rocketmq.remoting.test_pop import popped
 
@@ -20,7 +21,7 @@ THINGS: dict[str, tuple[Kind, Made]] = {
     "topics": (Kind.NAMES, lambda client, name: client.send(topic=name, UNIQ_KEY=name)),
     "groups": (
         Kind.NAMES,
-        lambda client, name: client.ask(COMMIT, _OFFSET | {"consumerGroup": name}),
+        lambda client, name: client.ask(codes.COMMIT, _OFFSET | {"consumerGroup": name}),
     ),
     "half messages": (
         Kind.TRANSACTIONS,
@@ -28,10 +29,7 @@ THINGS: dict[str, tuple[Kind, Made]] = {
             sys_flag=HALF, TRAN_MSG="true", PGROUP="payers", UNIQ_KEY=name
         ),
     ),
-    "delayed messages": (
-        Kind.DELAYED,
-        lambda client, name: client.send(DELAY="18", UNIQ_KEY=name),
-    ),
+    "delayed messages": (Kind.DELAYED, lambda client, name: client.send(DELAY="18", UNIQ_KEY=name)),
     "messages handed out": (
         Kind.DELIVERIES,
         lambda client, name: popped(client, consumerGroup=name, maxMsgNums="1"),

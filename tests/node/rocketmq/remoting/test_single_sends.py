@@ -12,15 +12,8 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_message
 from tests.node.broker_fakes import node_at
-from tests.node.rocketmq.remoting.clients import (
-    BATCH,
-    SEND,
-    VIEW,
-    ClassicClient,
-    Heard,
-    gateway_at,
-    send_fields,
-)
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import entry, gateway_at, send_fields
 from tests.patience import eventually
 
 
@@ -31,17 +24,13 @@ def record(topic: str, body: bytes) -> OwnRecords:
     return encoder.records()
 
 
-def begun(client: ClassicClient, body: bytes, queue: int = 0) -> "asyncio.Future[Heard]":
-    return client.begin(SEND, send_fields("orders", queue, "g0-n1") | {"f": "0"}, body)
-
-
 async def test_each_of_many_sends_at_once_is_answered_for_itself(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         client, driver = await gateway.client(), gateway.node.driver
         driver.is_holding = True
-        first = begun(client, b"first")
+        first = client.begin_send(b"first")
         await eventually(lambda: len(driver.pending) == 1, "a send is under way")
-        sends = [begun(client, b"%d" % number, number % 2) for number in range(40)]
+        sends = [client.begin_send(b"%d" % number, number % 2) for number in range(40)]
         await eventually(lambda: gateway.call_count == 41, "all are under way")
         driver.release()
         assert (await first).code == 0
@@ -51,7 +40,7 @@ async def test_each_of_many_sends_at_once_is_answered_for_itself(tmp_path: Path)
             assert (answer.code, answer.ext["queueOffset"]) == (0, str(offsets[number % 2]))
             offsets[number % 2] += 1
             at = int(answer.ext["msgId"][-16:], 16)
-            stored = decode_message((await client.ask(VIEW, {"offset": str(at)})).body)
+            stored = decode_message((await client.ask(codes.VIEW, {"offset": str(at)})).body)
             assert stored.body == b"%d" % number
 
 
@@ -59,10 +48,10 @@ async def test_a_batch_does_not_overtake_the_sends_before_it(tmp_path: Path) -> 
     async with gateway_at(tmp_path) as gateway:
         client, driver = await gateway.client(), gateway.node.driver
         driver.is_holding = True
-        sends = [begun(client, b"single") for _ in range(5)]
-        entry = b"\x00\x00\x00\x18\xda\xa3\x20\xa7" + bytes(8) + b"\x00\x00\x00\x02in\x00\x00"
-        sends += [client.begin(BATCH, send_fields("orders", 0, "g0-n1") | {"m": "true"}, entry)]
-        sends += [begun(client, b"last")]
+        sends = [client.begin_send(b"single") for _ in range(5)]
+        fields = send_fields("orders", 0, "g0-n1") | {"m": "true"}
+        sends += [client.begin(codes.BATCH, fields, entry(b"in"))]
+        sends += [client.begin_send(b"last")]
         await eventually(lambda: gateway.call_count == 7, "all are under way")
         driver.release()
         offsets = [int((await send).ext["queueOffset"]) for send in sends]
@@ -130,8 +119,7 @@ async def test_an_unknown_outcome_is_that_of_all_that_were_joined(tmp_path: Path
         driver.lose()
         driver.decide(1, is_known=False)
         errors = await asyncio.gather(*receipts, return_exceptions=True)
-        codes = [getattr(error, "code", "") for error in errors]
-        assert codes == ["node.outcome_unknown"] * 3
+        assert [getattr(e, "code", "") for e in errors] == ["node.outcome_unknown"] * 3
         assert driver.append_count == count, "none is appended again"
 
 

@@ -15,15 +15,11 @@ from quorumlog.pb.admin_pb2 import CreateTopicRequest, ListGroupsRequest
 from store.record.message import parse_message_id
 from tests import seeds
 from tests.loopback import HOST
+from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
-    BY_TIME,
-    END,
-    GET_OFFSET,
-    PULL,
-    PUT_GROUP,
-    SEND,
     ClassicClient,
     Gateway,
+    client_at,
     gateway_at,
     send_fields,
 )
@@ -37,7 +33,7 @@ CONNECTION_COUNT = 16
 """Of each stranger."""
 MESSAGE_COUNT, TRANSACTION_COUNT = 60, 10
 HALF, COMMIT, ROLLBACK = 4, "8", "12"
-COMMIT_OFFSET, NOTHING_NEW, POP = 15, 19, 200_050
+NOTHING_NEW = 19
 ROOT: Final = Path(__file__).resolve().parents[4]
 KEPT: Final = {"_meters", "_got", "_pending"}
 """Counters of topics that exist, and moves of offsets that no consumer has noticed."""
@@ -99,7 +95,7 @@ class Checked:
                 "commitLogOffset": str(parse_message_id(half.ext["msgId"])[1]),
                 "commitOrRollback": ROLLBACK if number % 2 else COMMIT,
             }
-            assert (await client.ask(END, end)).code == 0
+            assert (await client.ask(codes.END, end)).code == 0
         await client.close()
 
     async def consume(self, queue_id: int, count: int) -> None:
@@ -116,7 +112,7 @@ class Checked:
             ]
             bodies += [one.body for one in records]
             offset = {"queueId": str(queue_id), "commitOffset": str(len(bodies))}
-            assert (await client.ask(COMMIT_OFFSET, fields | offset | {"bname": "g0-n1"})).code == 0
+            assert (await client.ask(codes.COMMIT, fields | offset | {"bname": "g0-n1"})).code == 0
         await client.close()
 
     async def prove(self) -> None:
@@ -126,7 +122,7 @@ class Checked:
         client = await self.client()
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "bname": "g0-n1"}
         for queue_id, bodies in self.read.items():
-            response = await client.ask(GET_OFFSET, fields | {"queueId": str(queue_id)})
+            response = await client.ask(codes.GET_OFFSET, fields | {"queueId": str(queue_id)})
             assert response.ext["offset"] == str(len(bodies))
             again = messages((await client.pull(queue_id, 0, 0, fields)).body)
             assert [one.body for one in again] == bodies[: len(again)] != []
@@ -194,19 +190,18 @@ _POP: Final = _QUEUE | {"maxMsgNums": "1", "invisibleTime": "60000"}
 
 _FOUND: Final[list[tuple[int, dict[str, str], bytes]]] = [
     *((code, _QUEUE | {"queueId": str(INT32_MAX)}, b"") for code in (11, 14, 15, 29, 30, 31, 32)),
-    (BY_TIME, _QUEUE | {"timestamp": str(INT64_MAX), "boundaryType": "UPPER"}, b""),
-    (PULL, _PULL, b""),
-    (POP, _POP | {"attemptId": HALF_OF_A_PAIR}, b""),
-    (POP, _POP | {"exp": HALF_OF_A_PAIR}, b""),
-    (SEND, send_fields("orders", 0, "g0-n1") | {"a": HALF_OF_A_PAIR, "f": "4"}, b""),
-    (PUT_GROUP, {}, json.dumps({"groupName": HALF_OF_A_PAIR}).encode()),
+    (codes.BY_TIME, _QUEUE | {"timestamp": str(INT64_MAX), "boundaryType": "UPPER"}, b""),
+    (codes.PULL, _PULL, b""),
+    (codes.POP, _POP | {"attemptId": HALF_OF_A_PAIR}, b""),
+    (codes.POP, _POP | {"exp": HALF_OF_A_PAIR}, b""),
+    (codes.SEND, send_fields("orders", 0, "g0-n1") | {"a": HALF_OF_A_PAIR, "f": "4"}, b""),
+    (codes.PUT_GROUP, {}, json.dumps({"groupName": HALF_OF_A_PAIR}).encode()),
 ]
 """Requests of strangers that were answered with an error that nobody foresaw."""
 
 
 async def test_a_value_at_its_border_is_refused_or_served(tmp_path: Path) -> None:
-    async with gateway_at(tmp_path) as gateway:
-        client = await gateway.client()
+    async with client_at(tmp_path) as (gateway, client):
         await client.send()
         for code, ext, body in _FOUND:
             more = {"queueOffset": "0", "commitOffset": "0", "timestamp": "0"}

@@ -17,25 +17,13 @@ from store import format as fmt
 from store.record.message import encode_message, message_id
 from tests.node.broker_fakes import Fixture, expire_some
 from tests.node.delayed import send
-from tests.node.rocketmq.remoting.clients import (
-    KEY,
-    MAX,
-    PROGRESS,
-    RESET,
-    ROUTE,
-    SEND_BACK,
-    TOPIC,
-    TOPIC_STATS,
-    VIEW,
-    ClassicClient,
-    Gateway,
-    gateway_at,
-)
+from tests.node.rocketmq.remoting import codes
+from tests.node.rocketmq.remoting.clients import ClassicClient, Gateway, gateway_at
 from tests.node.rocketmq.remoting.test_pop import popped
 from tests.node.transaction_calls import ROLLED_BACK, ended, hidden
 from tests.store.records import messages
 
-DIRECT, NO_TOPIC, FOREVER = 309, 17, str((1 << 63) - 1)
+NO_TOPIC, FOREVER = 17, str((1 << 63) - 1)
 SECRET = b"secret"
 Kind = Callable[[Fixture], Awaitable[int]]
 """Makes a record; returns its log position."""
@@ -136,26 +124,18 @@ async def in_a_body(node: Fixture) -> int:
 
 
 HIDDEN: dict[Kind, str] = {
-    half: fmt.HALF_TOPIC,
-    rolled_back: fmt.HALF_TOPIC,
-    by_level: fmt.SCHEDULE_TOPIC,
-    by_time: fmt.TIMER_TOPIC,
-    command: COMMAND_TOPIC,
-    of_deleted_topic: "gone",
-    of_recreated_topic: "gone",
-    of_closed_topic: "closed",
-    of_deleted_group: "%DLQ%gone",
-    expired: "orders",
-    undecided: "orders",
-    in_a_body: "orders",
-}
+    half: fmt.HALF_TOPIC, rolled_back: fmt.HALF_TOPIC, by_level: fmt.SCHEDULE_TOPIC,
+    by_time: fmt.TIMER_TOPIC, command: COMMAND_TOPIC, of_deleted_topic: "gone",
+    of_recreated_topic: "gone", of_closed_topic: "closed", of_deleted_group: "%DLQ%gone",
+    expired: "orders", undecided: "orders", in_a_body: "orders",
+}  # fmt: skip
 """Kinds of records that no reader gets, and the topic of the record."""
 
 
 async def handed(client: ClassicClient, consumer: ClassicClient, own_id: str) -> bytes:
     """Return what member a of group readers is told to process."""
     fields = {"consumerGroup": "readers", "clientId": "a", "msgId": own_id, "topic": "orders"}
-    answer = client.begin(DIRECT, fields)
+    answer = client.begin(codes.DIRECT, fields)
     question = asyncio.ensure_future(consumer.hear())
     await asyncio.wait({answer, question}, return_when=asyncio.FIRST_COMPLETED)
     if not question.done():
@@ -175,8 +155,8 @@ async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, b
     back = {"group": "readers", "offset": str(position), "delayLevel": "-1"}
     queries, fields = broker.queries, {"topic": topic}
     ways: dict[str, Coroutine[Any, Any, Any]] = {
-        "position": client.ask(VIEW, {"offset": str(position)}),
-        "key": client.ask(KEY, key | {"endTimestamp": FOREVER}),
+        "position": client.ask(codes.VIEW, {"offset": str(position)}),
+        "key": client.ask(codes.KEY, key | {"endTimestamp": FOREVER}),
         "pull": client.pull(0, 0, ext=fields),
         "pop": popped(client, consumerGroup="poppers", **fields),
         "consumer": handed(client, consumer, own_id),
@@ -194,7 +174,7 @@ async def readers_of(gateway: Gateway, topic: str, position: int) -> dict[str, b
         for part in ("body", "records", "record"):
             got = getattr(got, part, got)
         readers[name] = any(message.position == position for message in messages(got))
-    return readers | {"given back": (await client.ask(SEND_BACK, back)).code == 0}
+    return readers | {"given back": (await client.ask(codes.SEND_BACK, back)).code == 0}
 
 
 async def consumer_at(gateway: Gateway) -> tuple[ClassicClient, ClassicClient]:
@@ -242,10 +222,10 @@ async def test_clients_know_no_topic_that_the_cluster_keeps_for_itself(
         client = await gateway.client()
         fields = {"topic": topic, "group": "g", "consumerGroup": "g", "queueId": "0"}
         fields |= {"bname": "g0-n1", "timestamp": "0", "isForce": "true"}
-        for code in (ROUTE, TOPIC, TOPIC_STATS, RESET):
+        for code in (codes.ROUTE, codes.TOPIC, codes.TOPIC_STATS, codes.RESET):
             assert (await client.ask(code, fields)).code == NO_TOPIC
-        assert (await client.ask(MAX, fields)).ext["offset"] == "0"
-        assert b'"offsetTable":{}' in (await client.ask(PROGRESS, fields)).body
+        assert (await client.ask(codes.MAX, fields)).ext["offset"] == "0"
+        assert b'"offsetTable":{}' in (await client.ask(codes.PROGRESS, fields)).body
         for group in ("", "a b", "readers"):
             pulled = await client.pull(0, 0, ext={"topic": topic, "consumerGroup": group})
             pop_response = await popped(client, topic=topic, consumerGroup=group)
