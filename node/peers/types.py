@@ -4,10 +4,9 @@ Types only. The driver's side implements `LinkHandler`; `LinkStats` reports ever
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from node.peers.frames import FRAME_SIZE_BYTES_MAX, FrameKind
+from node.peers.frames import FrameKind
 from raft.lives import Known
 from raft.messages import Index, NodeId
 
@@ -65,9 +64,8 @@ class PeerLives(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLimits:
-    """Every limit of a link. A wrong value raises ValueError by name."""
+class LinkLimits(NamedTuple):
+    """Every limit of a link."""
 
     queued_size_bytes_max: int = 16 << 20
     """Bytes waiting to be sent to one peer. Twice the byte window of the leader, so that no frame
@@ -94,19 +92,6 @@ class LinkLimits:
     """Time for a Goodbye to leave before the connection is cut."""
     log_interval_ms: int = 10_000
     """Interval of one log line for each kind of trouble; further troubles are counted."""
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
-        if self.queued_size_bytes_max < FRAME_SIZE_BYTES_MAX + 4:
-            raise ValueError(
-                f"queued_size_bytes_max must hold one frame of {FRAME_SIZE_BYTES_MAX + 4} bytes"
-            )
-        if self.silence_ms_max < 2 * self.ping_ms:
-            raise ValueError("silence_ms_max must be at least twice ping_ms")
-        if self.reconnect_ms_max < self.reconnect_ms_min:
-            raise ValueError("reconnect_ms_max must not be below reconnect_ms_min")
 
 
 class PeerStats(NamedTuple):

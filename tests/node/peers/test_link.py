@@ -95,7 +95,7 @@ async def test_replies_return_on_the_connection_the_peer_dialled() -> None:
                 assert await accepted.next_but_pings() == (FrameKind.APPEND_REPLY, b"", b"")
 
 
-_PATIENT = replace(LIMITS, ping_ms=60_000, silence_ms_max=120_000)
+_PATIENT = LIMITS._replace(ping_ms=60_000, silence_ms_max=120_000)
 """For raw sockets, which answer no ping."""
 
 
