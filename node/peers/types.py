@@ -103,18 +103,13 @@ class PeerStats(NamedTuple):
     is_connected: bool
     connection_count: int
     """0 to 2: the one this node dialled, and the one the peer dialled."""
-    version: str
     queued_size_bytes: int
-    sent_frame_count: int
     sent_size_bytes: int
-    received_frame_count: int
     received_size_bytes: int
     dropped_unconnected_count: int
     """Frames not sent because there was no connection."""
     dropped_full_count: int
     """Frames not sent because too many bytes waited already."""
-    handshake_count: int
-    """Handshakes that succeeded, since the start."""
     last_trouble: str
     """Why the last connection ended or was refused; empty if none did."""
 
