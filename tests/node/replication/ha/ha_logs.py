@@ -138,7 +138,7 @@ class Replica:
         if found is None:
             return 0
         assert self.log.store.durable_position >= found.position
-        found.save()
+        self.state.save(found)
         return found.position
 
     def delete_below(self, position: int) -> None:
