@@ -35,7 +35,6 @@ class RaftStats(NamedTuple):
     progress: tuple[ProgressStats, ...]
     uncommitted_entry_count: int
     read_count: int
-    transferee: NodeId
     divergent_peers: tuple[NodeId, ...]
 
 
@@ -72,6 +71,5 @@ def stats_of(state: RaftState) -> RaftStats:
         tuple(rows),
         state.log.last_index - state.commit,
         state.read_count,
-        state.transferee,
         tuple(sorted(state.divergent_peers)),
     )

@@ -118,19 +118,15 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
     if settings.listen.is_wildcard and settings.advertise is None and own is None:
         what = f"clients cannot be told to dial {settings.listen}"
         conflicts.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
-    if settings.advertise is not None and settings.advertise.is_wildcard:
-        what = f"{settings.advertise} cannot be dialled"
-        conflicts.append(Conflict(("advertise",), what, "name a host"))
-    if settings.rocketmq_advertise is not None and settings.rocketmq_advertise.is_wildcard:
-        what = f"{settings.rocketmq_advertise} cannot be dialled"
-        conflicts.append(Conflict(("rocketmq_advertise",), what, "name a host"))
+    for name in ("advertise", "rocketmq_advertise", "advertise_framed"):
+        advertised: Address | None = getattr(settings, name)
+        if advertised is not None and advertised.is_wildcard:
+            what = f"{advertised} cannot be dialled"
+            conflicts.append(Conflict((name,), what, "name a host"))
     last = settings.remoting_listen(settings.rocketmq_name_count - 1)
     if last is not None and last.port > PORT_MAX:
         what = f"the last broker name would have port {last.port}"
         conflicts.append(Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}"))
-    if settings.advertise_framed is not None and settings.advertise_framed.is_wildcard:
-        what = f"{settings.advertise_framed} cannot be dialled"
-        conflicts.append(Conflict(("advertise_framed",), what, "name a host"))
     used: dict[Address, str] = {}
     listening = {
         "listen": settings.listen,
@@ -185,11 +181,7 @@ def _security_conflicts(settings: Settings) -> list[Conflict]:
         if missing is not None:
             do = "correct the path; a relative one counts from the working directory"
             conflicts.append(Conflict((name,), missing, do))
-    for name in _SECRETS:
-        path = getattr(settings, name)
-        is_there = path is not None and _why_no_file(path) is None
-        refused = unusable(path) if is_there else None
-        if refused is not None:
+        elif path is not None and name in _SECRETS and (refused := unusable(path)) is not None:
             conflicts.append(Conflict((name,), refused.what, refused.do))
     if _can_be_taken(settings.secret_file):
         size_bytes = len(settings.secret())

@@ -106,9 +106,7 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.close_code is not None:
             return
-        traffic = self.traffic
-        traffic.sent_frame_count += 1
-        traffic.sent_size_bytes += frame.size_bytes
+        self.traffic.sent_size_bytes += frame.size_bytes
         queue = self._queue
         if at_once and not (frame.rest or queue or failpoints.is_on):
             transport.write(frame.head)  # As `write_queued` does with one frame.
@@ -170,7 +168,6 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         try:
             while parser.hi > parser.lo and (frame := parser.next_frame()) is not None:
                 kind, header, payload = frame
-                self.traffic.received_frame_count += 1
                 if kind in HANDSHAKE_KINDS:
                     owner.on_handshake_frame(self, kind, header)
                 elif kind is FrameKind.PING:

@@ -28,7 +28,6 @@ class PeerRecord:
         "dropped_full_count",
         "dropped_unconnected_count",
         "forwarding_token",
-        "handshake_count",
         "is_tried",
         "last_trouble",
         "node",
@@ -38,32 +37,27 @@ class PeerRecord:
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
         self.traffic = LinkTraffic()
-        self.dropped_unconnected_count = self.dropped_full_count = self.handshake_count = 0
+        self.dropped_unconnected_count = self.dropped_full_count = 0
         self.last_trouble = ""
         self.forwarding_token = b""
         """What its framed port takes as proof of a node, as it said last; empty: it never did."""
         self.is_tried = False
         """Whether the peer was met or could not be reached, since the start of the link."""
 
-    def stats_with(self, connections: Sequence[Stream], version: str) -> PeerStats:
+    def stats(self, connections: Sequence[Stream]) -> PeerStats:
         """Return a snapshot of the counters, with these usable connections."""
         host, port = self.address
-        traffic = self.traffic
         return PeerStats(
             node=self.node,
             host=host,
             port=port,
             is_connected=bool(connections),
             connection_count=len(connections),
-            version=version,
             queued_size_bytes=sum(each.queued_size_bytes for each in connections),
-            sent_frame_count=traffic.sent_frame_count,
-            sent_size_bytes=traffic.sent_size_bytes,
-            received_frame_count=traffic.received_frame_count,
-            received_size_bytes=traffic.received_size_bytes,
+            sent_size_bytes=self.traffic.sent_size_bytes,
+            received_size_bytes=self.traffic.received_size_bytes,
             dropped_unconnected_count=self.dropped_unconnected_count,
             dropped_full_count=self.dropped_full_count,
-            handshake_count=self.handshake_count,
             last_trouble=self.last_trouble,
         )
 

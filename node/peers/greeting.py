@@ -13,7 +13,7 @@ from node.peers import handshake
 from node.peers.frames import FrameKind
 from node.peers.handshake import CloseCode, HandshakeRefusedError, LinkIdentity, PeerInfo
 from node.peers.lives_codec import LivesFormatError
-from node.peers.stream import Stream
+from node.peers.stream import Side, Stream
 from node.peers.types import PeerLives
 from raft.messages import Index, NodeId
 
@@ -36,7 +36,23 @@ class Greeter:
         connection.nonce = nonce
         connection.send_handshake(FrameKind.CHALLENGE, header)
 
-    def answer_challenge(self, connection: Stream, header: bytes) -> None:
+    def take(
+        self, connection: Stream, kind: FrameKind, header: bytes, peers: Collection[NodeId]
+    ) -> PeerInfo | None:
+        """Take a frame of the handshake; return the peer once it has passed. Raises
+        HandshakeRefusedError."""
+        side = connection.side
+        if side is Side.ACCEPTED and kind is FrameKind.HELLO:
+            return self._answer_hello(connection, header, peers)
+        if side is Side.DIALLED and kind is FrameKind.WELCOME:
+            return self._take_welcome(connection, header)
+        if side is Side.ACCEPTED or kind is not FrameKind.CHALLENGE:
+            detail = f"{kind.name} does not belong here"
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, detail)
+        self._answer_challenge(connection, header)
+        return None
+
+    def _answer_challenge(self, connection: Stream, header: bytes) -> None:
         """Answer a Challenge with this node's identity. Raises HandshakeRefusedError."""
         if connection.nonce is not None:
             raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
@@ -50,7 +66,7 @@ class Greeter:
         )
         connection.send_handshake(FrameKind.HELLO, answer)
 
-    def answer_hello(
+    def _answer_hello(
         self, connection: Stream, header: bytes, peers: Collection[NodeId]
     ) -> PeerInfo:
         """Return the dialler and welcome it. Raises HandshakeRefusedError."""
@@ -74,7 +90,7 @@ class Greeter:
             raise HandshakeRefusedError(CloseCode.OLD_COPY, lost)
         return info
 
-    def take_welcome(self, connection: Stream, header: bytes) -> PeerInfo:
+    def _take_welcome(self, connection: Stream, header: bytes) -> PeerInfo:
         """Return the peer that answered. Raises HandshakeRefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, int):
             raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")

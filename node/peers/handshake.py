@@ -123,7 +123,6 @@ class PeerInfo(NamedTuple):
     """The identity of a peer, as the peer states it."""
 
     node_id: NodeId
-    version: str
     address: str
     last_index: Index
     """Last index of its log when it connected."""
@@ -260,11 +259,9 @@ def _info(greeting: pb.Hello | pb.Welcome) -> PeerInfo:
     if not greeting.checked_frames:
         detail = f"node {greeting.node_id} sends no checksums; start it with this version"
         raise HandshakeRefusedError(CloseCode.WRONG_PROTOCOL, detail)
-    version, address = _printable(greeting.version), _printable(greeting.address)
     return PeerInfo(
         greeting.node_id,
-        version,
-        address,
+        _printable(greeting.address),
         greeting.last_index,
         greeting.lives,
         greeting.forwarding_token if isinstance(greeting, pb.Welcome) else b"",

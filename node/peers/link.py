@@ -35,7 +35,6 @@ from node.peers.types import (
     LinkLimits,
     LinkStats,
     PeerLives,
-    PeerStats,
 )
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from raft.errors import PeerProtocolError, TermJumpError
@@ -70,12 +69,6 @@ class LinkPeer(PeerRecord):
     def queued_size_bytes(self) -> int:
         """Bytes that wait to be sent to the peer."""
         return sum(each.queued_size_bytes for each in self.connections)
-
-    def stats(self) -> PeerStats:
-        """Return a snapshot of the counters."""
-        connections = self.connections
-        info = connections[0].info if connections else None
-        return self.stats_with(connections, info.version if info is not None else "")
 
 
 class PeerLink:
@@ -243,7 +236,7 @@ class PeerLink:
     def stats(self) -> LinkStats:
         """Return a snapshot of the counters. Not for the hot path."""
         return LinkStats(
-            tuple(peer.stats() for peer in self._peers.values()),
+            tuple(peer.stats(peer.connections) for peer in self._peers.values()),
             self._acceptor.stranger_count,
             self._acceptor.accepted_count,
             self._acceptor.failure_count,
@@ -295,17 +288,9 @@ class PeerLink:
             self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
             return
         try:
-            if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
-                greeting, peers = self._greeting, self._peers
-                self._open(connection, greeting.answer_hello(connection, header, peers))
-            elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
-                self._greeting.answer_challenge(connection, header)
-            elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
-                self._open(connection, self._greeting.take_welcome(connection, header))
-            else:
-                raise HandshakeRefusedError(
-                    CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here"
-                )
+            info = self._greeting.take(connection, kind, header, self._peers)
+            if info is not None:
+                self._open(connection, info)
         except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail)
 
@@ -349,7 +334,6 @@ class PeerLink:
             )
         old = peer.dialled if connection.side is Side.DIALLED else peer.accepted
         connection.open(info, peer.traffic, self._handler.on_frame)
-        peer.handshake_count += 1
         peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
         if old is not None:

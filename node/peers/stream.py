@@ -31,18 +31,12 @@ class Side(Enum):
 
 
 class LinkTraffic:
-    """Frames and bytes over the connections to one peer, since the start."""
+    """Bytes over the connections to one peer, since the start."""
 
-    __slots__ = (
-        "received_frame_count",
-        "received_size_bytes",
-        "sent_frame_count",
-        "sent_size_bytes",
-    )
+    __slots__ = ("received_size_bytes", "sent_size_bytes")
 
     def __init__(self) -> None:
-        self.received_frame_count = self.received_size_bytes = 0
-        self.sent_frame_count = self.sent_size_bytes = 0
+        self.received_size_bytes = self.sent_size_bytes = 0
 
 
 class Stream(asyncio.BaseProtocol):
@@ -100,7 +94,6 @@ class Stream(asyncio.BaseProtocol):
             self._loop.call_soon(self.write_queued)
         self._queue.append(data)
         self.queue_size_bytes += len(data)
-        self.traffic.sent_frame_count += 1
         self.traffic.sent_size_bytes += len(data)
 
     def send_handshake(self, kind: FrameKind, header: bytes) -> None:

@@ -8,7 +8,6 @@ leader or not; damaged bytes are never sent.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -28,8 +27,7 @@ _TEXT_SIZE_MAX: Final = 200
 assert fmt.ENTRY_SIZE_BYTES_MAX <= PAYLOAD_SIZE_BYTES_MAX, "an entry must fit into a frame"
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     """Limits of both sides."""
 
     answer_size_bytes_max: int = 1 << 20
@@ -37,11 +35,8 @@ class FetchLimits:
     answer_ms_max: int = 5000
     """Time after which a peer without an answer is passed over."""
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.answer_size_bytes_max <= PAYLOAD_SIZE_BYTES_MAX:
-            raise ValueError(f"answer_size_bytes_max must be within 1..{PAYLOAD_SIZE_BYTES_MAX}")
-        if self.answer_ms_max < 1:
-            raise ValueError("answer_ms_max must be at least 1")
+
+_LIMITS: Final = FetchLimits()
 
 
 class FetchError(NodeError):
@@ -77,11 +72,10 @@ class EntryFetcher:
         self,
         link: PeerLink,
         peers: Callable[[], Iterable[NodeId]],
-        limits: FetchLimits | None = None,
+        limits: FetchLimits = _LIMITS,
     ) -> None:
         """`peers` are the nodes that may be asked, connected or not."""
-        self._link, self._peers = link, peers
-        self.limits = limits or FetchLimits()
+        self._link, self._peers, self.limits = link, peers, limits
         self._requests: dict[int, _Request] = {}
         self._last_id = 0
 
@@ -148,11 +142,11 @@ class EntryServer:
         link: PeerLink,
         read_range: Callable[[Index, Index, int], bytes],
         commit_index: Callable[[], Index],
-        limits: FetchLimits | None = None,
+        limits: FetchLimits = _LIMITS,
     ) -> None:
         """`read_range(lo, hi, max_size_bytes)` is `Ledger.read_range`."""
         self._link, self._read_range, self._commit_index = link, read_range, commit_index
-        self._limits = limits or FetchLimits()
+        self._limits = limits
         self.answered_count = self.failed_count = 0
         """Answers since the start; one that could not be queued counts as failed."""
 

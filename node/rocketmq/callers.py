@@ -5,13 +5,14 @@ required (protocol section 2.3).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from node.rocketmq.forwarder import CLIENT_HEADER, HOPS_HEADER, TOKEN_HEADER, ForwardedCall
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import caller, set_caller
 from node.services.bounds.connection_cut import address_of
+from node.services.calls import ServicerContext
 from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
@@ -20,14 +21,6 @@ _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 _REMOTE_LENGTH_MAX: Final = 64
 """Of host:port."""
-
-
-class CallerContext(Protocol):
-    """The part of grpc.aio.ServicerContext that is used."""
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
-    def peer(self) -> str: ...
-    def time_remaining(self) -> float | None: ...
 
 
 class Caller(NamedTuple):
@@ -39,7 +32,7 @@ class Caller(NamedTuple):
 
 
 def caller_of(
-    method: str, data: bytes, context: CallerContext, is_own_token: Callable[[str], bool]
+    method: str, data: bytes, context: ServicerContext, is_own_token: Callable[[str], bool]
 ) -> Caller:
     """Read the metadata of a call. Raises CallRefusedError without a client id.
 

@@ -8,7 +8,7 @@ see a request that does not parse, which the wrapper answers with `node.bad_requ
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
@@ -39,8 +39,11 @@ _log = structlog.get_logger(component="calls")
 
 
 class ServicerContext(Protocol):
-    """The methods of grpc.aio.ServicerContext that a call uses."""
+    """The methods of grpc.aio.ServicerContext that calls use."""
 
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+    def peer(self) -> str: ...
+    def time_remaining(self) -> float | None: ...
     def set_trailing_metadata(self, metadata: tuple[tuple[str, bytes], ...]) -> None: ...
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 

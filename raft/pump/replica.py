@@ -71,7 +71,6 @@ class ReplicaStats(NamedTuple):
     flush_count: int
     held_message_count: int
     held_messages_dropped: int
-    hard_state_write_failures: int
 
 
 class Replica:
@@ -105,7 +104,6 @@ class Replica:
         """Term and vote as of the last ended sync."""
         self._proposals = PendingProposals(config)
         self._waiter_count_max = config.waiter_count_max
-        self._hard_state_write_failures = 0
         self._foreign = ForeignChains()
 
     # Inputs. Others change the core alone, and are called there.
@@ -342,7 +340,6 @@ class Replica:
             len(self._flushes),
             self._flushes.held_count,
             self._flushes.held_dropped,
-            self._hard_state_write_failures,
         )
 
     # The order of work.
@@ -486,7 +483,6 @@ class Replica:
 
         No promise was made. Reads of `ready`, which is not done, fail: none is confirmed any more,
         and this node is a follower now, whatever its role was."""
-        self._hard_state_write_failures += 1
         old = self.core.state
         effects = self._effects
         failed = [*effects.reads_failed, *ready.reads_failed, *old.reads_waiting]

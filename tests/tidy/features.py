@@ -62,7 +62,7 @@ TOOLS: Final[dict[str, str]] = {
     "set-up, jobs, generators": "deploy tests/deploy",
     "checkers of histories": "checkers tests/checkers",
     "simulation of whole nodes": "simulation tests/simulation",
-    "simulation of Raft": "simulation/raft raft/simulator.py tests/simulation/raft",
+    "simulation of Raft": "simulation/raft tests/simulation/raft",
     "simulation of master-slave": "simulation/ha tests/simulation/ha",
     "simulated calls": "simulation/rpc tests/simulation/rpc",
     "chaos": "chaos-tests tests/chaos tests/scenarios",

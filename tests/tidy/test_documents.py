@@ -63,7 +63,7 @@ def codes() -> set[str]:
     """The code of every error class of the server, wherever it is defined."""
     for package in (node, store, raft):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith(("__main__", "raft.simulator")):
+            if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
     return {
         str(kind.__dict__["code"])

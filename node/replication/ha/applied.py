@@ -25,33 +25,16 @@ from store.files.file_system import FileSystem
 from store.log.cut_file import CutFile
 
 
-class _Known(NamedTuple):
-    """A state, and the epoch of its last byte."""
+class StateCheckpoint(NamedTuple):
+    """A copy of the state at one moment, and the epoch of its last byte."""
 
     state: StateImage
     epoch: EpochStart
 
     @property
     def position(self) -> int:
-        return self.state.applied_index + 1
-
-
-class StateCheckpoint:
-    """A copy of the state at one moment."""
-
-    def __init__(self, owner: "AppliedState", known: _Known) -> None:
-        """Only `AppliedState.checkpoint` calls this."""
-        self._owner, self._known = owner, known
-
-    @property
-    def position(self) -> int:
         """Position of the copy. Do not save it before `HaLog.durable` is at or behind it."""
-        return self._known.position
-
-    def save(self) -> None:
-        """Write the copy; durable on return. On the maintenance thread. Raises as
-        `CheckpointFiles.save`: a full disk postpones it, SyncFailedError: stop."""
-        self._owner.save(self._known)
+        return self.state.applied_index + 1
 
 
 def _never(_begin: int) -> bool:
@@ -59,8 +42,8 @@ def _never(_begin: int) -> bool:
 
 
 class AppliedState:
-    """The state of one replica. On the loop's thread, except for `StateCheckpoint.save` and the
-    work of `make_image`."""
+    """The state of one replica. On the loop's thread, except for `save` and the work of
+    `make_image`."""
 
     def __init__(self, log: HaLog, fs: FileSystem, limits: Limits) -> None:
         """Load the newest checkpoint that fits the log, and apply what readers have seen already.
@@ -70,7 +53,7 @@ class AppliedState:
         self._log = log
         self.files: Final = CheckpointFiles(fs, log.store.root)
         state, history = self.files.load(), self.files.history
-        self._saved = _Known(state, EpochStart(*history)) if state and history else None
+        self._saved = StateCheckpoint(state, EpochStart(*history)) if state and history else None
         """The newest generation on the disk, of any history."""
         self._pending: LogImage | None = None
         """The image that becomes the state once the log reaches it."""
@@ -132,12 +115,12 @@ class AppliedState:
         if not self.is_missing:
             self.machine.apply(self.applied, log.store.dispatched_position)
 
-    def _fits(self, known: _Known) -> bool:
+    def _fits(self, checkpoint: StateCheckpoint) -> bool:
         """Whether the log holds the bytes that this state was made of."""
-        position, log = known.position, self._log
+        position, log = checkpoint.position, self._log
         if position == 0:
             return True
-        return position <= log.end and known.epoch == log.epoch_at(position - 1)
+        return position <= log.end and checkpoint.epoch == log.epoch_at(position - 1)
 
     # --- Images ---
 
@@ -163,7 +146,7 @@ class AppliedState:
             return False
         self._pending = None
         is_here = log.min_position <= pending.position
-        if not is_here or not self._fits(_Known(pending.state, pending.epoch)):
+        if not is_here or not self._fits(StateCheckpoint(pending.state, pending.epoch)):
             return False
         self.machine.go_back(pending.state)
         self.is_missing = False
@@ -214,12 +197,13 @@ class AppliedState:
         """Return a copy of the state to save; None if nothing changed since the last checkpoint."""
         if self.is_missing or self.applied == self.checkpoint_position:
             return None
-        return StateCheckpoint(self, self._now())
+        return self._now()
 
-    def save(self, known: _Known) -> None:
-        """Write the state of a checkpoint; only `StateCheckpoint.save` calls this."""
-        self.files.save(known.state, unix_ms(), History(*known.epoch))
-        self._saved = known
+    def save(self, checkpoint: StateCheckpoint) -> None:
+        """Write a checkpoint; durable on return. On the maintenance thread. Raises as
+        `CheckpointFiles.save`: a full disk postpones it, SyncFailedError: stop."""
+        self.files.save(checkpoint.state, unix_ms(), History(*checkpoint.epoch))
+        self._saved = checkpoint
 
     @property
     def checkpoint_position(self) -> int:
@@ -227,5 +211,5 @@ class AppliedState:
         saved = self._saved
         return saved.position if saved is not None and self._fits(saved) else 0
 
-    def _now(self) -> _Known:
-        return _Known(self.machine.image(), self._log.epoch_at(self.applied - 1))
+    def _now(self) -> StateCheckpoint:
+        return StateCheckpoint(self.machine.image(), self._log.epoch_at(self.applied - 1))

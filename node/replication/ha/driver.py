@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from node.errors.common import NotReadyError
@@ -257,7 +258,7 @@ class HaDriver(HaReplica):
             log.save_epochs(fx.epochs)
             fx.epochs = None
         while fx.losses:
-            self.losses.note(count_loss(log, fx.losses.pop(0)).loss)
+            self.losses.note(count_loss(log, fx.losses.pop(0)))
         self.losses.save()
 
     def _cut(self, cut: LogCut, loss: LossReport) -> None:
@@ -265,7 +266,7 @@ class HaDriver(HaReplica):
         counted = count_loss(self.log, loss)  # Now: the bytes are still there.
 
         def report(aside: CutFile) -> None:
-            self.losses.note(counted.at(aside.path))
+            self.losses.note(replace(counted, file=aside.path))
             self.losses.save()  # Before the cut: a crash after it would lose the report.
 
         self.applied.cut(cut.lo, cut.hi, loss.epoch, report)

@@ -4,6 +4,8 @@ Owns the order of changes between memory and disk within a step. Must not know r
 slave still needs of the log.
 """
 
+from functools import partial
+
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.storage.log import KEPT_FOR_SLAVE_SIZE_BYTES, HaLog
@@ -32,7 +34,7 @@ class HaSteps:
             return
         if self._log.store.durable_position < checkpoint.position:
             await self.thread.synced(self._log.store)
-        await self.thread.on_thread(checkpoint.save)
+        await self.thread.on_thread(partial(self._applied.save, checkpoint))
         # The replica is whole: its former log, set aside, is not needed any more.
         await self.thread.on_thread(self._log.store.shipped.files.delete_aside)
 

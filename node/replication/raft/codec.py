@@ -61,7 +61,7 @@ _APPEND_REFUSALS: Final = {
 _STANDINGS: Final = {
     int(standing): standing for standing in Standing if standing is not Standing.DIVERGED
 }
-# DIVERGED is a field of its own: an older node takes such a node for one that joins.
+"""By number. DIVERGED is a field of its own."""
 
 
 class SnapshotHeader(NamedTuple):

@@ -11,7 +11,6 @@ S05). It waits as long as necessary, because a node that went on would break its
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -38,8 +37,7 @@ _MIB: Final = 1 << 20
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class RepairLimits:
+class RepairLimits(NamedTuple):
     """Limits of repairs."""
 
     retry_ms: int = 500
@@ -53,10 +51,8 @@ class RepairLimits:
     live_error_count_max: int = 64
     """Damaged places that wait for their repair; the next read meets further ones again."""
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+
+_LIMITS: Final = RepairLimits()
 
 
 class RepairProgress(NamedTuple):
@@ -113,7 +109,7 @@ class ClosedRepair:
         fetcher: EntryFetcher,
         on_progress: OnProgress,
         *,
-        limits: RepairLimits | None = None,
+        limits: RepairLimits = _LIMITS,
         fs: FileSystem | None = None,
         committed_index: Index = NO_INDEX,
         before_cut: Callable[[Term, Index], None],
@@ -124,7 +120,7 @@ class ClosedRepair:
         a StoreFullError or FileSystemError of it the cut is tried again."""
         self._root, self._config, self._fetcher = root, config, fetcher
         self._on_progress, self._fs = on_progress, fs or FileSystem()
-        self._limits, self._committed_index = limits or RepairLimits(), committed_index
+        self._limits, self._committed_index = limits, committed_index
         self._before_cut = before_cut
         self._progress = RepairProgress(0, 0, 0, "")
 
@@ -268,13 +264,13 @@ class LiveRepair:
         fetcher: EntryFetcher,
         on_repaired: Callable[[RepairReport], None],
         on_fatal: Callable[[BaseException], None],
-        limits: RepairLimits | None = None,
+        limits: RepairLimits = _LIMITS,
     ) -> None:
         """`on_repaired` is called on the loop; `on_fatal` gets an error that must end the
         process."""
         self._store, self._fetcher = store, fetcher
         self._on_repaired, self._on_fatal = on_repaired, on_fatal
-        self._limits = limits or RepairLimits()
+        self._limits = limits
         self._errors: deque[CorruptionError] = deque()
         self._paths: set[str] = set()
         """Paths of the waiting errors, and of the one under repair."""

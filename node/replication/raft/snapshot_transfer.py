@@ -8,23 +8,20 @@ failure, upon which the leader's core starts over.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from node.errors.common import NodeError
-from node.peers.frames import PAYLOAD_SIZE_BYTES_MAX, FrameKind
+from node.peers.frames import FrameKind
 from node.peers.link import PeerLink
 from node.replication.raft.codec import SnapshotHeader, decode_install, encode_install
 from quorumlog.pb import peer_pb2 as pb
 from raft.errors import PeerProtocolError
-from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
-from store.errors import StoreError
+from raft.messages import InstallSnapshot, NodeId
 from store.files.checksum import crc32c
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLimits:
+class SnapshotLimits(NamedTuple):
     """Limits of both directions."""
 
     state_size_bytes_max: int = 64 << 20
@@ -36,12 +33,8 @@ class SnapshotLimits:
     stalled_ms_max: int = 30_000
     """Time without progress, also after the last byte, until a transfer counts as failed."""
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
-        if self.chunk_size_bytes > PAYLOAD_SIZE_BYTES_MAX:
-            raise ValueError(f"chunk_size_bytes must be at most {PAYLOAD_SIZE_BYTES_MAX}")
+
+_LIMITS = SnapshotLimits()
 
 
 class _Outgoing:
@@ -70,28 +63,19 @@ class SnapshotSender:
     def __init__(
         self,
         link: PeerLink,
-        read_state: Callable[[SnapshotMeta], bytes],
         on_failed: Callable[[NodeId, str], None],
-        limits: SnapshotLimits | None = None,
+        limits: SnapshotLimits = _LIMITS,
     ) -> None:
-        """`read_state` returns the state for the log up to a meta's index. `on_failed` is called
-        from `pump` and `on_disconnected`, with a reason for people; never from `begin`."""
-        self._link, self._read_state, self._on_failed = link, read_state, on_failed
-        self._limits = limits or SnapshotLimits()
+        """`on_failed` is called from `pump` and `on_disconnected`, with a reason for people; never
+        from `begin`."""
+        self._link, self._on_failed, self._limits = link, on_failed, limits
         self._transfers: dict[NodeId, _Outgoing] = {}
-        self.begun_count = self.failed_count = 0
-        self.sent_count = self.sent_size_bytes = 0
-        """Transfers whose last byte was handed to the link, and bytes of all."""
+        self.sent_count = 0
+        """Transfers whose last byte was handed to the link."""
 
-    def begin(self, message: InstallSnapshot) -> None:
+    def begin(self, message: InstallSnapshot, state: bytes) -> None:
         """Start a transfer, instead of the current one to that node. The next `pump` goes on."""
-        self.begun_count += 1
-        limit = self._limits.state_size_bytes_max
-        state, failure = b"", ""
-        try:
-            state = self._read_state(message.meta)
-        except (StoreError, NodeError) as error:
-            failure = f"the snapshot cannot be read: {error}"
+        limit, failure = self._limits.state_size_bytes_max, ""
         if len(state) > limit:
             failure = f"the snapshot has {len(state)} bytes, the limit is {limit}"
             state = b""
@@ -166,14 +150,12 @@ class SnapshotSender:
                 if not link.send(node, FrameKind.SNAPSHOT_CHUNK, header, chunk):
                     return
                 transfer.at += len(chunk)
-                self.sent_size_bytes += len(chunk)
             if transfer.at == len(transfer.state):
                 transfer.state = None  # The record stays: the connection may still lose bytes.
                 self.sent_count += 1
 
     def _fail(self, node: NodeId, reason: str) -> None:
         del self._transfers[node]
-        self.failed_count += 1
         self._on_failed(node, reason)
 
 
@@ -197,17 +179,16 @@ class SnapshotReceiver:
         group: str,
         node_id: NodeId,
         on_received: Callable[[InstallSnapshot, bytes], None],
-        limits: SnapshotLimits | None = None,
+        limits: SnapshotLimits = _LIMITS,
         *,
         check: Callable[[InstallSnapshot], None] = lambda _: None,
     ) -> None:
         """`on_received` gets each whole, verified state, `check` its header before any byte is
         kept; a PeerProtocolError from them drops the connection."""
         self._group, self._node_id, self._on_received = group, node_id, on_received
-        self._limits, self._check = limits or SnapshotLimits(), check
+        self._limits, self._check = limits, check
         self._incoming: _Incoming | None = None
-        self.received_count = self.ignored_chunk_count = 0
-        """The second: chunks of transfers that were given up here; a few follow each."""
+        self.received_count = 0
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
         """Take an INSTALL_SNAPSHOT or a SNAPSHOT_CHUNK. Raises PeerProtocolError: drop the
@@ -245,8 +226,7 @@ class SnapshotReceiver:
     def _add(self, node: NodeId, header: bytes, payload: memoryview) -> None:
         incoming = self._incoming
         if incoming is None or incoming.node != node:
-            self.ignored_chunk_count += 1
-            return
+            return  # Of a transfer that was given up here; a few follow each.
         try:
             chunk = pb.SnapshotChunk.FromString(header)
         except DecodeError as error:

@@ -28,7 +28,7 @@ from node.replication.raft.storage.snapshot import (
 from node.state.image import encode_image
 from node.state.machine import StateMachine
 from raft.errors import PeerProtocolError
-from raft.messages import InstallSnapshot, NodeId, SnapshotMeta
+from raft.messages import InstallSnapshot, NodeId
 from raft.ready import RoleChange
 from raft.state.progress import ProgressState
 from raft.transitions import Role
@@ -44,8 +44,7 @@ class Snapshots:
 
     def __init__(self, log: LedgerLog, machine: StateMachine, link: PeerLink, group: str) -> None:
         self._log, self._machine = log, machine
-        self._built: dict[SnapshotMeta, bytes] = {}
-        self._sender = SnapshotSender(link, self._built.__getitem__, self._on_failed)
+        self._sender = SnapshotSender(link, self._on_failed)
         self._receiver = SnapshotReceiver(
             group, link.identity.node_id, self._on_received, check=self._check
         )
@@ -91,9 +90,7 @@ class Snapshots:
             return
         if self._driver.role is not Role.LEADER or self._driver.term != message.term:
             return
-        self._built[meta] = data
-        self._sender.begin(message)
-        del self._built[meta]
+        self._sender.begin(message, data)
         _log.info("sends a snapshot", to=message.to, index=meta.index, size_bytes=len(data))
         if not self._is_pumping:
             self._is_pumping = True

@@ -186,7 +186,7 @@ async def test_garbage_ends_the_connection_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 50])
 async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(size: int) -> None:
-    limits = replace(LIMITS, handshake_ms_max=50)
+    limits = LIMITS._replace(handshake_ms_max=50)
     async with nodes(Node(1, limits), acquainted=False) as (one,), raw_to(one) as raw:
         hello = struct.pack(">II", 100, FrameKind.HELLO << 24 | 90) + bytes(92)
         await raw.put(hello[:size])
@@ -196,7 +196,7 @@ async def test_a_handshake_that_is_never_finished_ends_at_its_deadline(size: int
 
 
 async def test_a_silent_listener_does_not_hold_up_the_dialler() -> None:
-    limits = replace(LIMITS, handshake_ms_max=50)
+    limits = LIMITS._replace(handshake_ms_max=50)
     with RawListener() as listener:
         async with nodes(Node(1, limits), acquainted=False) as (one,):
             one.link.set_peers({2: ("127.0.0.1", listener.port)})
@@ -207,7 +207,7 @@ async def test_a_silent_listener_does_not_hold_up_the_dialler() -> None:
 
 
 async def test_idle_strangers_are_bounded_and_keep_no_peer_out() -> None:
-    limits = replace(LIMITS, handshake_count_max=16, handshake_ms_max=60_000)
+    limits = LIMITS._replace(handshake_count_max=16, handshake_ms_max=60_000)
     async with nodes(Node(1, limits), Node(2, limits), acquainted=False) as (one, two):
         raws: list[Raw] = []
         try:
@@ -230,7 +230,7 @@ async def test_idle_strangers_are_bounded_and_keep_no_peer_out() -> None:
 
 
 async def test_strangers_of_one_address_make_room_among_themselves() -> None:
-    limits = replace(LIMITS, handshake_count_max=4, handshake_ms_max=60_000)
+    limits = LIMITS._replace(handshake_count_max=4, handshake_ms_max=60_000)
     async with nodes(Node(1, limits), acquainted=False) as (one,):
         hosts, links = ["127.0.0.1", *["127.0.0.2"] * 12], []
         try:
@@ -281,7 +281,7 @@ async def test_a_connection_in_the_turn_of_a_stop_is_closed() -> None:
 
 
 async def test_a_peer_that_does_not_read_costs_bounded_memory() -> None:
-    limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+    limits = LIMITS._replace(queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
     async with nodes(Node(1, limits), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as raw:
@@ -311,7 +311,7 @@ async def test_a_peer_that_does_not_read_costs_bounded_memory() -> None:
 
 
 async def test_a_peer_that_does_not_read_does_not_delay_the_stop() -> None:
-    limits = replace(LIMITS, silence_ms_max=60_000, close_ms_max=20)
+    limits = LIMITS._replace(silence_ms_max=60_000, close_ms_max=20)
     async with nodes(Node(1, limits), acquainted=False) as (one,):
         one.link.set_peers({2: ("127.0.0.1", 1)})
         async with raw_to(one) as raw:
@@ -362,7 +362,7 @@ async def test_bytes_that_break_the_protocol_later_drop_the_connection() -> None
 
 
 async def test_trouble_is_logged_once_an_interval(caplog: pytest.LogCaptureFixture) -> None:
-    limits = replace(LIMITS, log_interval_ms=60_000)
+    limits = LIMITS._replace(log_interval_ms=60_000)
     node = await started(Node(1, limits))
     for _ in range(20):
         async with raw_to(node) as raw:

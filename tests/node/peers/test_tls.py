@@ -6,7 +6,6 @@ import pickle
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -113,7 +112,7 @@ async def test_plain_bytes_on_a_tls_port_get_nowhere(files: TlsFiles) -> None:
 
 
 async def test_tls_at_one_side_only_is_named_as_a_possible_cause(files: TlsFiles) -> None:
-    limits = replace(LIMITS, handshake_ms_max=100)
+    limits = LIMITS._replace(handshake_ms_max=100)
     async with nodes(_node(1, files, limits), Node(2, limits), acquainted=False) as (one, two):
         introduce(one, two)
         await eventually(lambda: CloseCode.TIMEOUT in two.closed_counts)
@@ -122,7 +121,7 @@ async def test_tls_at_one_side_only_is_named_as_a_possible_cause(files: TlsFiles
 
 
 async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(files: TlsFiles) -> None:
-    limits = replace(LIMITS, handshake_count_max=8, handshake_ms_max=300)
+    limits = LIMITS._replace(handshake_count_max=8, handshake_ms_max=300)
     async with nodes(_node(1, limits=limits, files=files), acquainted=False) as (one,):
         fd_count = len(os.listdir("/proc/self/fd"))
         raws: list[Raw] = []
@@ -144,7 +143,7 @@ async def test_unfinished_tls_handshakes_are_bounded_in_number_and_time(files: T
 
 
 async def test_a_slow_reader_over_tls_is_bounded(files: TlsFiles) -> None:
-    limits = replace(LIMITS, queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
+    limits = LIMITS._replace(queued_size_bytes_max=6 << 20, silence_ms_max=60_000)
     async with nodes(_node(1, files, limits), _node(2, files, limits)) as (one, two):
         for connection in two.peer(1).connections:
             transport_of(connection).pause_reading()

@@ -379,11 +379,3 @@ def test_entries_equal_in_both_histories_are_acked() -> None:
     cluster.receive(1, message._replace(hi=1), payload[:1])
 
     assert (last_ack(cluster).match, last_ack(cluster).standing) == (0, Standing.FULL)
-
-
-def test_a_leader_of_an_earlier_build_says_nothing_of_its_log() -> None:
-    cluster = restarted()
-
-    cluster.receive(1, append(3, 1, 1, prev=(1, 1)))
-
-    assert last_ack(cluster).match == 1

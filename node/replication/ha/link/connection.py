@@ -147,7 +147,6 @@ class HaConnection(Stream, asyncio.Protocol):
             code = CloseCode.BAD_CHECKSUM if is_changed else None
             self._owner.on_bad_bytes(self, str(error), code)
             return
-        self.traffic.received_frame_count += len(frames)
         self._frames += frames
         if not self._hand_out() and self._transport is not None:
             self._transport.pause_reading()

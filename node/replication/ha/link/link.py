@@ -53,13 +53,12 @@ class HaLinkHandler(Protocol):
 class _Peer(PeerRecord):
     """One other replica."""
 
-    __slots__ = ("connections", "version")
+    __slots__ = ("connections",)
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         super().__init__(node, address)
         self.connections: list[HaConnection] = []
         """Connections that passed their handshake, oldest first."""
-        self.version = ""
 
 
 class HaLink:
@@ -144,7 +143,7 @@ class HaLink:
     def stats(self) -> LinkStats:
         """Return a snapshot of the counters, in the form of the raft peer link."""
         return LinkStats(
-            tuple(peer.stats_with(peer.connections, peer.version) for peer in self._peers.values()),
+            tuple(peer.stats(peer.connections) for peer in self._peers.values()),
             self._acceptor.stranger_count,
             self._acceptor.accepted_count,
             self._acceptor.failure_count,
@@ -174,16 +173,9 @@ class HaLink:
             self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
             return
         try:
-            if connection.side is Side.ACCEPTED and kind is FrameKind.HELLO:
-                self._open(connection, self._greeting.answer_hello(connection, header, self._peers))
-            elif connection.side is Side.DIALLED and kind is FrameKind.CHALLENGE:
-                self._greeting.answer_challenge(connection, header)
-            elif connection.side is Side.DIALLED and kind is FrameKind.WELCOME:
-                self._open(connection, self._greeting.take_welcome(connection, header))
-            else:
-                raise HandshakeRefusedError(
-                    CloseCode.PROTOCOL_ERROR, f"{kind.name} does not belong here"
-                )
+            info = self._greeting.take(connection, kind, header, self._peers)
+            if info is not None:
+                self._open(connection, info)
         except HandshakeRefusedError as error:
             self._end(connection, error.code, error.detail, goodbye_too=True)
 
@@ -212,10 +204,8 @@ class HaLink:
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
         connection.open(info, peer.traffic)
-        peer.handshake_count += 1
         peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
-        peer.version = info.version
         peer.connections.append(connection)
         if self._faults is not None:
             connection.harm = partial(self._faults.harmed, info.node_id)

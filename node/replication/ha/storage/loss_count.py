@@ -6,9 +6,6 @@ range is lost.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import NamedTuple
-
 from node.replication.ha.core.effects import LossReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LostEnd
@@ -18,17 +15,7 @@ from store.record.message import record_layout
 from store.record.topic_names import is_reserved
 
 
-class CountedLoss(NamedTuple):
-    """A loss with its counts of messages."""
-
-    loss: LostEnd
-
-    def at(self, file: str) -> LostEnd:
-        """Return the loss with the file that has the bytes."""
-        return dataclasses.replace(self.loss, file=file)
-
-
-def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
+def count_loss(log: HaLog, report: LossReport) -> LostEnd:
     """Count the messages of a loss; -1 for bytes that are not here, whose count is unknown."""
     lo, hi = report.lo, min(report.hi, log.end)
     record_count, acked_count = -1, -1
@@ -37,7 +24,7 @@ def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
             record_count, acked_count = _count(log, lo, hi, report.acked_hi)
         except StoreError:  # Damaged bytes are set aside all the same.
             record_count, acked_count = -1, -1
-    loss = LostEnd(
+    return LostEnd(
         unix_ms=unix_ms(),
         epoch=report.epoch,
         lo=report.lo,
@@ -48,7 +35,6 @@ def count_loss(log: HaLog, report: LossReport) -> CountedLoss:
         acked_record_count=acked_count,
         file="",
     )
-    return CountedLoss(loss)
 
 
 def _count(log: HaLog, lo: int, hi: int, acked_hi: int) -> tuple[int, int]:

@@ -169,7 +169,6 @@ def load_node_file(
 def _encode(record: NodeRecord) -> dict[str, Json]:
     base, hard_state = record.base_configuration, record.hard_state
     is_diverged = hard_state.standing is Standing.DIVERGED
-    # An earlier build does not know DIVERGED; it takes the node for one without vote or weight.
     standing = Standing.JOINING if is_diverged else hard_state.standing
     former = record.former_base_configuration
     return {
@@ -215,10 +214,10 @@ _NUMBERS: Final = (
     ("incarnation", 0),
     ("life", 0),
     ("state_fence_position", NO_INDEX),
+    ("cut_term", NO_TERM),
+    ("cut_last_index", NO_INDEX),
 )
 """Fields with the least value of each."""
-_LATER_NUMBERS: Final = (("cut_term", NO_TERM), ("cut_last_index", NO_INDEX))
-"""The same, of fields that an earlier build did not write; without one, its value is the least."""
 
 
 def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
@@ -235,8 +234,6 @@ def _decode(directory: str, payload: Mapping[str, Json]) -> NodeRecord:
         numbers = []
         for field, lo in _NUMBERS:
             numbers.append(_integer(payload[field], lo=lo))
-        for field, lo in _LATER_NUMBERS:
-            numbers.append(_integer(payload.get(field, lo), lo=lo))
         field = "state_fence"
         state_fence = payload[field]
         if not isinstance(state_fence, str):

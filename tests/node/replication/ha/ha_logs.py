@@ -138,7 +138,7 @@ class Replica:
         if checkpoint is None:
             return 0
         assert self.log.store.durable_position >= checkpoint.position
-        checkpoint.save()
+        self.state.save(checkpoint)
         return checkpoint.position
 
     def delete_below(self, position: int) -> None:

@@ -314,7 +314,7 @@ async def shorten(node: WholeHaNode, position: int) -> None:
     await node.maintenance.end_rounds()
     checkpoint = node.applied.checkpoint()
     if checkpoint is not None:
-        checkpoint.save()
+        node.applied.save(checkpoint)
     node.log.store.maintain()
     node.log.store.expired_position = position
     work = node.log.store.detach_expired(position)

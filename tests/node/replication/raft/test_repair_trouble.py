@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -107,7 +106,7 @@ async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
     [
         ([_FULL], _HOUR),
         ([DamageWiderError(7, 9, 300)], _HOUR),
-        ([], replace(_HOUR, live_size_bytes_max=99)),
+        ([], _HOUR._replace(live_size_bytes_max=99)),
     ],
     ids=["full-disk", "wider-damage", "large-damage"],
 )
