@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from node import metrics
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import Context
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -358,17 +359,15 @@ class Node:
             settings, replication.local_broker(self.address, self.peer_address)
         )
         self.life.push_async_callback(self.nameserver.stop)
-        self.broker = Broker(
+        context = Context(
             replication.driver,
-            replication.store.reads,
             replication.machine,
             identity,
-            settings.limits(),
-            receipts=replication.receipts,
+            replication.receipts,
             turn=self.calls.turn,
-            other_groups=self.nameserver.other_groups,
             on_damage=self.on_met,
         )
+        self.broker = Broker(context, self.nameserver.other_groups)
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
