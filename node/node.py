@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 
 from node import metrics
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import Context
 from node.config.environment import raise_descriptor_limit, tls_files
 from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
@@ -56,7 +57,7 @@ from node.replication.scrub import Scrub
 from node.rocketmq.access import Access
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
-from node.rocketmq.remoting.service import Remoting
+from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
 from node.runtime.fail_stop import FailStop
@@ -358,17 +359,15 @@ class Node:
             settings, replication.local_broker(self.address, self.peer_address)
         )
         self.life.push_async_callback(self.nameserver.stop)
-        self.broker = Broker(
+        context = Context(
             replication.driver,
-            replication.store.reads,
             replication.machine,
             identity,
-            settings.limits(),
-            receipts=replication.receipts,
+            replication.receipts,
             turn=self.calls.turn,
-            other_groups=self.nameserver.other_groups,
             on_damage=self.on_met,
         )
+        self.broker = Broker(context, self.nameserver.other_groups)
         self.scrub = Scrub(
             replication.store.scrubber(),
             settings.scrub_interval_ms,
@@ -421,19 +420,15 @@ class Node:
         )
         life.push_async_callback(self.rocketmq.stop)
         self.pages.add_metrics(Source(metrics.ROCKETMQ, lambda: self.rocketmq))
+        forwarder, context = self.rocketmq.forwarder, None if tls is None else client_context(tls)
+        nodes = OtherNodes(forwarder.route, context, link.is_connected, proof, forwarder.questions)
         self.remoting = Remoting(
             self.broker,
             self.remoting_calls,
-            self.rocketmq.forwarder.route,
-            None if tls is None else client_context(tls),
-            link.is_connected,
-            proof,
+            nodes,
             self.rocketmq.clients,
-            self.rocketmq.forwarder.questions,
             self.admin.node_status,
-            node_address=self.address,
             addresses=self.remoting_addresses,
-            name_count=self.settings.rocketmq_name_count,
             keys=self.settings.rocketmq_keys(),
             settings=self.settings,
         )

@@ -18,7 +18,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from quorumlog.errors import InvalidRequestError, WrongTypeError
 from quorumlog.records.message import Message, MessageBatch
@@ -28,6 +28,10 @@ from quorumlog.records.receipt import Receipt
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Owner = TypeVar("_Owner")
+_Value = TypeVar("_Value")
 Check = Callable[[str, Any], None]
 """(parameter name, value). Raises InvalidRequestError or WrongTypeError for an unusable value."""
 
@@ -467,6 +471,39 @@ def checked_call(function: _Function) -> _Function:
     functools.update_wrapper(call, function)
     call.plan = plan
     return typing.cast(_Function, call)
+
+
+def takes_fields(
+    kind: Callable[_P, _Value],
+) -> Callable[[Callable[[_Owner, _Value], _T]], Callable[Concatenate[_Owner, _P], _T]]:
+    """Have a method that takes a value of a dataclass take its fields, with their defaults."""
+    fields = inspect.signature(kind)
+
+    def wrap(method: Callable[[_Owner, _Value], _T]) -> Callable[Concatenate[_Owner, _P], _T]:
+        def value_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+            try:
+                fields.bind(*args, **named)
+            except TypeError as error:
+                raise TypeError(f"{method.__qualname__}() {error}") from None
+            return kind(*args, **named)
+
+        call: Any
+        if inspect.iscoroutinefunction(method):
+
+            async def call(self: Any, /, *args: Any, **named: Any) -> Any:
+                return await method(self, value_of(args, named))
+        else:
+
+            def call(self: Any, /, *args: Any, **named: Any) -> Any:
+                return method(self, value_of(args, named))
+
+        functools.update_wrapper(call, method)
+        owner, _ = (own := inspect.signature(method)).parameters.values()
+        call.__signature__ = own.replace(parameters=[owner, *fields.parameters.values()])
+        call.__annotations__ = typing.get_type_hints(kind)
+        return typing.cast(Callable[Concatenate[_Owner, _P], _T], call)
+
+    return wrap
 
 
 def checked(kind: _Class) -> _Class:

@@ -10,10 +10,10 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from quorumlog.admin.admin import Admin
-from quorumlog.arguments import checked, checked_call
+from quorumlog.arguments import checked, checked_call, takes_fields
 from quorumlog.cluster import program_end
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.channels import Credentials
@@ -23,34 +23,17 @@ from quorumlog.cluster.grpc_engine import check_descriptors, check_polling
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import parse_bootstrap
 from quorumlog.cluster.transport import Transport, transport_of
-from quorumlog.consume.consumer import PullConsumer
-from quorumlog.consume.group import GroupConsumer, GroupOptions, Mode
-from quorumlog.consume.pop import INVISIBLE_S, PopConsumer, PopOptions, Start
-from quorumlog.consume.prefetch import BATCH_SIZE_BYTES_MAX as FETCH_SIZE_BYTES_MAX
-from quorumlog.consume.prefetch import (
-    HELD_COUNT_MAX,
-    HELD_SIZE_BYTES_MAX,
-    PREFETCH_DEFAULT,
-    FetchOptions,
-)
+from quorumlog.consume.consumer import PullConsumer, PullConsumerOptions
+from quorumlog.consume.group import GroupConsumer, GroupOptions
+from quorumlog.consume.pop import PopConsumer, PopOptions
 from quorumlog.consume.raw import Raw
-from quorumlog.consume.reads import ReadCalls, ReadFreshness
-from quorumlog.consume.rebalance import Strategy
+from quorumlog.consume.reads import ReadCalls
 from quorumlog.consume.single_reads import SingleReads
 from quorumlog.delegation import handed_on
 from quorumlog.errors import ClosedError
-from quorumlog.produce.options import (
-    BATCH_COUNT_MAX,
-    BATCH_SIZE_BYTES_MAX,
-    BUFFER_SIZE_BYTES_MAX,
-    IN_FLIGHT_DEFAULT,
-    ProducerOptions,
-)
+from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.producer import Producer
-from quorumlog.records.compression import COMPRESS_FROM_SIZE_BYTES
 from quorumlog.records.message import Message
-from quorumlog.records.options import Consistency, Position
-from quorumlog.records.queues import Pair
 from quorumlog.transactions.transactions import Transactions
 
 TIMEOUT_MS: Final = 30_000
@@ -250,21 +233,8 @@ class Client:
 
     # Producers and consumers.
 
-    def producer(
-        self,
-        *,
-        idempotent: bool = True,
-        name: str | None = None,
-        linger_ms: float = 0,
-        batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX,
-        batch_count_max: int = BATCH_COUNT_MAX,
-        in_flight_max: int = IN_FLIGHT_DEFAULT,
-        buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX,
-        compression: str | None = None,
-        compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES,
-        unique_keys: bool = False,
-        timeout_ms: int | None = None,
-    ) -> Producer:
+    @takes_fields(ProducerOptions)
+    def producer(self, options: ProducerOptions) -> Producer:
         """Make a producer. One is enough for many tasks and topics.
 
         A batch leaves when the one before has its receipt or `linger_ms` have passed, whichever is
@@ -278,39 +248,10 @@ class Client:
         broker group from its first message there on, and sends of all others raise
         ProducerFencedError. So a process that was counted as dead no longer stores messages.
         """
-        parts = self._started()
-        options = ProducerOptions(
-            is_idempotent=idempotent,
-            name=name,
-            linger_ms=linger_ms,
-            batch_size_bytes_max=batch_size_bytes_max,
-            batch_count_max=batch_count_max,
-            in_flight_max=in_flight_max,
-            buffer_size_bytes_max=buffer_size_bytes_max,
-            compression=compression,
-            compress_from_size_bytes=compress_from_size_bytes,
-            unique_keys=unique_keys,
-            timeout_ms=timeout_ms or self._timeout_ms,
-        )
-        return self._made.add(Producer(parts.groups, options))
+        return self._made.add(Producer(self.broker_groups, options, self._timeout_ms))
 
-    def pull_consumer(
-        self,
-        topic: str,
-        *,
-        queues: Sequence[int | Pair] | None = None,
-        position: Position = "first",
-        until: Literal["end"] | None = None,
-        consistency: Consistency | str = Consistency.LEADER,
-        at_least_index: int | None = None,
-        node_id: int | None = None,
-        tags: Sequence[str] = (),
-        sql: str = "",
-        batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
-        batch_count_max: int = 0,
-        prefetch: int = PREFETCH_DEFAULT,
-        timeout_ms: int | None = None,
-    ) -> PullConsumer:
+    @takes_fields(PullConsumerOptions)
+    def pull_consumer(self, options: PullConsumerOptions) -> PullConsumer:
         """Make a consumer of queues from a position on: an offset, "first", "end" or "@TIME".
 
         The messages have one of the `tags`, and properties that make `sql` true
@@ -318,42 +259,10 @@ class Client:
         from that very replica. `prefetch` batches of `batch_size_bytes_max` are read ahead of each
         queue.
         """
-        options = FetchOptions(
-            freshness=ReadFreshness.of(consistency, at_least_index, node_id),
-            tags=tuple(tags),
-            sql=sql,
-            max_size_bytes=batch_size_bytes_max,
-            max_count=batch_count_max,
-            prefetch=prefetch,
-            timeout_ms=timeout_ms or self._timeout_ms,
-        )
-        consumer = PullConsumer(
-            self._started().reads, topic, options, queues=queues, position=position, until=until
-        )
-        return self._made.add(consumer)
+        return self._made.add(PullConsumer(self._started().reads, options, self._timeout_ms))
 
-    def group_consumer(
-        self,
-        group: str,
-        topics: str | Sequence[str],
-        *,
-        mode: Mode = "clustering",
-        strategy: str | Strategy = "averagely",
-        position: Position = "first",
-        auto_commit: bool = True,
-        commit_interval_ms: int = 1_000,
-        tags: Sequence[str] = (),
-        sql: str = "",
-        max_attempts: int | None = None,
-        offsets_path: str | None = None,
-        client_id: str | None = None,
-        batch_size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
-        batch_count_max: int = 0,
-        prefetch: int = PREFETCH_DEFAULT,
-        held_size_bytes_max: int = HELD_SIZE_BYTES_MAX,
-        held_count_max: int = HELD_COUNT_MAX,
-        timeout_ms: int | None = None,
-    ) -> GroupConsumer:
+    @takes_fields(GroupOptions)
+    def group_consumer(self, options: GroupOptions) -> GroupConsumer:
         """Make a member of a consumer group; several from one client count as several members.
 
         `position` is where a group without offsets begins; queues that come later are read from
@@ -366,49 +275,16 @@ class Client:
         and a batch of each queue.
         """
         parts = self._started()
-        fetching = FetchOptions(
-            tags=tuple(tags),
-            sql=sql,
-            group=group,
-            max_size_bytes=batch_size_bytes_max,
-            max_count=batch_count_max,
-            prefetch=prefetch,
-            held_size_bytes_max=held_size_bytes_max,
-            held_count_max=held_count_max,
-            timeout_ms=timeout_ms or self._timeout_ms,
-            is_patient=True,
-            skips_expired=True,
+        client_id = options.client_id or self._client_id_of_part()
+        on_known = parts.transactions.stored_of(options.group).update
+        consumer = GroupConsumer(
+            parts.reads, parts.groups, options, client_id, self._timeout_ms, on_known
         )
-        options = GroupOptions(
-            group=group,
-            topics=(topics,) if isinstance(topics, str) else tuple(topics),
-            client_id=client_id or f"{self.client_id}#{secrets.token_hex(4)}",
-            mode=mode,
-            strategy=strategy,
-            position=position,
-            auto_commit=auto_commit,
-            commit_interval_ms=commit_interval_ms,
-            offsets_path=offsets_path,
-            max_attempts=max_attempts,
-        )
-        on_known = parts.transactions.stored_of(group).update
-        consumer = GroupConsumer(parts.reads, parts.groups, fetching, options, on_known)
         # Only the program can say that it has processed the message in hand.
         return self._made.add(consumer, lambda: consumer.close(is_processed=False))
 
-    def pop_consumer(
-        self,
-        group: str,
-        topics: str | Sequence[str],
-        *,
-        invisible: float = INVISIBLE_S,
-        fifo: bool = False,
-        start: Start = "first",
-        tags: Sequence[str] = (),
-        sql: str = "",
-        client_id: str | None = None,
-        timeout_ms: int | None = None,
-    ) -> PopConsumer:
+    @takes_fields(PopOptions)
+    def pop_consumer(self, options: PopOptions) -> PopConsumer:
         """Make a consumer that takes single messages and acknowledges each alone.
 
         A message that is not acknowledged within `invisible` seconds comes again. With `fifo` no
@@ -417,10 +293,12 @@ class Client:
         without one of the `tags`, or for which the property filter `sql` is not true, count as
         done.
         """
-        options = PopOptions.of(invisible, tags, sql, fifo, start, timeout_ms or self._timeout_ms)
-        names = [topics] if isinstance(topics, str) else list(topics)
-        own_id = client_id or f"{self.client_id}#{secrets.token_hex(4)}"
-        return self._made.add(PopConsumer(self.broker_groups, group, names, options, own_id))
+        client_id = options.client_id or self._client_id_of_part()
+        consumer = PopConsumer(self.broker_groups, options, client_id, self._timeout_ms)
+        return self._made.add(consumer)
+
+    def _client_id_of_part(self) -> str:
+        return f"{self.client_id}#{secrets.token_hex(4)}"
 
     async def consume(
         self, topic: str, *, group: str | None = None, **options: Any

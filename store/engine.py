@@ -125,13 +125,12 @@ class Engine(Generic[LogT_co]):
         self.guard, again, is_rebuilt = open_derived(
             self.queues,
             self.index,
-            log,
+            opened,
             self.mark.mark,
             last_run,
             progress,
             counters,
             hi_position=hi,
-            must_rebuild=opened.was_adopted,
         )
         self.dispatcher = self.guard.dispatcher
         log.stamper.next_offsets = self.queues.next_offsets()

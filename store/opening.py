@@ -225,26 +225,26 @@ def open_plain_log(
 def open_derived(
     queues: ConsumeQueues,
     index: IndexFiles,
-    log: CommitLog | Ledger,
+    opened: OpenedLog[CommitLog | Ledger],
     mark: Mark,
     last_run: LastRun,
     progress: Progress,
     counters: StoreCounters,
     *,
     hi_position: int,
-    must_rebuild: bool = False,
 ) -> tuple[DerivedGuard, int, bool]:
     """Bring queues and index up to `hi_position` of the log.
 
     Return (their guard, bytes of the log dispatched again, whether everything was rebuilt).
     Derived files are never trusted over the log: a damaged one is repaired or rebuilt.
     """
+    log = opened.log
     # What was built since the last sync is built again: its checksums may not have been written.
     lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
     hi = max(hi_position, log.min_position)
     assert lo <= hi <= log.max_position, f"built to {lo} of {hi}, the log ends {log.max_position}"
     # Records are gone that may never have been built, or another program built.
-    is_rebuilt = must_rebuild or lo < log.min_position
+    is_rebuilt = opened.was_adopted or lo < log.min_position
     dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
     guard = DerivedGuard(log, dispatcher, counters)
     try:
@@ -291,13 +291,9 @@ def make_files(
         source = warm_up = WarmUp(
             fs,
             directory,
-            config.file_size_bytes,
-            file_count=config.preallocate_file_count,
+            config,
             warm_up=writes_zeros,
-            allocate_timeout_ms=config.allocate_timeout_ms,
             on_fatal=on_fatal,
-            reserve_bytes=config.disk_reserve_bytes,
-            lock_memory=config.lock_memory,
             makes_names_durable=makes_names_durable,
             counters=counters,
         )

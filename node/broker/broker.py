@@ -5,8 +5,7 @@ method here concerns several parts. Errors are those of `node`, `store` or `raft
 `node.errors.translation` translates. Everything runs on the loop's thread.
 """
 
-import time
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ from node.broker.append.attached import QueueKey
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
-from node.broker.core.context import BrokerIdentity, Context, OtherGroups
+from node.broker.core.context import Context, OtherGroups
 from node.broker.core.freshness import Freshness
 from node.broker.core.leader_work import LeaderWork
 from node.broker.core.parked_readers import ParkedReaders
@@ -33,11 +32,6 @@ from node.broker.topics.config_files import ConfigFiles
 from node.broker.topics.topics import Topics
 from node.broker.transactions import TransactionCalls
 from node.broker.transactions.consumed import OffsetsUnderWay
-from node.config.limits import Limits
-from node.contract import Driver, ReceiptRules
-from node.runtime.clock import unix_ms
-from node.runtime.turn import Turn
-from node.state.machine import StateMachine
 from quorumlog.pb.log_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -51,53 +45,16 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
-from store.errors import CorruptionError, DerivedFileError
-from store.reads import Reads
 
 if TYPE_CHECKING:
     import asyncio
-
-_DEFAULT_LIMITS: Final = Limits()
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class Broker:
     """The face of all parts of the broker. One per node."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        store: Reads,
-        machine: StateMachine,
-        identity: BrokerIdentity,
-        limits: Limits = _DEFAULT_LIMITS,
-        *,
-        receipts: ReceiptRules,
-        clock_ms: Callable[[], int] = _monotonic_ms,
-        unix_ms: Callable[[], int] = unix_ms,
-        turn: Turn | None = None,
-        other_groups: OtherGroups = lambda _topics: (),
-        on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
-    ) -> None:
-        """Register as a listener of the driver.
-
-        For the clocks see `Context`. `turn` is that of all calls of the node. `on_damage` gets
-        damage that work beside the calls met; a call reports its own."""
-        context = Context(
-            driver,
-            store,
-            machine,
-            identity,
-            limits,
-            receipts,
-            clock_ms,
-            unix_ms,
-            turn or Turn(),
-            on_damage,
-        )
+    def __init__(self, context: Context, other_groups: OtherGroups = lambda _topics: ()) -> None:
+        """Register as a listener of the driver."""
         self.context: Final = context
         """The context of all parts, for a gateway that calls them under other names."""
         self.parked = ParkedReaders(context)
@@ -142,7 +99,7 @@ class Broker:
         self.parked.on_grown = self._on_grown
         self.has_waiting_readers: Final = self.parked.has_any
         """Returns whether a reader waits for something that will be applied here."""
-        driver.add_listener(self._on_turn)
+        context.driver.add_listener(self._on_turn)
 
     def add_leader_work(self, work: LeaderWork) -> None:
         """Add work that begins and ends with this node's leadership; if it leads, begin now."""

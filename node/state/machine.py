@@ -59,8 +59,8 @@ class StateMachine:
         In a plain log, which has no entries, an index is the last byte of a batch.
         """
         log = store.log
-        self._store, self._log = store, log
-        self._limits = limits
+        self.store, self._log = store, log
+        self.limits = limits
         self.state = State(limits, image or EMPTY_IMAGE)
         """The state. Look it up here each time: `restore` and `go_back` replace it."""
         self._refusals: OrderedDict[int, NodeError] = OrderedDict()
@@ -80,7 +80,7 @@ class StateMachine:
         """
         dispatcher.watch(COMMAND_TOPIC.encode())
         self._dispatcher = dispatcher
-        self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
+        self._pull_below = self.store.queue_range(COMMAND_TOPIC, 0)[1]
 
     @property
     def applied_index(self) -> Index:
@@ -159,7 +159,7 @@ class StateMachine:
     def _apply_some(self, hi_position: int) -> bool:
         """Apply the commands of one pull; return whether there may be more."""
         state = self.state
-        result = self._store.pull(
+        result = self.store.pull(
             COMMAND_TOPIC,
             0,
             state.next_command_offset,
@@ -179,7 +179,7 @@ class StateMachine:
 
     def _note_refusal(self, position: int, refusal: NodeError) -> None:
         self._refusals[position] = refusal
-        if len(self._refusals) > self._limits.command_count_max:
+        if len(self._refusals) > self.limits.command_count_max:
             self._refusals.popitem(last=False)
 
     def take_refusal(self, position: int) -> NodeError | None:
@@ -200,14 +200,14 @@ class StateMachine:
 
         Commands that were applied since, and are still in the log, come with the next `apply`.
         """
-        self.state = State(self._limits, image or EMPTY_IMAGE)
+        self.state = State(self.limits, image or EMPTY_IMAGE)
         self.forget_ahead()
 
     def forget_ahead(self) -> None:
         """Forget commands handed over and not applied, which may have been cut: read them again."""
         if self._dispatcher is not None:
             self._dispatcher.take_watched()
-            self._pull_below = self._store.queue_range(COMMAND_TOPIC, 0)[1]
+            self._pull_below = self.store.queue_range(COMMAND_TOPIC, 0)[1]
         self._ahead.clear()
         self._refusals.clear()
 
@@ -219,7 +219,7 @@ class StateMachine:
         """
         image = decode_image(state)
         assert image.applied_index >= index, f"state of {image.applied_index}, log from {index}"
-        self.state = State(self._limits, image)
+        self.state = State(self.limits, image)
         self._ahead.clear()
         self._refusals.clear()
         if self.digests is not None:

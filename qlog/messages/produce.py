@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +29,6 @@ from qlog.times import parse_duration, parse_time
 from quorumlog.command_errors import CliError, ExitCode, explain
 
 if TYPE_CHECKING:
-    from quorumlog.client import Client
     from quorumlog.errors import QuorumlogError
     from quorumlog.produce.delivery import Delivery
     from quorumlog.produce.producer import Producer
@@ -40,6 +39,30 @@ _BUFFER_SIZE_BYTES_MAX = 4 << 20
 _TIMEOUT_MS = 30_000
 COMPRESSIONS = ("zlib", "lz4", "zstd")
 """The client's names, written out: importing the client is slow, and help needs only these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The arguments of a run."""
+
+    topic: str
+    source: str
+    input_format: str
+    key_separator: str | None
+    tag: str | None
+    queue: QueueName | None
+    delay: float | None
+    level: int | None
+    deliver_at: float | None
+    compression: str | None
+
+    @property
+    def defaults(self) -> InputMessage:
+        """The fields of a message that the input does not name."""
+        names = ("delay", "level", "deliver_at")
+        wish = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        place = {} if self.queue is None else self.queue._asdict()
+        return InputMessage(b"", tag=self.tag, wish=wish, **place)
 
 
 @dataclass(slots=True)
@@ -196,20 +219,7 @@ def _seconds(parse: Callable[[str], int], text: str | None) -> float | None:
 )
 @server_option
 @output_option
-def produce(
-    topic: str,
-    source: str,
-    input_format: str,
-    key_separator: str | None,
-    tag: str | None,
-    queue: QueueName | None,
-    delay: float | None,
-    level: int | None,
-    deliver_at: float | None,
-    compression: str | None,
-    server: str | None,
-    output: Format,
-) -> int:
+def produce(server: str | None, output: Format, **options: Any) -> int:
     """Send messages from a file or a pipe.
 
     Prints how many were acked: what has no receipt is not counted as sent. After the first failure
@@ -242,57 +252,38 @@ def produce(
 
     Ends with 0 when every message was acked, with 3 when one was not, and 130 after Ctrl-C.
     """
-    if key_separator == "" or (key_separator and input_format != InputFormat.LINES):
+    job = Job(**options)
+    if job.key_separator == "" or (job.key_separator and job.input_format != InputFormat.LINES):
         raise click.UsageError("--key-separator is a text, and goes with --format lines")
-    wishes = {"delay": delay, "level": level, "deliver_at": deliver_at}
-    wish = {name: value for name, value in wishes.items() if value is not None}
-    if len(wish) > 1:
+    if len(job.defaults.wish) > 1:
         raise click.UsageError("give one of --delay, --level and --deliver-at")
-    defaults = InputMessage(b"", tag=tag, wish=wish)
-    if queue is not None:
-        defaults = replace(defaults, queue_id=queue.queue_id, group=queue.group)
-
-    def producer_of(client: "Client") -> "Producer":
-        return client.producer(
-            buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
-            compression=compression,
-            timeout_ms=_TIMEOUT_MS,
-        )
-
-    form = InputFormat(input_format)
-    return run(_produce(topic, source, form, key_separator, defaults, producer_of, server, output))
+    return run(_produce(job, server, output))
 
 
-async def _produce(
-    topic: str,
-    source: str,
-    input_format: InputFormat,
-    key_separator: str | None,
-    defaults: InputMessage,
-    producer_of: "Callable[[Client], Producer]",
-    server: str | None,
-    output: Format,
-) -> int:
+async def _produce(job: Job, server: str | None, output: Format) -> int:
     tally, reading_error, began = Tally(), None, time.perf_counter()
-    with opened(source) as fd, stop_on_signals() as stop, progress_bars() as show:
+    with opened(job.source) as fd, stop_on_signals() as stop, progress_bars() as show:
         async with connected(server) as client:
             is_complete = False
             try:
+                producer = client.producer(
+                    buffer_size_bytes_max=_BUFFER_SIZE_BYTES_MAX,
+                    compression=job.compression,
+                    timeout_ms=_TIMEOUT_MS,
+                )
+                form, separator = InputFormat(job.input_format), job.key_separator
+                batches = messages(fd, name=job.source, input_format=form, key_separator=separator)
                 is_complete = await _send(
-                    producer_of(client), tally, stop, show,
-                    topic=topic, defaults=defaults,
-                    batches=messages(
-                        fd, name=source, input_format=input_format, key_separator=key_separator
-                    ),
+                    producer, tally, stop, show,
+                    topic=job.topic, defaults=job.defaults, batches=batches,
                 )  # fmt: skip
             except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
             seconds = time.perf_counter() - began
     is_complete = is_complete and tally.acked_count == tally.taken_count
     is_stopped = stop.requested.is_set() and not is_complete
-    print_record(
-        tally.row(topic=topic, source=source, seconds=seconds, is_complete=is_complete), output
-    )
+    row = tally.row(topic=job.topic, source=job.source, seconds=seconds, is_complete=is_complete)
+    print_record(row, output)
     return _verdict(tally, reading_error, is_stopped=is_stopped)
 
 

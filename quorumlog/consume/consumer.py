@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
@@ -20,8 +20,8 @@ from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns
 from quorumlog.consume.in_hand import InHand, Reader
-from quorumlog.consume.prefetch import PATIENCE_MS, Fetcher, FetchOptions, Inbox
-from quorumlog.consume.reads import ReadCalls, ReadFreshness, unknown_topic
+from quorumlog.consume.prefetch import PATIENCE_MS, FetchArguments, Fetcher, FetchOptions, Inbox
+from quorumlog.consume.reads import ReadArguments, ReadCalls, ReadFreshness, unknown_topic
 from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import (
     ClosedError,
@@ -318,6 +318,17 @@ class Consumption:
             await self.close()
 
 
+@dataclass(frozen=True)
+class PullConsumerOptions(FetchArguments, ReadArguments):
+    """The arguments of a pull consumer, as `client.pull_consumer` describes them."""
+
+    topic: str
+    _: KW_ONLY
+    queues: Sequence[int | Pair] | None = None
+    position: Position = "first"
+    until: Literal["end"] | None = None
+
+
 @checked
 class PullConsumer(Consumption):
     """Reads queues of one topic from a position on. Made by `client.pull_consumer()`.
@@ -331,23 +342,22 @@ class PullConsumer(Consumption):
     `until="end"`, once all else is read, it raises the error that kept it from reading the rest.
     """
 
-    def __init__(
-        self,
-        reads: ReadCalls,
-        topic: str,
-        options: FetchOptions,
-        *,
-        queues: Sequence[int | Pair] | None,
-        position: Position,
-        until: Literal["end"] | None,
-    ) -> None:
-        if until not in (None, "end"):
-            raise InvalidRequestError(f"until is {until!r}; use 'end' or None")
-        super().__init__(reads, options)
+    def __init__(self, reads: ReadCalls, options: PullConsumerOptions, timeout_ms: int) -> None:
+        fetching = FetchOptions(
+            freshness=options.freshness,
+            tags=tuple(options.tags),
+            sql=options.sql,
+            max_size_bytes=options.batch_size_bytes_max,
+            max_count=options.batch_count_max,
+            prefetch=options.prefetch,
+            timeout_ms=options.timeout_ms or timeout_ms,
+        )
+        super().__init__(reads, fetching)
+        topic, queues = options.topic, options.queues
         self.topic = topic
         self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
-        self._starts = Starts(position)
-        self._until = until
+        self._starts = Starts(options.position)
+        self._until = options.until
         self._late: set[asyncio.Task[None]] = set()
         """Tasks of groups that have not answered yet, and the one that looks for what is new."""
 

@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 from quorumlog.arguments import checked
@@ -35,7 +35,12 @@ from quorumlog.consume.known import UNKNOWN, Known
 from quorumlog.consume.local_offsets import LocalOffsets
 from quorumlog.consume.membership import AWAY_MS, Identity, Membership
 from quorumlog.consume.moves import Moves, moved_conflict
-from quorumlog.consume.prefetch import FetchOptions
+from quorumlog.consume.prefetch import (
+    HELD_COUNT_MAX,
+    HELD_SIZE_BYTES_MAX,
+    FetchArguments,
+    FetchOptions,
+)
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
 from quorumlog.consume.redelivery import Redeliveries, Redelivery
@@ -43,10 +48,9 @@ from quorumlog.consume.starts import START_MS, Starts
 from quorumlog.errors import ConflictError, InvalidRequestError, Outcome, QuorumlogError
 from quorumlog.pb import common_pb2, consumer_pb2
 from quorumlog.records.message import RETRY_PREFIX, Message
-from quorumlog.records.options import FIRST, Position, parse_position
+from quorumlog.records.options import FIRST, Position
 from quorumlog.records.queues import Offsets, Queue
 
-COMMIT_INTERVAL_MS_MIN: Final = 10
 TOPICS_MAX: Final = 256
 HELD_S: Final = 60.0
 _log = logging.getLogger("quorumlog.group")
@@ -54,43 +58,35 @@ _log = logging.getLogger("quorumlog.group")
 Mode = Literal["clustering", "broadcasting"]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
-    """Options of a member of a group, as `client.group_consumer` describes them."""
+@dataclass(frozen=True)
+class GroupOptions(FetchArguments):
+    """The arguments of a member of a group, as `client.group_consumer` describes them."""
 
     group: str
-    topics: tuple[str, ...]
-    client_id: str
-    mode: Mode
-    strategy: str | Strategy
-    position: Position
-    auto_commit: bool
-    commit_interval_ms: int
-    offsets_path: str | None
-    max_attempts: int | None
+    topics: str | Sequence[str]
+    _: KW_ONLY
+    mode: Mode = "clustering"
+    strategy: str | Strategy = "averagely"
+    position: Position = "first"
+    auto_commit: bool = True
+    commit_interval_ms: int = 1_000
+    max_attempts: int | None = None
+    offsets_path: str | None = None
+    client_id: str | None = None
+    held_size_bytes_max: int = HELD_SIZE_BYTES_MAX
+    held_count_max: int = HELD_COUNT_MAX
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value of no use."""
-        if self.mode not in ("clustering", "broadcasting"):
-            text = f"mode {self.mode!r} is unknown; use clustering or broadcasting"
-            raise InvalidRequestError(text)
-        if not 0 < len(self.topics) <= TOPICS_MAX:
-            raise InvalidRequestError(f"{len(self.topics)} topics; give 1 to {TOPICS_MAX}")
+        if not 0 < len(self.topic_names) <= TOPICS_MAX:
+            raise InvalidRequestError(f"{len(self.topic_names)} topics; give 1 to {TOPICS_MAX}")
         if self.offsets_path is not None and self.mode == "clustering":
             raise InvalidRequestError("clustering stores offsets in the cluster; no offsets_path")
-        if self.commit_interval_ms < COMMIT_INTERVAL_MS_MIN:
-            raise InvalidRequestError(
-                f"commit_interval_ms is {self.commit_interval_ms}; use {COMMIT_INTERVAL_MS_MIN} "
-                f"or more"
-            )
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise InvalidRequestError(f"max_attempts is {self.max_attempts}; use 1 or more")
-        parse_position(self.position)
 
     @property
-    def is_broadcasting(self) -> bool:
-        """Whether the member reads everything, and keeps its offsets to itself."""
-        return self.mode == "broadcasting"
+    def topic_names(self) -> tuple[str, ...]:
+        """The topics, also where only one is named."""
+        return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
 
 @checked
@@ -105,26 +101,41 @@ class GroupConsumer(Consumption):
         self,
         reads: ReadCalls,
         groups: BrokerGroups,
-        fetching: FetchOptions,
         options: GroupOptions,
+        client_id: str,
+        timeout_ms: int,
         on_known: Callable[[Mapping[Queue, Known]], None],
     ) -> None:
         """`on_known` is called with stored offsets before what lies behind them is read."""
+        fetching = FetchOptions(
+            tags=tuple(options.tags),
+            sql=options.sql,
+            group=options.group,
+            max_size_bytes=options.batch_size_bytes_max,
+            max_count=options.batch_count_max,
+            prefetch=options.prefetch,
+            held_size_bytes_max=options.held_size_bytes_max,
+            held_count_max=options.held_count_max,
+            timeout_ms=options.timeout_ms or timeout_ms,
+            is_patient=True,
+            skips_expired=True,
+        )
         super().__init__(reads, fetching)
         self._on_known = on_known
-        self.group, self.client_id, self.topics = options.group, options.client_id, options.topics
+        self.group, self.client_id, self.topics = options.group, client_id, options.topic_names
+        is_broadcasting = options.mode == "broadcasting"
         self._groups = groups
         self._group_options = options
         self._identity = Identity(
-            options.group,
-            options.client_id,
-            options.topics,
-            options.is_broadcasting,
+            self.group,
+            self.client_id,
+            self.topics,
+            is_broadcasting,
             strategy_of(options.strategy),
             fetching.tags,
             fetching.sql,
         )
-        self._local = LocalOffsets(options.offsets_path) if options.is_broadcasting else None
+        self._local = LocalOffsets(options.offsets_path) if is_broadcasting else None
         self._starts = Starts(options.position)
         self._redeliveries: dict[BrokerGroup, Redeliveries] = {}
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self
 
 from quorumlog.arguments import checked
@@ -37,7 +37,6 @@ from quorumlog.records.compression import CompressedMessage
 from quorumlog.records.message import Message
 
 INVISIBLE_S: Final = 30.0
-INVISIBLE_S_MAX: Final = 43_200
 WAIT_S: Final = 20.0
 RECEIVE_COUNT_MAX: Final = 32
 _HEARTBEAT_S: Final = 2.0
@@ -72,33 +71,18 @@ class PopMessage(CompressedMessage):
 
 @dataclass(frozen=True, slots=True)
 class PopOptions:
-    """Options of receiving by pop."""
+    """The arguments of a pop consumer, as `client.pop_consumer` describes them."""
 
-    invisible_ms: int
-    tags: tuple[str, ...]
-    sql: str
-    is_fifo: bool
-    start: Start
-    timeout_ms: int
-
-    @classmethod
-    def of(
-        cls,
-        invisible: float,
-        tags: Sequence[str],
-        sql: str,
-        fifo: bool,
-        start: Start,
-        timeout_ms: int,
-    ) -> Self:
-        """Check the options. Raises InvalidRequestError."""
-        Deadline(timeout_ms)  # Raises for a bad timeout.
-        if start not in _START:
-            raise InvalidRequestError(f"start is {start!r}; use 'first' or 'end'")
-        if not 0.001 <= invisible <= INVISIBLE_S_MAX:
-            text = f"invisible is {invisible}; use 0.001 to {INVISIBLE_S_MAX} seconds"
-            raise InvalidRequestError(text)
-        return cls(round(invisible * 1000), tuple(tags), sql, fifo, start, timeout_ms)
+    group: str
+    topics: str | Sequence[str]
+    _: KW_ONLY
+    invisible: float = INVISIBLE_S
+    fifo: bool = False
+    start: Start = "first"
+    tags: Sequence[str] = ()
+    sql: str = ""
+    client_id: str | None = None
+    timeout_ms: int | None = None
 
 
 @checked
@@ -111,18 +95,16 @@ class PopConsumer:
     """
 
     def __init__(
-        self,
-        groups: BrokerGroups,
-        group: str,
-        topics: Sequence[str],
-        options: PopOptions,
-        client_id: str,
+        self, groups: BrokerGroups, options: PopOptions, client_id: str, timeout_ms: int
     ) -> None:
+        self._timeout_ms: Final = options.timeout_ms or timeout_ms
+        Deadline(self._timeout_ms)  # Raises for a bad timeout.
+        topics = [options.topics] if isinstance(options.topics, str) else options.topics
         if not topics or len(set(topics)) != len(topics):
             raise InvalidRequestError(
                 f"topics are {list(topics)}; name each once, and one at least"
             )
-        self.group = group
+        self.group = options.group
         self.topics = tuple(topics)
         self._groups = groups
         self._options = options
@@ -156,8 +138,6 @@ class PopConsumer:
         if not 1 <= max_count <= RECEIVE_COUNT_MAX:
             text = f"max_count is {max_count}; use 1 to {RECEIVE_COUNT_MAX}"
             raise InvalidRequestError(text)
-        if not 0 <= wait <= 3_600:
-            raise InvalidRequestError(f"wait is {wait}; use 0 to 3600 seconds")
         await self._fill(max_count, wait)
         messages, self._ready = self._ready[:max_count], self._ready[max_count:]
         return messages
@@ -245,18 +225,18 @@ class PopConsumer:
             topic=topic,
             queue_id=-1,
             max_count=max_count,
-            invisible_ms=options.invisible_ms,
+            invisible_ms=round(options.invisible * 1000),
             wait_ms=wait_ms,
             tags=options.tags,
             sql=options.sql,
-            is_fifo=options.is_fifo,
+            is_fifo=options.fifo,
             attempt_id=attempt_id,
             start=_START[options.start],
             cluster_id=self._groups.cluster_id,
             client_id=self.client_id,
             instance=self._instance,
         )
-        deadline = Deadline(options.timeout_ms + wait_ms)
+        deadline = Deadline(self._timeout_ms + wait_ms)
         response = pop_pb2.ReceiveResponse()
 
         async def ask() -> Any:
@@ -372,8 +352,6 @@ class PopConsumer:
 
         Raises StaleHandleError when it was handed out again meanwhile, or is done.
         """
-        if not 0 <= seconds <= INVISIBLE_S_MAX:
-            raise InvalidRequestError(f"seconds is {seconds}; use 0 to {INVISIBLE_S_MAX}")
         request = pop_pb2.ChangeInvisibleRequest(
             group=self.group,
             topic=message.topic,
@@ -406,7 +384,7 @@ class PopConsumer:
         if self.close_once.is_over:
             raise self._closed()
         return await self._groups.get(broker_group).calls.leader(
-            "pop", method, request, Deadline(self._options.timeout_ms), is_repeatable=True
+            "pop", method, request, Deadline(self._timeout_ms), is_repeatable=True
         )
 
     # --- Life cycle ---

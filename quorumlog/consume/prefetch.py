@@ -6,7 +6,7 @@ Owns the tasks and the limit of the data they hold; must not know of groups or o
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,18 @@ TRAIL_COUNT_MAX: Final = 256
 was cut. Beyond them it begins again at the first message."""
 
 _log = logging.getLogger("quorumlog.consumer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchArguments:
+    """What a program says of messages that are read ahead. The time may be the client's."""
+
+    tags: Sequence[str] = ()
+    sql: str = ""
+    batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
+    batch_count_max: int = 0
+    prefetch: int = PREFETCH_DEFAULT
+    timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

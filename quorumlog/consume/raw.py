@@ -4,16 +4,15 @@ Owns calls whose records are neither decoded nor encoded here (docs/format.md ha
 must not know what is done with them. `pipeline` is the main user: it decodes by columns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from quorumlog.arguments import checked
+from quorumlog.arguments import checked, takes_fields
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import PullOptions, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import PullArguments, PullOptions, ReadCalls
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
-from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, queue_of
 
 DUPLICATE_EXPIRED = "node.duplicate_expired"
@@ -40,6 +39,15 @@ class RawRecords:
     entry_terms: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class RawPull(PullArguments):
+    """The arguments of a raw pull."""
+
+    queue: Pair
+    offset: int
+    with_entries: bool = field(default=False, kw_only=True)
+
+
 @dataclass(frozen=True, slots=True)
 class RawReceipt:
     """The place of a batch. `index` and `term` are -1 for a duplicate too old to be known."""
@@ -58,31 +66,21 @@ class Raw:
         self._reads = reads
         self._timeout_ms = timeout_ms
 
-    async def pull(
-        self,
-        queue: Pair,
-        offset: int,
-        *,
-        max_count: int = 0,
-        max_size_bytes: int = 0,
-        consistency: Consistency | str = Consistency.LEADER,
-        at_least_index: int | None = None,
-        node_id: int | None = None,
-        with_entries: bool = False,
-        timeout_ms: int | None = None,
-    ) -> RawRecords:
+    @takes_fields(RawPull)
+    async def pull(self, wanted: RawPull) -> RawRecords:
         """Read once from an offset on. 0 for a limit means the node's own.
 
         Checksums are not checked. `is_out_of_range`: expired, or beyond the end.
         """
         options = PullOptions(
-            ReadFreshness.of(consistency, at_least_index, node_id),
-            max_count,
-            max_size_bytes,
-            timeout_ms=timeout_ms or self._timeout_ms,
-            with_entries=with_entries,
+            wanted.freshness,
+            wanted.max_count,
+            wanted.max_size_bytes,
+            timeout_ms=wanted.timeout_ms or self._timeout_ms,
+            with_entries=wanted.with_entries,
         )
-        response = await self._reads.pull_response(queue_of(queue), offset, options)
+        queue = queue_of(wanted.queue)
+        response = await self._reads.pull_response(queue, wanted.offset, options)
         return RawRecords(
             records=response.records,
             record_count=response.record_count,

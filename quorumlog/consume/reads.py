@@ -78,6 +78,29 @@ class ReadFreshness:
         return cls(chosen, at_least_index, node_id)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadArguments:
+    """What a program says of the freshness of a read, and of its time: None is the client's."""
+
+    consistency: Consistency | str = Consistency.LEADER
+    at_least_index: int | None = None
+    node_id: int | None = None
+    timeout_ms: int | None = None
+
+    @property
+    def freshness(self) -> ReadFreshness:
+        """The checked combination. Raises InvalidRequestError."""
+        return ReadFreshness.of(self.consistency, self.at_least_index, self.node_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullArguments(ReadArguments):
+    """Those of a single pull. 0 as a limit means the node's own."""
+
+    max_count: int = 0
+    max_size_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class PullOptions:
     """Options of a pull. 0 as a limit means the node's own."""

@@ -4,16 +4,37 @@ Owns the arguments; must not know how a node is chosen (`reads`).
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
-from quorumlog.arguments import checked, shown
+from quorumlog.arguments import checked, shown, takes_fields
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.routes import Route
-from quorumlog.consume.reads import PullOptions, QueueOffsets, ReadCalls, ReadFreshness
+from quorumlog.consume.reads import (
+    PullArguments,
+    PullOptions,
+    QueueOffsets,
+    ReadCalls,
+    ReadFreshness,
+)
 from quorumlog.errors import InvalidRequestError
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.options import Consistency
 from quorumlog.records.queues import Pair, Queue, queue_in
+
+
+@dataclass(frozen=True)
+class QueuePull(PullArguments):
+    """The arguments of a pull of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    _: KW_ONLY
+    wait_ms: int = 0
+    tags: Sequence[str] = ()
+    sql: str = ""
+    group: str = ""
 
 
 @checked
@@ -23,38 +44,24 @@ class SingleReads:
     def __init__(self, groups: BrokerGroups, reads: ReadCalls, timeout_ms: int) -> None:
         self._groups, self._reads, self._timeout_ms = groups, reads, timeout_ms
 
-    async def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 0,
-        max_size_bytes: int = 0,
-        wait_ms: int = 0,
-        consistency: Consistency | str = Consistency.LEADER,
-        at_least_index: int | None = None,
-        node_id: int | None = None,
-        tags: Sequence[str] = (),
-        sql: str = "",
-        timeout_ms: int | None = None,
-        group: str = "",
-    ) -> MessageBatch:
+    @takes_fields(QueuePull)
+    async def pull(self, wanted: QueuePull) -> MessageBatch:
         """Read one queue from an offset on, once; at least one message if there is any.
 
         With `wait_ms` the node waits that long for one. 0 for the limits means the node's own.
         `group` is the queue's broker group; the default is the first one by name.
         """
         options = PullOptions(
-            ReadFreshness.of(consistency, at_least_index, node_id),
-            max_count,
-            max_size_bytes,
-            wait_ms,
-            timeout_ms or self._timeout_ms,
-            tuple(tags),
-            sql,
+            wanted.freshness,
+            wanted.max_count,
+            wanted.max_size_bytes,
+            wanted.wait_ms,
+            wanted.timeout_ms or self._timeout_ms,
+            tuple(wanted.tags),
+            wanted.sql,
         )
-        return await self._reads.pull(Queue(topic, queue_id, group), offset, options)
+        queue = Queue(wanted.topic, wanted.queue_id, wanted.group)
+        return await self._reads.pull(queue, wanted.offset, options)
 
     async def get_message(
         self,

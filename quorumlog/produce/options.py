@@ -21,21 +21,21 @@ BUFFER_SIZE_BYTES_MAX: Final = 32 * MIB
 IN_FLIGHT_DEFAULT: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     """Options of batching. The defaults suit both one message at a time and bulk."""
 
-    is_idempotent: bool = True
+    idempotent: bool = True
     name: str | None = None
     linger_ms: float = 0
     batch_size_bytes_max: int = BATCH_SIZE_BYTES_MAX
     batch_count_max: int = BATCH_COUNT_MAX
     in_flight_max: int = IN_FLIGHT_DEFAULT
     buffer_size_bytes_max: int = BUFFER_SIZE_BYTES_MAX
-    timeout_ms: int = 30_000
     compression: str | None = None
     compress_from_size_bytes: int = COMPRESS_FROM_SIZE_BYTES
     unique_keys: bool = False
+    timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidRequestError for a value outside of its range or of no use."""

@@ -65,8 +65,10 @@ class Producer:
     `in_flight_max=1`.
     """
 
-    def __init__(self, groups: BrokerGroups, options: ProducerOptions) -> None:
-        Deadline(options.timeout_ms)  # Raises for a bad timeout.
+    def __init__(self, groups: BrokerGroups, options: ProducerOptions, timeout_ms: int) -> None:
+        """`timeout_ms` is for options that have none."""
+        self._timeout_ms: Final = options.timeout_ms or timeout_ms
+        Deadline(self._timeout_ms)  # Raises for a bad timeout.
         self._options = options
         self.form: Final = form_of(
             options.compression, options.compress_from_size_bytes, options.unique_keys
@@ -76,11 +78,11 @@ class Producer:
         self._accumulator = Accumulator(
             groups,
             self._on_sender_ended,
-            is_idempotent=options.is_idempotent,
+            is_idempotent=options.idempotent,
             name=options.name,
             in_flight_max=options.in_flight_max,
             linger_ms=options.linger_ms,
-            timeout_ms=options.timeout_ms,
+            timeout_ms=self._timeout_ms,
         )
         self.close_once = CloseOnce()
         self._is_closed = False
@@ -144,7 +146,7 @@ class Producer:
         if backlog is not None and not group and not extra and forks.own[0] and not self._is_closed:
             route = backlog.sender.clear_route(topic)
             if route is not None:  # The straight way, past the buffer.
-                deadline = deadline or Deadline(self._options.timeout_ms)
+                deadline = deadline or Deadline(self._timeout_ms)
                 batch = Batch(deadline, self._on_done, group=backlog.router.group)
                 backlog.sender.send_single(batch, entry, size_bytes, route.queue_count)
                 self._unfinished[batch] = self._failures.next_flush
@@ -406,7 +408,7 @@ class Producer:
         is_atomic: bool = False,
     ) -> Batch:
         batch = Batch(
-            deadline or Deadline(self._options.timeout_ms),
+            deadline or Deadline(self._timeout_ms),
             self._on_done,
             is_atomic=is_atomic,
             group=backlog.group.name,
@@ -432,7 +434,7 @@ class Producer:
     async def _wait_for_room(self, size_bytes: int, deadline: Deadline | None = None) -> Deadline:
         """Wait in line for room; return the deadline of the call. Raises BusyError when it passes
         first."""
-        deadline = deadline or Deadline(self._options.timeout_ms)
+        deadline = deadline or Deadline(self._timeout_ms)
         line, turn = self._room_waiters, asyncio.Event()
         line.append(turn)  # Until its message has taken its share, so that none comes before it.
         try:

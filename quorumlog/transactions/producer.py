@@ -127,7 +127,7 @@ class TransactionalProducer:
             raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
         self.producer_group: Final = producer_group
         self._groups, self._check = groups, check
-        self._producer = Producer(groups, options)  # All arguments are checked by now.
+        self._producer = Producer(groups, options, timeout_ms)  # All arguments are checked by now.
         self._client_id, self._timeout_ms = client_id, timeout_ms
         self._check_after_ms = check_after_ms
         self._listening: dict[BrokerGroup, asyncio.Task[None]] = {}

@@ -53,8 +53,8 @@ class Transactions:
         if timeout_ms not in self._sharing and len(self._sharing) >= TIMES_MAX:
             timeout_ms = self._timeout_ms
         if timeout_ms not in self._sharing:
-            options = ProducerOptions(timeout_ms=timeout_ms)
-            self._sharing[timeout_ms] = self._made.add(Producer(self._groups, options))
+            producer = Producer(self._groups, ProducerOptions(), timeout_ms)
+            self._sharing[timeout_ms] = self._made.add(producer)
         stored, producer = self.stored_of(group), self._sharing[timeout_ms]
         return ConsumeTransaction(
             self._groups, self._reads, producer, group, stored, consumers, timeout_ms
@@ -85,13 +85,10 @@ class Transactions:
         of `producer`. Its messages have unique keys.
         """
         timeout_ms = timeout_ms or self._timeout_ms
-        options = {"unique_keys": True, "timeout_ms": timeout_ms, **options}
-        if "idempotent" in options:
-            options["is_idempotent"] = options.pop("idempotent")
         return self._made.add(
             TransactionalProducer(
                 self._groups,
-                ProducerOptions(**options),
+                ProducerOptions(**{"unique_keys": True, **options}),
                 group,
                 check,
                 client_id=self._client_id,

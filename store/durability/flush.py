@@ -112,7 +112,6 @@ class FlushService:
         counters: StoreCounters | None = None,
         request_count_max: int = FLUSH_REQUEST_COUNT_MAX,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        name: str = "store-flush",
     ) -> None:
         self._log, self._committer = log, committer
         self._sink: RoundSink = sink or _NoSink()
@@ -120,7 +119,7 @@ class FlushService:
         self._on_fatal, self._monotonic_ns = on_fatal, monotonic_ns
         self._schedule = FlushSchedule(rules, self._now_ms())
         self.request_count_max: Final = request_count_max
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-flush", daemon=True)
         self._round_lock = threading.Lock()  # Held while a round, or a truncation, runs.
         # Guards all below. Never held during a call to the log, a sink or a callback.
         self._condition = threading.Condition(threading.Lock())

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
+from store.config import StoreConfig
 from store.errors import (
     BusyError,
     ClosedError,
@@ -53,33 +54,28 @@ class WarmUp:
         self,
         fs: FileSystem,
         directory: str,
-        file_size_bytes: int,
+        config: StoreConfig,
         *,
-        file_count: int,
         warm_up: bool,
-        allocate_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
-        reserve_bytes: int = 0,
-        lock_memory: bool = False,
         makes_names_durable: bool = True,
         counters: StoreCounters | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
-        name: str = "store-warm-up",
     ) -> None:
-        """Keep `file_count` files ready, 1 or more; 0 needs no thread: use InlineFiles.
-        `reserve_bytes` of the disk are left for the files beside the log.
+        """Keep `preallocate_file_count` files ready, 1 or more; 0 needs no thread: use InlineFiles.
+        `disk_reserve_bytes` are left for the files beside the log.
 
         With `makes_names_durable` False the taker syncs the directory itself.
         """
-        assert file_count > 0, f"file count {file_count}"
-        self._fs, self._directory, self._file_size_bytes = fs, directory, file_size_bytes
-        self._file_count, self._warm_up = file_count, warm_up
-        self._timeout_ms, self._on_fatal = allocate_timeout_ms, on_fatal
-        self._reserve_bytes = reserve_bytes
-        self._lock_memory, self._counters = lock_memory, counters or StoreCounters()
+        assert config.preallocate_file_count > 0, f"file count {config.preallocate_file_count}"
+        self._fs, self._directory, self._file_size_bytes = fs, directory, config.file_size_bytes
+        self._file_count, self._warm_up = config.preallocate_file_count, warm_up
+        self._timeout_ms, self._on_fatal = config.allocate_timeout_ms, on_fatal
+        self._reserve_bytes = config.disk_reserve_bytes
+        self._lock_memory, self._counters = config.lock_memory, counters or StoreCounters()
         self._makes_names_durable = makes_names_durable
         self._monotonic_ns = monotonic_ns
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-warm-up", daemon=True)
         # Guards all below. Never held during a call to the file system, except for discarding.
         self._condition = threading.Condition(threading.Lock())
         self._ready: deque[PreparedFile] = deque()

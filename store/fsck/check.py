@@ -205,8 +205,7 @@ class Check:
             self.root,
             config.consume_queue_units_per_file,
             min_position=begin_position,
-            required_position=trust.required_position,
-            is_clean=trust.is_clean,
+            trust=trust,
             place=self.data.place,
             log_severity=self._log_severity,
         )
@@ -217,8 +216,7 @@ class Check:
             slot_count=config.index_slot_count,
             entry_count=config.index_entry_count,
             min_position=begin_position,
-            required_position=trust.required_position,
-            is_clean=trust.is_clean,
+            trust=trust,
         )
         without_queues = topics_of(self.fs, self.root)
         return DerivedCheck(queues, index, self.data.place, self._log_severity, without_queues)

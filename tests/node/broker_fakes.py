@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import Context
 from node.config.limits import Limits
 from node.errors.common import NotAppliedError, NotReadyError, OutcomeUnknownError, ReadFailedError
 from node.replication.raft.receipts import raft_receipts
@@ -292,16 +293,8 @@ async def node_at(
             driver.lead()
         identity = BrokerIdentity(CLUSTER, ADDRESSES, framed_address=":4711")
         receipts = raft_receipts(log.store.ledger, is_flush_sync=True)
-        broker = Broker(
-            driver,
-            log.store.reads,
-            machine,
-            identity,
-            limits,
-            receipts=receipts,
-            clock_ms=clock,
-            unix_ms=clock,
-        )
+        context = Context(driver, machine, identity, receipts, clock_ms=clock, unix_ms=clock)
+        broker = Broker(context)
         clock.now_ms -= limits.group_settle_ms
         driver._tell()
         clock.now_ms += limits.group_settle_ms  # All members of groups had time to speak.

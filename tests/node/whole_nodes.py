@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from node.broker import Broker, BrokerIdentity
+from node.broker.core.context import Context
 from node.config.limits import Limits
 from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
@@ -158,14 +159,7 @@ class WholeNode:
             is_flush_sync=world.flush == "sync",
             why_not_local=self.fence.error,
         )
-        self.broker = Broker(
-            driver,
-            self.log.store.reads,
-            self.machine,
-            identity,
-            world.limits,
-            receipts=receipts,
-        )
+        self.broker = Broker(Context(driver, self.machine, identity, receipts))
         self.frames.take(*_RAFT, by=self.driver.on_raft_frame)
         self.frames.take(
             FrameKind.INSTALL_SNAPSHOT, FrameKind.SNAPSHOT_CHUNK, by=self.snapshots.on_frame

@@ -254,15 +254,8 @@ def test_an_index_file_that_cannot_be_read_back_leaves_nothing(tmp_path: Path) -
 def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
     """The descriptors of all later spare files leaked."""
     before = len(os.listdir("/proc/self/fd"))
-    warm_up = WarmUp(
-        FileSystem(),
-        str(tmp_path),
-        PAGE,
-        file_count=3,
-        warm_up=False,
-        allocate_timeout_ms=1000 * PATIENCE_S,
-        on_fatal=never,
-    )
+    config = StoreConfig(file_size_bytes=PAGE, preallocate_file_count=3)
+    warm_up = WarmUp(FileSystem(), str(tmp_path), config, warm_up=False, on_fatal=never)
     warm_up.start(0)
     assert warm_up.wait_for(lambda: warm_up.ready_count == 3, PATIENCE_S)
     with failpoints.armed("fs.unlink=EIO"), pytest.raises(FileSystemError):

@@ -5,12 +5,12 @@ leader hint; must not know any single call.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from node.broker.core.makers import Makers
 from node.broker.core.offset_moves import OffsetMoves
-from node.config.limits import Limits
 from node.contract import Driver, ReceiptRules
 from node.errors.common import (
     AppendTimeoutError,
@@ -26,6 +26,7 @@ from node.errors.common import (
     WrongClusterError,
 )
 from node.errors.translation import from_raft
+from node.runtime.clock import unix_ms
 from node.runtime.turn import Turn
 from node.state.held import held_counts
 from node.state.machine import StateMachine
@@ -42,7 +43,6 @@ from raft.messages import NO_NODE, NodeId
 from raft.transitions import Role
 from store.errors import CorruptionError, DerivedFileError
 from store.format import DEAD_LETTER_TOPIC_PREFIX
-from store.reads import Reads
 from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
@@ -74,40 +74,43 @@ class BrokerIdentity(NamedTuple):
     """The same for RocketMQ's remoting protocol."""
 
 
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Context:
     """The objects and checks that all parts share. One per broker."""
 
     def __init__(
         self,
         driver: Driver,
-        store: Reads,
         machine: StateMachine,
         identity: BrokerIdentity,
-        limits: Limits,
         receipts: ReceiptRules,
-        clock_ms: Callable[[], int],
-        unix_ms: Callable[[], int],
-        turn: Turn,
-        on_damage: Callable[[CorruptionError | DerivedFileError], None],
+        *,
+        clock_ms: Callable[[], int] = _monotonic_ms,
+        unix_ms: Callable[[], int] = unix_ms,
+        turn: Turn | None = None,
+        on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
     ) -> None:
         self.receipts: Final = receipts
         self.driver: Final = driver
-        self.store: Final = store
+        self.store: Final = machine.store
         self.machine: Final = machine
         self.identity: Final = identity
-        self.limits: Final = limits
+        self.limits: Final = machine.limits
         self.moves: Final = OffsetMoves()
         """Offsets that commands under way will change; every way into the log notes them."""
-        self.turn: Final = turn
+        self.turn: Final = turn or Turn()
         """Shares the event loop out among the calls that walk much."""
         self.clock_ms: Final = clock_ms
         """The clock of sessions, and of looks at what callers made."""
         self.unix_ms = unix_ms
         """The clock of times that go into the state."""
-        self.makers: Final = Makers(lambda: self.state, limits, clock_ms)
+        self.makers: Final = Makers(lambda: self.state, self.limits, clock_ms)
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
-        store.origin = self.origin
+        self.store.origin = self.origin
         self.on_damage = on_damage
         """Called with damage found by work beside the calls; a call reports its own."""
 

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -61,6 +61,19 @@ _UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPI
 The broker that they find by it refuses them with the reason."""
 
 
+class OtherNodes(NamedTuple):
+    """The ways of a node to the others."""
+
+    ask: AskRoute
+    """Asks them for their addresses."""
+    context: ssl.SSLContext | None
+    is_connected: Callable[[NodeId], bool]
+    proof: NodeProof
+    """Tells nodes from strangers."""
+    questions: Questions
+    """Returns those of a leader elsewhere to its producers."""
+
+
 class Remoting:
     """The gateway of one node."""
 
@@ -68,34 +81,28 @@ class Remoting:
         self,
         broker: Broker,
         calls: RemotingCalls,
-        ask: AskRoute,
-        context: ssl.SSLContext | None,
-        is_connected: Callable[[NodeId], bool],
-        proof: NodeProof,
+        nodes: OtherNodes,
         others: Gateway,
-        questions: Questions,
         status: AskStatus,
         *,
-        node_address: str,
         addresses: tuple[str, ...],
-        name_count: int,
         keys: Mapping[str, str],
         settings: Settings,
     ) -> None:
-        """`keys` are access keys with their secrets, none: everybody may call. `ask` asks other
-        nodes for their addresses, `context` is for connections to them; `addresses` are those at
-        which this node answers, one for each broker name or one for all; `proof` tells nodes from
-        strangers, `others` are the members of the gRPC protocol, `questions` returns those of a
-        leader elsewhere to its producers, and `status` that of this node."""
+        """`keys` are access keys with their secrets, none: everybody may call. This node answers at
+        `addresses`, one for each broker name or one for all; `others` are the members of the gRPC
+        protocol, and `status` returns that of this node."""
         self._calls = calls
         self.accounts: Final = calls.accounts
         self._signatures = Signatures(keys)
-        self._proof = proof
-        cluster = GatewayCluster(broker.context, broker.other_groups, is_connected)
-        self.places: Final = Places(cluster, ask, name_count)
+        self._proof = nodes.proof
+        identity = broker.context.identity
+        node_address = identity.addresses[broker.context.driver.node_id]
+        cluster = GatewayCluster(broker.context, broker.other_groups, nodes.is_connected)
+        self.places: Final = Places(cluster, nodes.ask, identity.name_count)
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
-        self.forwarder: Final = Forwarder(cluster, self.places, context, proof.token_of)
+        self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proof.token_of)
         self._changes: Final = Changes(broker, cluster, self.forwarder)
         shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
         self.locks: Final = LockCalls(shared)
@@ -105,7 +112,7 @@ class Remoting:
             shared, self.locks.is_locked, self.unique_keys, has_auto_topics=has_auto_topics
         )
         broker.add_leader_work(self.unique_keys)
-        self.transactions: Final = TransactionCalls(shared, cluster, questions)
+        self.transactions: Final = TransactionCalls(shared, cluster, nodes.questions)
         self.groups: Final = GroupCalls(
             shared, self.transactions.watch, self.locks.release, cluster, others
         )

@@ -18,6 +18,7 @@ from store.errors import FileSystemError
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from store.fsck.checks.log import Bad
+from store.fsck.checks.meta import Trust
 from store.fsck.files import SCAN_SIZE_BYTES, odd_file
 from store.fsck.layout import index_names, index_size_bytes
 from store.fsck.types import Finding, Part, Severity
@@ -64,8 +65,7 @@ class IndexCheck:
         slot_count: int,
         entry_count: int,
         min_position: int,
-        required_position: int,
-        is_clean: bool,
+        trust: Trust,
     ) -> None:
         """Take the sizes. Keys of records before `required_position` must be in; later ones may be,
         and with `is_clean` they must be, too. Else opening rebuilds slots and header of the last
@@ -74,8 +74,8 @@ class IndexCheck:
         self._fs, self._descriptors, self._root = fs, descriptors, root
         self._slot_count, self._entry_count = slot_count, entry_count
         self._entries_at = _SLOTS_AT + slot_count * fmt.INDEX_SLOT_SIZE_BYTES
-        self._min_position, self._required_position = min_position, required_position
-        self._is_clean = is_clean
+        self._min_position, self._required_position = min_position, trust.required_position
+        self._is_clean = trust.is_clean
         self._bad: list[Bad] = []
         self._file: _File | None = None
         self._missing_count = 0

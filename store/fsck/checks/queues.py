@@ -16,6 +16,7 @@ from store.derived.queues.consume_queues import DIRECTORY, REBUILD_MARK
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
 from store.fsck.checks.log import Bad
+from store.fsck.checks.meta import Trust
 from store.fsck.files import SCAN_SIZE_BYTES, Segments, odd_file
 from store.fsck.types import Finding, Part, Severity
 
@@ -48,8 +49,7 @@ class QueueCheck:
         units_per_file: int,
         *,
         min_position: int,
-        required_position: int,
-        is_clean: bool,
+        trust: Trust,
         place: Callable[[int], tuple[str, int]],
         log_severity: Callable[[int], Severity],
     ) -> None:
@@ -59,8 +59,8 @@ class QueueCheck:
         """
         self._fs, self._descriptors, self._root = fs, descriptors, root
         self._file_size_bytes = units_per_file * UNIT_SIZE_BYTES
-        self._min_position, self._required_position = min_position, required_position
-        self._is_clean, self._place, self._log_severity = is_clean, place, log_severity
+        self._min_position, self._required_position = min_position, trust.required_position
+        self._is_clean, self._place, self._log_severity = trust.is_clean, place, log_severity
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._segments: dict[tuple[str, int], Segments] = {}
         self._bad: list[Bad] = []

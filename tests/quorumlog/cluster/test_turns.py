@@ -38,7 +38,7 @@ def iterate(items: Any) -> Any:
 
 def popping() -> PopConsumer:
     nobody: Any = None
-    made = PopConsumer(nobody, "g", ["t"], PopOptions.of(30, (), "", False, "first", 1_000), "c")
+    made = PopConsumer(nobody, PopOptions("g", "t"), "c", 1_000)
     made._ready = [PopMessage(message, "h", 1, 0) for message in MESSAGES]
     return made
 

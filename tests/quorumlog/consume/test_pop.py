@@ -90,8 +90,7 @@ class FakeBroker:
 
 
 def consumer_of(broker: Any, *topics: str) -> PopConsumer:
-    options = PopOptions.of(30, (), "", False, "first", 10_000)
-    return PopConsumer(broker, "g", topics or ("orders",), options, "me@1")
+    return PopConsumer(broker, PopOptions("g", topics or ("orders",)), "me@1", 10_000)
 
 
 def bodies(*messages: PopMessage) -> str:

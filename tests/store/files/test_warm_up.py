@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from store.config import StoreConfig
 from store.errors import (
     BusyError,
     ClosedError,
@@ -74,16 +75,19 @@ class Warmed:
     ) -> None:
         self.path, self.fs, self.fatal = path, GatedFileSystem(), Fatal()
         self.counters = StoreCounters()
+        config = StoreConfig(
+            file_size_bytes=SIZE,
+            preallocate_file_count=file_count,
+            allocate_timeout_ms=timeout_ms,
+            lock_memory=lock_memory,
+            disk_reserve_bytes=reserve_bytes,
+        )
         self.source = WarmUp(
             self.fs,
             str(path),
-            SIZE,
-            file_count=file_count,
+            config,
             warm_up=warm_up,
-            allocate_timeout_ms=timeout_ms,
             on_fatal=self.fatal,
-            lock_memory=lock_memory,
-            reserve_bytes=reserve_bytes,
             counters=self.counters,
             **more,
         )
@@ -417,15 +421,8 @@ class SlowWrites(FileSystem):
 
 def test_a_file_that_is_polled_for_is_not_warmed_to_its_end(tmp_path: Path) -> None:
     fs = SlowWrites()
-    warm_up = WarmUp(
-        fs,
-        str(tmp_path),
-        8 << 20,
-        file_count=1,
-        warm_up=True,
-        allocate_timeout_ms=0,
-        on_fatal=Fatal(),
-    )
+    config = StoreConfig(file_size_bytes=8 << 20, preallocate_file_count=1, allocate_timeout_ms=0)
+    warm_up = WarmUp(fs, str(tmp_path), config, warm_up=True, on_fatal=Fatal())
     warm_up.start(0)
     assert not warm_up.poll(0)
     fs.may_go_on.set()

@@ -21,13 +21,13 @@ from node.rocketmq.clients import GatewayClients
 from node.rocketmq.remoting.calls.transactions import Questions
 from node.rocketmq.remoting.conversation import RemotingCalls
 from node.rocketmq.remoting.node_proof import NodeProof
-from node.rocketmq.remoting.service import Remoting
+from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls
 from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.pb.log_pb2 import RouteResponse
 from quorumlog.pb.transaction_pb2 import TransactionCheck
-from tests.node.broker_fakes import ADDRESSES, Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_at
 from tests.node.rocketmq.remoting import codes
 from tests.patience import PATIENCE_S
 
@@ -263,19 +263,14 @@ async def gateway_at(
             Address("127.0.0.1", 0), tls, port_number=port_number, is_permissive=is_permissive
         )
         server.open()
+        proof = NodeProof(TOKEN, lambda _node: TOKEN)
         remoting = Remoting(
             node.broker,
             calls,
-            _no_route,
-            None,
-            lambda _node: False,
-            NodeProof(TOKEN, lambda _node: TOKEN),
+            OtherNodes(_no_route, None, lambda _node: False, proof, questions or _no_questions),
             GatewayClients(),
-            questions or _no_questions,
             _status,
-            node_address=ADDRESSES[1],
             addresses=(f"127.0.0.1:{port}",),
-            name_count=3,
             keys=keys or {},
             settings=settings or Settings(node_id=1, directory=root),
         )
