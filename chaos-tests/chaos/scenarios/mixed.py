@@ -201,8 +201,7 @@ async def _kill_follower(x: ScenarioContext) -> None:
     x.inject("kill", f"a follower, node {node}")
     await x.do(x.cluster.kill, node)
     await x.linger(0.0, 2.0)
-    await x.do(x.cluster.start, node)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(node)
 
 
 async def _change(x: ScenarioContext, group: _Group, what: str, which: str, home: int) -> None:
