@@ -23,14 +23,14 @@ MOVED_COUNT: Final = 15
 
 @asynccontextmanager
 async def feature_topic(
-    x: ScenarioContext, name: str
+    x: ScenarioContext, name: str, queue_count: int = QUEUE_COUNT
 ) -> AsyncIterator[tuple[quorumlog.Client, str]]:
     """Connect a client of its own, and make a topic for it."""
     topic = f"{x.load.clients.topic}-{name}"
     async with quorumlog.connect(
         x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
     ) as client:
-        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        await client.admin.create_topic(topic, queue_count=queue_count)
         yield client, topic
 
 
