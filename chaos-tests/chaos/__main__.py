@@ -142,7 +142,7 @@ async def _run(plan: Plan, options: ScenarioOptions, artifacts: Path) -> int:
                 result.recorder.operations.clear()
         if campaign.results:
             await asyncio.to_thread(campaign.finish_cluster)
-    summary = CampaignSummary.of(
+    summary = CampaignSummary(
         campaign.results,
         seed=options.seed,
         mode=options.mode.value,

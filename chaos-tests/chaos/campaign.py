@@ -12,10 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Final, Self
 
 from chaos.calibration import QUIET, MachineSpeed, calibrate
@@ -48,6 +48,7 @@ class Campaign:
     began_s: float = field(default_factory=time.monotonic)
     _root: Path = field(init=False)
     _server: Toxiproxy = field(init=False)
+    _stack: AsyncExitStack = field(init=False)
     _shim: Path | None = None
     _why_no_shim: str = ""
     _cluster: ChaosCluster | None = None
@@ -56,34 +57,26 @@ class Campaign:
 
     async def __aenter__(self) -> Self:
         shared = Path("/dev/shm")
-        self._root = Path(
-            tempfile.mkdtemp(prefix="chaos-", dir=shared if os.access(shared, os.W_OK) else None)
-        )
         self.artifacts.mkdir(parents=True, exist_ok=True)
-        try:
-            self._server = Toxiproxy(await asyncio.to_thread(install), self._root / "toxiproxy.log")
-            self._server.__enter__()
+        async with AsyncExitStack() as stack:
+            root = tempfile.TemporaryDirectory(
+                prefix="chaos-", dir=shared if os.access(shared, os.W_OK) else None
+            )
+            self._root = Path(stack.enter_context(root))
+            program = await asyncio.to_thread(install)
+            self._server = Toxiproxy(program, self._root / "toxiproxy.log")
+            stack.enter_context(self._server)
             try:
                 self._shim = await asyncio.to_thread(compile_shim, self._root)
             except NotPossibleHereError as reason:
                 self._why_no_shim = str(reason)
-        except BaseException:
-            shutil.rmtree(self._root)
-            raise
+            stack.push_async_callback(asyncio.to_thread, self._close_cluster, [])
+            self._stack = stack.pop_all()
         self.toxiproxy_version = self._server.version
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await asyncio.to_thread(self._close_cluster, [])
-        finally:
-            self._server.__exit__(exc_type, exc, traceback)
-            shutil.rmtree(self._root)
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
 
     async def run(self, scenario: Scenario, seed: int) -> TrialResult:
         """Run one scenario, on the current cluster if it has the right profile."""
@@ -158,23 +151,36 @@ class Campaign:
             cluster.remove()
 
     def _save(self, result: TrialResult, cluster: ChaosCluster) -> None:
-        place = self.artifacts / f"{result.scenario.name}-{result.seed}"
-        place.mkdir(parents=True, exist_ok=True)
-        result.recorder.save(place)
-        (place / "why.txt").write_text(self._explained(result), "utf-8")
-        shutil.copytree(cluster.directory, place / "cluster", dirs_exist_ok=True)
+        save_failure(result, self.artifacts, self._explained(result), cluster.directory)
 
     def _explained(self, result: TrialResult) -> str:
-        place = self.artifacts / f"{result.scenario.name}-{result.seed}"
-        again = (
-            f"chaos-tests/run --mode {self.options.mode.value} --transport {result.transport} "
-            f"--seed {result.seed}"
-        )
-        return (
-            f"{result.scenario.name} FAILED: {result.why}\n"
-            f"  all there is of it: {place}\n"
-            f"  the same again:     {again} {result.scenario.name}\n"
-        )
+        words = f"--mode {self.options.mode.value}"
+        return failure_text(result, self.artifacts, words, result.scenario.name)
+
+
+def failure_text(result: TrialResult, artifacts: Path, words: str, scenario: str) -> str:
+    """Return what is known of a failure. The command that repeats it begins with `words` and ends
+    with `scenario`."""
+    again = f"chaos-tests/run {words} --transport {result.transport} --seed {result.seed}"
+    return (
+        f"{result.scenario.name} FAILED: {result.why}\n"
+        f"  all there is of it: {_place_of(result, artifacts)}\n"
+        f"  the same again:     {again} {scenario}\n"
+    )
+
+
+def save_failure(result: TrialResult, artifacts: Path, text: str, cluster: Path) -> None:
+    """Save the history of a failure, its text and the files of its cluster."""
+    place = _place_of(result, artifacts)
+    place.mkdir(parents=True, exist_ok=True)
+    result.recorder.save(place)
+    (place / "why.txt").write_text(text, "utf-8")
+    disks = shutil.ignore_patterns("*.disk")
+    shutil.copytree(cluster, place / "cluster", dirs_exist_ok=True, ignore=disks)
+
+
+def _place_of(result: TrialResult, artifacts: Path) -> Path:
+    return artifacts / f"{result.scenario.name}-{result.seed}"
 
 
 def verify(stores: Mapping[int, Path]) -> list[str]:

@@ -7,7 +7,7 @@ one, 3 is a register: its value is the last message, its version that message's 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import quorumlog
 from chaos.body import body_of, value_of
@@ -18,6 +18,7 @@ from checkers.history import (
     HistoryDurability,
     HistoryReceipt,
     Kind,
+    Operation,
     ReadCall,
     Records,
     Seen,
@@ -41,6 +42,7 @@ _DURABILITY: Final = {
 }
 PATIENT_MS: Final = 20_000
 SHORT_MS: Final = 4_000
+_Answer = TypeVar("_Answer")
 PAUSE_S: Final = 0.02
 """Pause between calls of one client: the machine is for the nodes."""
 
@@ -99,6 +101,14 @@ class Clients:
             await step()
             await asyncio.sleep(self.pause_s)
 
+    async def answer(self, call: Operation, work: Awaitable[_Answer]) -> _Answer | None:
+        """Return the answer to a read; record an error, and return None."""
+        try:
+            return await work
+        except QuorumlogError as error:
+            self.recorder.failed(call, error)
+            return None
+
 
 class LoadWriter:
     """A producer that sends a window of messages and waits for all their receipts."""
@@ -124,42 +134,37 @@ class LoadWriter:
     async def _step(self) -> None:
         # A plain producer sends one message at a time: it may send a lost batch only once.
         count = WINDOW_COUNT if self._is_idempotent else 1
-        sent = []
+        sent, recorder = [], self._clients.recorder
         for _ in range(count):
             self._sent_count += 1
             value = f"{self._name}-{self._sent_count}"
-            call = AppendCall(value, self._process if self._is_idempotent else None)
-            began = now_ns()
+            request = AppendCall(value, self._process if self._is_idempotent else None)
+            call = recorder.begin(self._process, Kind.APPEND, queue_name(self._queue), request)
             try:
                 delivery = await self._producer.enqueue(
                     self._clients.topic, body_of(value), queue_id=self._queue
                 )
             except QuorumlogError as error:
-                await self._failed(began, call, error)
+                self._failed(call, error)
                 break
-            sent.append((began, call, value, delivery))
-        for began, call, value, delivery in sent:
+            sent.append((call, value, delivery))
+        for call, value, delivery in sent:
             try:
                 receipt = await delivery
             except QuorumlogError as error:
-                await self._failed(began, call, error)
+                self._failed(call, error)
                 continue
             self._clients.on_receipt(self._queue, value, receipt)
-            self._clients.recorder.done(
-                self._process,
-                Kind.APPEND,
-                queue_name(self._queue),
-                began,
-                call,
+            recorder.done(
+                call._replace(process=self._process),
                 HistoryReceipt(receipt.queue_offset, _DURABILITY[receipt.durability]),
                 node=receipt.synced_by[0] if receipt.synced_by else 0,
                 term=receipt.term,
             )
 
-    async def _failed(self, began: int, call: AppendCall, error: QuorumlogError) -> None:
-        name = queue_name(self._queue)
-        recorder = self._clients.recorder
-        self._process = recorder.failed(self._process, Kind.APPEND, name, began, call, error)
+    def _failed(self, call: Operation, error: QuorumlogError) -> None:
+        call = call._replace(process=self._process)
+        self._process = self._clients.recorder.failed(call, error)
         if self._producer.is_closed:
             self._producer = self._make()
 
@@ -181,40 +186,43 @@ class RegisterWriter:
     async def _step(self) -> None:
         self._count += 1
         value = f"{self._name}-{self._count}"
-        name, recorder, began = queue_name(REGISTER_QUEUE), self._clients.recorder, now_ns()
+        recorder = self._clients.recorder
+        call = recorder.begin(self._process, Kind.PUT, queue_name(REGISTER_QUEUE), value)
         try:
             receipt = await self._producer.send(
                 self._clients.topic, body_of(value), queue_id=REGISTER_QUEUE
             )
         except QuorumlogError as error:
-            self._process = recorder.failed(self._process, Kind.PUT, name, began, value, error)
+            self._process = recorder.failed(call, error)
             return
         self._clients.on_receipt(REGISTER_QUEUE, value, receipt)
-        offset = receipt.queue_offset
-        recorder.done(self._process, Kind.PUT, name, began, value, offset, term=receipt.term)
+        recorder.done(call, receipt.queue_offset, term=receipt.term)
 
 
-class RegisterReader:
-    """Gets the register: the end of its queue, linearizably, and the message before it."""
+class Reader:
+    """A client that reads in steps; an error is recorded, and the next step follows."""
 
     def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+        self._clients, self._recorder = clients, clients.recorder
         self._process = clients.recorder.new_process()
 
     async def run(self) -> None:
-        """Get until the end."""
+        """Read until the end."""
         await self._clients.repeat(self._step)
 
     async def _step(self) -> None:
-        clients, began = self._clients, now_ns()
-        name, recorder = queue_name(REGISTER_QUEUE), clients.recorder
-        try:
-            seen = await self._get()
-        except QuorumlogError as error:
-            recorder.failed(self._process, Kind.GET, name, began, None, error)
-            return
-        clients.read_count += 1
-        recorder.done(self._process, Kind.GET, name, began, None, seen)
+        raise NotImplementedError
+
+
+class RegisterReader(Reader):
+    """Gets the register: the end of its queue, linearizably, and the message before it."""
+
+    async def _step(self) -> None:
+        call = self._recorder.begin(self._process, Kind.GET, queue_name(REGISTER_QUEUE))
+        seen = await self._clients.answer(call, self._get())
+        if seen is not None:
+            self._clients.read_count += 1
+            self._recorder.done(call, seen)
 
     async def _get(self) -> Seen:
         client, topic = self._clients.client, self._clients.topic
@@ -233,78 +241,60 @@ class RegisterReader:
         return Seen(value_of(batch.messages[0].body), end - 1)
 
 
-class TailClient:
+class TailClient(Reader):
     """Asks for the ends of the queues, and reads near them, both linearizably."""
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
-        self._process = clients.recorder.new_process()
-        self._turn = 0
-
-    async def run(self) -> None:
-        """Read until the end."""
-        await self._clients.repeat(self._step)
+    _turn = 0
 
     async def _step(self) -> None:
-        clients, began = self._clients, now_ns()
-        client, recorder, process = clients.client, clients.recorder, self._process
+        clients, recorder = self._clients, self._recorder
+        client, topic = clients.client, clients.topic
         self._turn += 1
         queue = LOG_QUEUES[self._turn % len(LOG_QUEUES)]
-        name = queue_name(queue)
-        try:
-            ranges = await client.queue_offsets(clients.topic, [queue], consistency="linearizable")
-        except QuorumlogError as error:
-            recorder.failed(process, Kind.TAIL, name, began, None, error)
+        call = recorder.begin(self._process, Kind.TAIL, queue_name(queue))
+        ends = client.queue_offsets(topic, [queue], consistency="linearizable")
+        ranges = await clients.answer(call, ends)
+        if ranges is None:
             return
         end = ranges[0].max_offset
-        recorder.done(process, Kind.TAIL, name, began, None, end)
-        lo, began = max(0, end - READ_COUNT_MAX // 2), now_ns()
-        call = ReadCall(lo, READ_COUNT_MAX)
-        try:
-            batch = await client.pull(
-                clients.topic,
+        recorder.done(call, end)
+        lo = max(0, end - READ_COUNT_MAX // 2)
+        request = ReadCall(lo, READ_COUNT_MAX)
+        call = recorder.begin(self._process, Kind.READ, queue_name(queue), request)
+        batch = await clients.answer(
+            call,
+            client.pull(
+                topic,
                 queue,
                 lo,
                 max_count=READ_COUNT_MAX,
                 consistency="linearizable",
                 timeout_ms=SHORT_MS,
-            )
-        except QuorumlogError as error:
-            recorder.failed(process, Kind.READ, name, began, call, error)
-            return
-        clients.read_count += len(batch.messages)
-        recorder.done(
-            process, Kind.READ, name, began, call, Records(_pairs(batch)), node=batch.node_id
+            ),
         )
+        if batch is not None:
+            clients.read_count += len(batch.messages)
+            recorder.done(call, Records(_pairs(batch)), node=batch.node_id)
 
 
-class Poller:
+class Poller(Reader):
     """Follows one queue from its beginning on, at the leader or at any node that answers."""
 
     def __init__(self, clients: Clients, queue: int) -> None:
-        self._clients, self._queue = clients, queue
-        self._process = clients.recorder.new_process()
-        self._next = 0
-
-    async def run(self) -> None:
-        """Follow until the end."""
-        await self._clients.repeat(self._step)
+        super().__init__(clients)
+        self._queue, self._next = queue, 0
 
     async def _step(self) -> None:
-        clients, began = self._clients, now_ns()
-        name, recorder = queue_name(self._queue), clients.recorder
-        call = ReadCall(self._next, 0)
-        try:
-            batch = await clients.client.pull(
-                clients.topic, self._queue, self._next, wait_ms=200, timeout_ms=SHORT_MS
-            )
-        except QuorumlogError as error:
-            recorder.failed(self._process, Kind.POLL, name, began, call, error)
-            return
-        if batch.messages:
+        clients, request = self._clients, ReadCall(self._next, 0)
+        call = self._recorder.begin(self._process, Kind.POLL, queue_name(self._queue), request)
+        pull = clients.client.pull(
+            clients.topic, self._queue, self._next, wait_ms=200, timeout_ms=SHORT_MS
+        )
+        batch = await clients.answer(call, pull)
+        if batch is not None and batch.messages:
             clients.read_count += len(batch.messages)
             result = Records(_pairs(batch))
-            recorder.done(self._process, Kind.POLL, name, began, call, result, node=batch.node_id)
+            self._recorder.done(call, result, node=batch.node_id)
             self._next = result.records[-1][0] + 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from chaos.percentiles import Percentiles
 from chaos.profile import ClusterMode
 
 FACTOR_MAX: Final = 2.0
@@ -78,20 +79,22 @@ def late_in_run(trials: Iterable[Times], gates: Gates) -> list[str]:
 
     Fail-overs of clusters that are set to wait longer before they elect are judged one by one only.
     """
-    spans_s = sorted(
-        ms / 1000 / factor_of(times.slowness)
-        for times in trials
-        if not times.patience_ms
-        for ms in times.failovers_ms
+    spans = Percentiles.of(
+        [
+            ms / 1000 / factor_of(times.slowness)
+            for times in trials
+            if not times.patience_ms
+            for ms in times.failovers_ms
+        ]
     )
-    if not spans_s:
-        return []
-    count, late = len(spans_s), []
-    p50_s, p99_s = spans_s[(count - 1) // 2], spans_s[min(count - 1, int(0.99 * count))]
-    if count >= MEDIAN_COUNT_MIN and p50_s > gates.failover_p50_s:
-        late.append(_late(f"the median of {count} fail-overs", p50_s, gates.failover_p50_s))
-    if p99_s > gates.failover_p99_s:
-        late.append(_late(f"p99 of {count} fail-overs", p99_s, gates.failover_p99_s))
+    late: list[str] = []
+    if spans is None:
+        return late
+    if spans.count >= MEDIAN_COUNT_MIN and spans.p50 > gates.failover_p50_s:
+        what = f"the median of {spans.count} fail-overs"
+        late.append(_late(what, spans.p50, gates.failover_p50_s))
+    if spans.p99 > gates.failover_p99_s:
+        late.append(_late(f"p99 of {spans.count} fail-overs", spans.p99, gates.failover_p99_s))
     return late
 
 
@@ -109,5 +112,7 @@ def _bound(bound_s: float, factor: float) -> str:
     return f"at most {bound_s:.2f} s on this machine (factor {factor:.2f})"
 
 
-def _late(what: str, found_s: float, bound_s: float) -> str:
-    return f"I15: {what} is {found_s:.2f} s, at most {bound_s} s; divided by the machine's factors"
+def _late(what: str, measured_s: float, bound_s: float) -> str:
+    return (
+        f"I15: {what} is {measured_s:.2f} s, at most {bound_s} s; divided by the machine's factors"
+    )

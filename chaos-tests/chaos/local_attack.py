@@ -108,8 +108,7 @@ async def slow_disk(x: ScenarioContext, node: int, seconds: float) -> None:
 
 async def _restart(x: ScenarioContext, node: int) -> None:
     await x.do(x.target.stop, node)
-    await x.do(x.target.start, node)
-    await x.do(x.target.wait_ready)
+    await x.restart(node)
 
 
 def _links(x: ScenarioContext, node: int) -> list[tuple[int, int]]:

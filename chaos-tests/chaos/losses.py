@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import quorumlog
+from chaos.recorder import is_write, written_value
 from checkers.history import (
     NEVER_NS,
-    AppendCall,
     Drain,
     Kind,
     Operation,
@@ -134,7 +134,7 @@ def _miscounted(
 
 def _unheard_count(operations: Iterable[Operation], epoch: int) -> int:
     """Return the number of calls possibly acked in an epoch without a receipt of it."""
-    writes = [one for one in operations if one.kind in (Kind.APPEND, Kind.PUT)]
+    writes = [one for one in operations if is_write(one)]
     later = [one.return_ns or 0 for one in writes if one.outcome is _ACKED and one.term > epoch]
     over_ns = min(later, default=NEVER_NS)
     return sum(
@@ -176,15 +176,10 @@ def _kept(drains: Iterable[Drain]) -> tuple[set[Value], dict[str, int]]:
 
 def without(operations: Iterable[Operation], lost: frozenset[Value]) -> list[Operation]:
     """Return the appends of a history, with the lost ones as calls without an answer."""
-    left = []
-    for operation in operations:
-        if operation.kind not in (Kind.APPEND, Kind.PUT):
-            continue
-        request = operation.request
-        value = request.value if isinstance(request, AppendCall) else request
-        if value in lost:
-            forgotten = operation._replace(outcome=Outcome.UNKNOWN, return_ns=None, result=None)
-            left.append(forgotten)
-        else:
-            left.append(operation)
-    return left
+    return [
+        write._replace(outcome=Outcome.UNKNOWN, return_ns=None, result=None)
+        if written_value(write) in lost
+        else write
+        for write in operations
+        if is_write(write)
+    ]

@@ -10,10 +10,10 @@ from typing import Final
 
 import quorumlog
 from chaos.body import body_of, value_of
-from chaos.popped import Hide, PopDelivery, PopHistory, SentMessage, Settle
-from chaos.told import ToldOutcome, now_unix_ms, told_by
+from chaos.popped import Hide, PopDelivery, PopHistory, Settle
+from chaos.told import ToldOutcome, now_unix_ms, outcome_of
 from quorumlog.consume.pop import PopConsumer, PopMessage
-from quorumlog.errors import QuorumlogError, StaleHandleError
+from quorumlog.errors import QuorumlogError
 
 MESSAGE_GROUP_COUNT: Final = 10
 INVISIBLE_MS: Final = 1_500
@@ -42,13 +42,9 @@ class PopProducer:
         """Send `count` messages, one at a time."""
         async with self._client.producer(timeout_ms=PATIENT_MS) as producer:
             for number in range(count):
-                value, outcome = f"{self._topic}-{number}", ToldOutcome.OK
-                group = f"g{number % MESSAGE_GROUP_COUNT}"
-                try:
-                    await producer.send(self._topic, body_of(value), message_group=group)
-                except QuorumlogError as error:
-                    outcome = told_by(error)
-                self._history.produced[value] = SentMessage(value, outcome)
+                value, group = f"{self._topic}-{number}", f"g{number % MESSAGE_GROUP_COUNT}"
+                sending = producer.send(self._topic, body_of(value), message_group=group)
+                self._history.produced[value], _ = await outcome_of(sending)
                 await asyncio.sleep(PAUSE_S)
 
 
@@ -105,25 +101,17 @@ class PopWorker:
         return outcome is ToldOutcome.OK
 
     async def _hide(self, message: PopMessage, asked_ms: int) -> ToldOutcome:
-        began_ms, handle, outcome = now_unix_ms(), message.handle, ToldOutcome.OK
-        try:
-            await self._consumer.change_invisible(message, asked_ms / 1000)
-        except StaleHandleError:
-            outcome = ToldOutcome.TOO_LATE
-        except QuorumlogError as error:
-            outcome = told_by(error)
+        began_ms, handle = now_unix_ms(), message.handle
+        change = self._consumer.change_invisible(message, asked_ms / 1000)
+        outcome, _ = await outcome_of(change)
         visible_ms = message.visible_unix_ms
         self._history.hides.append(Hide(handle, began_ms, asked_ms, outcome, visible_ms))
         return outcome
 
     async def _settle(self, message: PopMessage, *, is_ack: bool) -> ToldOutcome:
-        began_ms, handle, outcome = now_unix_ms(), message.handle, ToldOutcome.OK
-        try:
-            await (self._consumer.ack(message) if is_ack else self._consumer.reject(message))
-        except StaleHandleError:
-            outcome = ToldOutcome.TOO_LATE
-        except QuorumlogError as error:
-            outcome = told_by(error)
+        began_ms, handle = now_unix_ms(), message.handle
+        end = self._consumer.ack if is_ack else self._consumer.reject
+        outcome, _ = await outcome_of(end(message))
         self._history.settles.append(Settle(handle, is_ack, began_ms, now_unix_ms(), outcome))
         self.acked_count += is_ack and outcome is ToldOutcome.OK
         return outcome

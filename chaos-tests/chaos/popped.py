@@ -21,14 +21,6 @@ DELIVERY_COUNT_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SentMessage:
-    """One message that was sent."""
-
-    value: str
-    outcome: ToldOutcome
-
-
-@dataclass(frozen=True, slots=True)
 class PopDelivery:
     """One message handed out once."""
 
@@ -81,7 +73,8 @@ class Settle:
 class PopHistory:
     """Whole history of one scenario, in order of time."""
 
-    produced: dict[str, SentMessage] = field(default_factory=dict)
+    produced: dict[str, ToldOutcome] = field(default_factory=dict)
+    """Outcome of each send, by value."""
     deliveries: list[PopDelivery] = field(default_factory=list)
     hides: list[Hide] = field(default_factory=list)
     settles: list[Settle] = field(default_factory=list)
@@ -125,8 +118,8 @@ def check_pop(history: PopHistory, *, is_fifo: bool) -> list[str]:
 
 
 def _lives(history: PopHistory) -> dict[str, _Life]:
-    sent = [one.value for one in history.produced.values() if one.outcome is ToldOutcome.OK]
-    lives = {value: _Life(value) for value in sent}
+    produced = history.produced.items()
+    lives = {value: _Life(value) for value, outcome in produced if outcome is ToldOutcome.OK}
     by_handle: dict[str, PopDelivery] = {}
     for delivery in history.deliveries:
         lives.setdefault(delivery.value, _Life(delivery.value)).deliveries.append(delivery)
@@ -141,11 +134,11 @@ def _lives(history: PopHistory) -> dict[str, _Life]:
     return lives
 
 
-def _origin(life: _Life, produced: dict[str, SentMessage]) -> Iterator[str]:
-    sent = produced.get(life.value)
-    if sent is None:
+def _origin(life: _Life, produced: dict[str, ToldOutcome]) -> Iterator[str]:
+    outcome = produced.get(life.value)
+    if outcome is None:
         yield f"phantom: no client sent {life.value}"
-    elif sent.outcome is ToldOutcome.NOT_APPLIED:
+    elif outcome is ToldOutcome.NOT_APPLIED:
         yield f"refused: {life.value} came although its send was refused"
 
 

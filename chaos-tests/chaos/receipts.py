@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from chaos.losses import MessagePlace
-from checkers.history import AppendCall, Kind, Operation, Value
+from chaos.recorder import is_write, written_value
+from checkers.history import Operation, Value
 from raft.errors import Outcome
 
 
@@ -39,14 +40,14 @@ def strays(
     """
     problems = []
     for one in operations:
-        if one.kind not in (Kind.APPEND, Kind.PUT) or one.outcome is not Outcome.APPLIED:
+        if not is_write(one) or one.outcome is not Outcome.APPLIED:
             continue
         if one.return_ns is None or one.return_ns <= moment.at_ns:
             continue
         if moment.until_ns is not None and one.return_ns > moment.until_ns:
             continue
-        value = one.request.value if isinstance(one.request, AppendCall) else one.request
-        place = places[str(value)]
+        value = written_value(one)
+        place = places[value]
         if only_term and place.term > moment.term:
             continue
         where = f"{value!r} at {place.position} of term {place.term}"
@@ -65,7 +66,7 @@ def strays(
 def acked_count(operations: Iterable[Operation], *, since_ns: int, term: int) -> int:
     """Return the number of calls begun after a moment and acknowledged in a term."""
     return sum(
-        one.kind in (Kind.APPEND, Kind.PUT)
+        is_write(one)
         and one.outcome is Outcome.APPLIED
         and one.invoke_ns > since_ns
         and one.term == term

@@ -14,10 +14,21 @@ from typing import Any, Final
 
 import quorumlog.errors
 from checkers import history
-from checkers.history import Drain, FaultNote, Kind, Operation, Request, Result
+from checkers.history import AppendCall, Drain, FaultNote, Kind, Operation, Request, Result
 from raft.errors import Outcome
 
 now_ns: Final = time.monotonic_ns
+
+
+def is_write(operation: Operation) -> bool:
+    """Whether a call writes."""
+    return operation.kind in (Kind.APPEND, Kind.PUT)
+
+
+def written_value(write: Operation) -> str:
+    """Return the value of an append or a put."""
+    request = write.request
+    return str(request.value if isinstance(request, AppendCall) else request)
 
 
 @dataclass(slots=True)
@@ -45,7 +56,7 @@ class Recorder:
         """Final content of every replica."""
         self.notes: list[FaultNote] = []
         """Faults that excuse a violation."""
-        self.kept: dict[str, list[dict[str, Any]]] = {}
+        self.kept: dict[str, list[Any]] = {}
         """Additional histories of a scenario, by name."""
         self.began_ns: Final = now_ns()
         self._process = 0
@@ -61,73 +72,31 @@ class Recorder:
         self.events.append(event)
         return event
 
-    def done(
-        self,
-        process: int,
-        kind: Kind,
-        queue: str,
-        invoke_ns: int,
-        request: Request,
-        result: Result,
-        *,
-        node: int = 0,
-        term: int = 0,
-    ) -> None:
+    def begin(self, process: int, kind: Kind, queue: str, request: Request = None) -> Operation:
+        """Return a call that begins now. `done` or `failed` records it."""
+        return Operation(-1, process, kind, queue, now_ns(), None, Outcome.UNKNOWN, request, None)
+
+    def done(self, call: Operation, result: Result, *, node: int = 0, term: int = 0) -> None:
         """Record a call that returned."""
         self._add(
-            process, kind, queue, invoke_ns, now_ns(), Outcome.APPLIED, request, result, node, term
-        )
-
-    def failed(
-        self,
-        process: int,
-        kind: Kind,
-        queue: str,
-        invoke_ns: int,
-        request: Request,
-        error: quorumlog.errors.QuorumlogError,
-    ) -> int:
-        """Record a failed call; return the process number under which its client continues."""
-        outcome = Outcome(error.outcome.value)
-        if kind not in (Kind.APPEND, Kind.PUT):
-            outcome = Outcome.NOT_APPLIED  # A read has no effect.
-        self.errors[error.code] += 1
-        is_open = outcome is not Outcome.NOT_APPLIED
-        returned = None if is_open else now_ns()
-        if outcome is Outcome.APPLIED:
-            outcome = Outcome.UNKNOWN  # Applied, at a place that the client does not know.
-        self._add(process, kind, queue, invoke_ns, returned, outcome, request, None, 0, 0)
-        return self.new_process() if is_open else process
-
-    def _add(
-        self,
-        process: int,
-        kind: Kind,
-        queue: str,
-        invoke_ns: int,
-        return_ns: int | None,
-        outcome: Outcome,
-        request: Request,
-        result: Result,
-        node: int,
-        term: int,
-    ) -> None:
-        self.outcomes[f"{kind.value} {_WORDS[outcome]}"] += 1
-        self.operations.append(
-            Operation(
-                len(self.operations),
-                process,
-                kind,
-                queue,
-                invoke_ns,
-                return_ns,
-                outcome,
-                request,
-                result,
-                node,
-                term,
+            call._replace(
+                return_ns=now_ns(), outcome=Outcome.APPLIED, result=result, node=node, term=term
             )
         )
+
+    def failed(self, call: Operation, error: quorumlog.errors.QuorumlogError) -> int:
+        """Record a failed call; return the process number under which its client continues."""
+        self.errors[error.code] += 1
+        # A read has no effect. An applied append is at a place that the client does not know.
+        if is_write(call) and Outcome(error.outcome.value) is not Outcome.NOT_APPLIED:
+            self._add(call)
+            return self.new_process()
+        self._add(call._replace(outcome=Outcome.NOT_APPLIED, return_ns=now_ns()))
+        return call.process
+
+    def _add(self, operation: Operation) -> None:
+        self.outcomes[f"{operation.kind.value} {_WORDS[operation.outcome]}"] += 1
+        self.operations.append(operation._replace(op_id=len(self.operations)))
 
     def save(self, directory: Path) -> None:
         """Write the history, the drains, the notes and the events as lines of JSON, which

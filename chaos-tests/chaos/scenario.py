@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -156,6 +156,19 @@ class ScenarioContext:
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
         return self.recorder.note("fault", f"{kind}: {text}")
 
+    async def kill_leader(self, what: str = "the leader") -> int:
+        """Kill the leader by SIGKILL; return its number."""
+        old = await self.leader()
+        self.leader_lost()
+        self.inject("kill", f"{what}, node {old}")
+        await self.do(self.target.kill, old)
+        return old
+
+    async def restart(self, *nodes: int) -> None:
+        """Start nodes, and wait until all are ready."""
+        await self.do(self.target.start, *nodes)
+        await self.do(self.target.wait_ready)
+
     def leader_lost(self) -> None:
         """Note that no leader serves from now on, until the first receipt of a later term."""
         self.failovers.append(Failover(self.load.clients.highest_term, now_ns()))
@@ -174,9 +187,15 @@ class ScenarioContext:
         self.proofs.append(what)
         self.recorder.note("proof", what)
 
-    def keep(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
+    def keep(self, name: str, lines: Iterable[Any]) -> None:
         """Keep part of a history of the scenario itself, in case it fails."""
         self.recorder.kept[name] = list(lines)
+
+    def keep_history(self, history: Any) -> None:
+        """Keep each collection of a history, which is a dataclass; of a dict its items."""
+        for name, rows in asdict(history).items():
+            if isinstance(rows, dict | list):
+                self.keep(name, rows.items() if isinstance(rows, dict) else rows)
 
     def demand_none(self, violations: list[str]) -> None:
         """Take the findings of a scenario's own checker. Raises NotSoError if there are any."""

@@ -5,10 +5,11 @@ meanwhile. For scenarios that are about this work, and strike several times whil
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from chaos.errors import NotSoError
+from chaos.links import Pair
 from chaos.profile import ClusterMode
 from chaos.scenario import DEADLINE_S, ScenarioContext
 from quorumlog.errors import QuorumlogError
@@ -18,15 +19,24 @@ CUT_S: Final = 2.0
 Strike = Callable[[ScenarioContext], Awaitable[None]]
 
 
+def swallowed(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
+    """Return the bytes that went into these links and did not come out, since the start; of the
+    links of clients, over the transport in use."""
+    counts = x.cluster.links.swallowed(pairs, x.load.transport).values()
+    return sum(received - sent for received, sent in counts)
+
+
+async def bites(x: ScenarioContext, what: str, pairs: Sequence[Pair], before: int) -> None:
+    """Demand that the links of a cut took bytes in and gave none out."""
+    await x.until(f"{what} swallows bytes", lambda: swallowed(x, pairs) > before)
+    x.prove(f"{what} swallowed bytes", True)
+
+
 async def kill_leader(x: ScenarioContext) -> None:
     """Kill the leader by SIGKILL, and start it once another node leads."""
-    old = await x.leader()
-    x.leader_lost()
-    x.inject("kill", f"the leader, node {old}")
-    await x.do(x.cluster.kill, old)
+    old = await x.kill_leader()
     await x.new_leader(old)
-    await x.do(x.cluster.start, old)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(old)
 
 
 async def pause_leader(x: ScenarioContext) -> None:
@@ -46,20 +56,14 @@ async def cut_leader_off(x: ScenarioContext) -> None:
     old, links = await x.leader(), x.cluster.links
     if x.options.mode is ClusterMode.RAFT:
         x.leader_lost()
-    others = [node for node in links.nodes if node != old]
-    pairs = links.between([old], others)
-
-    def swallowed_size_bytes() -> int:
-        return sum(taken - given for taken, given in links.swallowed(pairs).values())
-
-    before = await x.do(swallowed_size_bytes)
+    pairs = links.between([old], [node for node in links.nodes if node != old])
+    before = await x.do(swallowed, x, pairs)
     async with x.fault("isolate", f"the leader, node {old}"):
         await x.do(links.cut, pairs)
         if x.options.mode is ClusterMode.RAFT:
             await x.new_leader(old)
         await x.linger(CUT_S)
-        await x.until("the cut swallows bytes", lambda: swallowed_size_bytes() > before)
-        x.prove("the cut swallowed bytes", True)
+        await bites(x, "the cut", pairs, before)
         await x.do(links.join, pairs)
     await x.do(x.cluster.wait_ready)
 
@@ -76,18 +80,3 @@ async def lead(x: ScenarioContext, node: int) -> None:
             if time.monotonic() >= deadline:
                 raise NotSoError(f"node {node} does not come to lead: {error}") from error
     await x.acked(100)
-
-
-async def strike_while(
-    x: ScenarioContext,
-    strikes: tuple[Strike, ...],
-    what: str,
-    has_moved: Callable[[], Callable[[], bool]],
-) -> None:
-    """Strike in order; before each strike, wait until the work has progressed.
-
-    `has_moved` begins to watch the work, and returns the condition that it has.
-    """
-    for strike in strikes:
-        await x.until(what, has_moved())
-        await strike(x)

@@ -4,86 +4,24 @@ Owns the counts and their names; must not know how a run is made.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from chaos.gates import FACTOR_MAX, gates_of, late_in_run
 from chaos.gates import shown as shown_gates
+from chaos.percentiles import Percentiles
 from chaos.profile import ClusterMode
 from chaos.trial import TrialResult
 
 GROWN_COUNT_MIN: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles of many values of one unit."""
-
-    count: int
-    p50: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Percentiles | None":
-        """Return the percentiles of `values`; None without values."""
-        if not values:
-            return None
-        ordered = sorted(values)
-        return cls(
-            len(ordered),
-            ordered[(len(ordered) - 1) // 2],
-            ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
-            ordered[-1],
-        )
-
-    def __str__(self) -> str:
-        return self.shown("ms")
-
-    def shown(self, unit: str) -> str:
-        """Return the percentiles as text, for people."""
-        return f"p50 {self.p50:,.0f} {unit}, p99 {self.p99:,.0f} {unit}, max {self.max:,.0f} {unit}"
-
-
-@dataclass(frozen=True, slots=True)
 class CampaignSummary:
-    """One run."""
+    """One run. Its attributes are the keys of its document."""
 
-    seed: int
-    mode: str
-    transports: dict[str, int]
-    """Count of scenarios by the transport of their clients."""
-    toxiproxy_version: str
-    took_s: float
-    passed: int
-    failed: tuple[str, ...]
-    skipped: dict[str, str]
-    faults: dict[str, int]
-    outcomes: dict[str, int]
-    errors: dict[str, int]
-    acked: int
-    lost: int
-    lost_reported: int
-    anomalies: int
-    failovers: Percentiles | None
-    recoveries: Percentiles | None
-    restarts: Percentiles | None
-    slowness: float
-    """Slowness of the machine, at its worst."""
-    gates: str
-    late: tuple[str, ...]
-    """Times of passed scenarios, and of the run as a whole, beyond the gates."""
-    judges_times: bool
-    """Whether these fail the run."""
-    memory_mib: Percentiles | None
-    """Memory of nodes at the ends of scenarios, without mapped files."""
-    growth_mib: Percentiles | None
-    """Growth of a node's process per scenario, from its first to its last."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         results: Sequence[TrialResult],
         *,
         seed: int,
@@ -91,43 +29,42 @@ class CampaignSummary:
         version: str,
         took_s: float,
         judges_times: bool = False,
-    ) -> "CampaignSummary":
-        faults: Counter[str] = Counter()
-        outcomes: Counter[str] = Counter()
-        errors: Counter[str] = Counter()
+    ) -> None:
+        """`version` is that of Toxiproxy. `judges_times`: late times fail the run."""
+        faults, outcomes, errors = Counter[str](), Counter[str](), Counter[str]()
         for result in results:
             faults.update(result.fault_counts)
             outcomes.update(result.outcomes)
             errors.update(result.errors)
-        return cls(
-            seed,
-            mode,
-            dict(Counter(result.transport for result in results).most_common()),
-            version,
-            took_s,
-            sum(result.verdict == "passed" for result in results),
-            tuple(result.scenario.name for result in results if result.verdict == "failed"),
-            {r.scenario.name: r.why for r in results if r.verdict == "skipped"},
-            dict(faults.most_common()),
-            dict(sorted(outcomes.items())),
-            dict(errors.most_common()),
-            sum(result.acked_count for result in results),
-            sum(result.lost_count for result in results),
-            sum(result.lost_reported_count for result in results),
-            sum(len(result.violations) for result in results),
-            Percentiles.of([ms for result in results for ms in result.failovers_ms]),
-            Percentiles.of([r.recovery_ms for r in results if r.recovery_ms is not None]),
-            Percentiles.of([ms for result in results for ms in result.restarts_ms]),
-            max((result.slowness for result in results), default=1.0),
-            shown_gates(results, gates_of(ClusterMode(mode))),
-            (
-                *(f"{r.scenario.name}: {text}" for r in results for text in r.late),
-                *late_in_run(results, gates_of(ClusterMode(mode))),
-            ),
-            judges_times,
-            Percentiles.of([b / 2**20 for r in results for b in r.memory_size_bytes.values()]),
-            Percentiles.of(growth_mib(results)),
-        )
+        gates = gates_of(ClusterMode(mode))
+        self.seed, self.mode = seed, mode
+        self.transports = dict(Counter(result.transport for result in results).most_common())
+        """Count of scenarios by the transport of their clients."""
+        self.toxiproxy_version, self.took_s = version, took_s
+        self.passed = sum(result.verdict == "passed" for result in results)
+        self.failed = [r.scenario.name for r in results if r.verdict == "failed"]
+        self.skipped = {r.scenario.name: r.why for r in results if r.verdict == "skipped"}
+        self.faults = dict(faults.most_common())
+        self.outcomes, self.errors = dict(sorted(outcomes.items())), dict(errors.most_common())
+        self.acked = sum(result.acked_count for result in results)
+        self.lost = sum(result.lost_count for result in results)
+        self.lost_reported = sum(result.lost_reported_count for result in results)
+        self.anomalies = sum(len(result.violations) for result in results)
+        self.failovers = Percentiles.of([ms for r in results for ms in r.failovers_ms])
+        self.recoveries = Percentiles.of([ms for r in results for ms in r.recoveries_ms])
+        self.restarts = Percentiles.of([ms for r in results for ms in r.restarts_ms])
+        self.slowness = max((result.slowness for result in results), default=1.0)
+        """Slowness of the machine, at its worst."""
+        self.gates = shown_gates(results, gates)
+        self.late = [f"{r.scenario.name}: {text}" for r in results for text in r.late]
+        """Times of passed scenarios, and of the run as a whole, beyond the gates."""
+        self.late += late_in_run(results, gates)
+        self.judges_times = judges_times
+        sizes_mib = [size / 2**20 for r in results for size in r.memory_size_bytes.values()]
+        self.memory_mib = Percentiles.of(sizes_mib)
+        """Memory of nodes at the ends of scenarios, without mapped files."""
+        self.growth_mib = Percentiles.of(growth_mib(results))
+        """Growth of a node's process per scenario, from its first to its last."""
 
     @property
     def fault_count(self) -> int:
@@ -178,12 +115,13 @@ class CampaignSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for a program."""
-        from dataclasses import asdict
+        return {
+            name: asdict(value) if isinstance(value, Percentiles) else value
+            for name, value in vars(self).items()
+        }
 
-        return asdict(self)
 
-
-def _listed(counts: dict[str, int]) -> str:
+def _listed(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 

@@ -4,9 +4,13 @@ Owns the kinds of answers, for the histories of single features; must not know a
 """
 
 import time
+from collections.abc import Awaitable
 from enum import StrEnum
+from typing import TypeVar
 
-from quorumlog.errors import Outcome, QuorumlogError
+from quorumlog.errors import DelayedGoneError, Outcome, QuorumlogError, StaleHandleError
+
+_Result = TypeVar("_Result")
 
 
 class ToldOutcome(StrEnum):
@@ -19,9 +23,15 @@ class ToldOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-def told_by(error: QuorumlogError) -> ToldOutcome:
-    """Return the answer of an error that has no more information than its outcome."""
-    return ToldOutcome.NOT_APPLIED if error.outcome is Outcome.NOT_APPLIED else ToldOutcome.UNKNOWN
+async def outcome_of(call: Awaitable[_Result]) -> tuple[ToldOutcome, _Result | None]:
+    """Return the outcome of a call as its caller learns it, and the result if there is one."""
+    try:
+        return ToldOutcome.OK, await call
+    except (StaleHandleError, DelayedGoneError):
+        return ToldOutcome.TOO_LATE, None
+    except QuorumlogError as error:
+        is_none = error.outcome is Outcome.NOT_APPLIED
+        return ToldOutcome.NOT_APPLIED if is_none else ToldOutcome.UNKNOWN, None
 
 
 def now_unix_ms() -> int:

@@ -23,6 +23,13 @@ DELETED_SLACK: Final = 4
 """A file that is deleted under a reader stays open until the reader is done."""
 SAME_FILE_SLACK: Final = 3
 _DELETED: Final = " (deleted)"
+_SLACKS: Final = (
+    ("socket_count", "sockets", SOCKET_SLACK),
+    ("thread_count", "threads", THREAD_SLACK),
+    ("nameless_count", "descriptors without a name", NAMELESS_SLACK),
+    ("deleted_count", "descriptors of deleted files", DELETED_SLACK),
+    ("same_file_count", "descriptors of one file", SAME_FILE_SLACK),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +67,11 @@ class Usage:
 
     def excess(self, before: "Usage") -> list[str]:
         """Return the resources that exceed those of before by more than chance."""
-        problems = []
-        for what, now, lo, slack in (
-            ("sockets", self.socket_count, before.socket_count, SOCKET_SLACK),
-            ("threads", self.thread_count, before.thread_count, THREAD_SLACK),
-            ("descriptors without a name", self.nameless_count, before.nameless_count,
-             NAMELESS_SLACK),
-            ("descriptors of deleted files", self.deleted_count, before.deleted_count,
-             DELETED_SLACK),
-            ("descriptors of one file", self.same_file_count, before.same_file_count,
-             SAME_FILE_SLACK),
-        ):  # fmt: skip
-            if now > lo + slack:
-                problems.append(f"{now} {what} instead of {lo}")
-        return problems
+        return [
+            f"{now} {what} instead of {lo}"
+            for name, what, slack in _SLACKS
+            if (now := getattr(self, name)) > (lo := getattr(before, name)) + slack
+        ]
 
 
 def _targets(process: psutil.Process) -> list[str]:

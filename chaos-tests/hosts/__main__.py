@@ -130,7 +130,7 @@ async def _run_all(suite: HostSuite, plan: Plan) -> None:
 def _report(suite: HostSuite, took_s: float) -> str:
     """Return the time lines of all scenarios as a page."""
     results = [run.result for run in suite.runs]
-    summary = CampaignSummary.of(
+    summary = CampaignSummary(
         results,
         seed=suite.options.seed,
         mode=suite.options.mode.value,

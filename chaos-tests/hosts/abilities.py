@@ -5,7 +5,6 @@ own where that is possible; and the table of the results. No version or file cou
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -96,32 +95,6 @@ def _on_a_disk(what: str) -> str:
         return command(*words).strip()
 
 
-def _netem() -> str:
-    made = "ip link add probe0 type veth peer name probe1"
-    words = f"{made} && tc qdisc add dev probe0 root netem delay 1ms"
-    command(*UNSHARE, "sh", "-c", words)
-    return "a queue of netem was added"
-
-
-def _nftables() -> str:
-    command(*UNSHARE, "nft", "add", "table", "inet", "probe")
-    return "a table was added"
-
-
-def _device_mapper() -> str:
-    targets = {line.split()[0] for line in command("dmsetup", "targets").splitlines() if line}
-    if missing := {"delay", "flakey"} - targets:
-        raise NotPossibleHereError(f"no target {', '.join(sorted(missing))}")
-    return "dm-delay and dm-flakey are there"
-
-
-def _lazyfs() -> str:
-    path = shutil.which("lazyfs")
-    if path is None:
-        raise NotPossibleHereError("there is no command lazyfs")
-    return path
-
-
 _PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "namespaces": ("all scenarios", _namespaces),
     "switch": ("all scenarios", _switch),
@@ -129,10 +102,6 @@ _PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "loop-disks": ("disks of hosts", _loop_disks),
     "slow-disks": ("one slow disk", _slow_disks),
     "slow-cores": ("one slow core", _slow_cores),
-    "netem": ("no scenario: the switch loses and delays frames", _netem),
-    "nftables": ("no scenario: the switch cuts links", _nftables),
-    "device-mapper": ("no scenario yet; control groups slow disks down", _device_mapper),
-    "lazyfs": ("no scenario yet; chaos/power.py loses what was not synced", _lazyfs),
 }
 
 

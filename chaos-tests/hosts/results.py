@@ -16,6 +16,13 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
+_SAME: Final = (
+    "seed", "transport", "why", "took_s", "operation_count", "acked_count", "lost_count",
+    "failovers_ms", "recovery_ms", "slowness", "proofs",
+)  # fmt: skip
+"""Keys that have the names of the result's attributes."""
+
+
 def verdict_of(run: HostRun) -> str:
     """Return `passed`, `failed` or `not possible here`."""
     return NOT_POSSIBLE if run.result.verdict == "skipped" else run.result.verdict
@@ -30,23 +37,13 @@ def results_table(runs: Sequence[HostRun]) -> str:
             lines.append(f"{run.scenario.name:<22} {NOT_POSSIBLE}: {result.why}")
             continue
         recovery = "-" if result.recovery_ms is None else f"{result.recovery_ms:,.0f}"
-        lines.append(
-            _row(
-                [
-                    run.scenario.name,
-                    str(result.seed),
-                    result.transport,
-                    result.verdict,
-                    f"{result.took_s:.0f}",
-                    f"{result.operation_count:,}",
-                    f"{result.acked_count:,}",
-                    str(result.lost_count),
-                    " ".join(f"{ms:,.0f}" for ms in result.failovers_ms) or "-",
-                    recovery,
-                    f"{result.slowness:.1f}",
-                ]
-            )
-        )
+        failovers = " ".join(f"{ms:,.0f}" for ms in result.failovers_ms) or "-"
+        texts = (
+            run.scenario.name, str(result.seed), result.transport, result.verdict,
+            f"{result.took_s:.0f}", f"{result.operation_count:,}", f"{result.acked_count:,}",
+            str(result.lost_count), failovers, recovery, f"{result.slowness:.1f}",
+        )  # fmt: skip
+        lines.append(_row(texts))
         lines += [f"    {name}: {value:,.0f}" for name, value in run.figures.items()]
     return "\n".join(lines)
 
@@ -56,21 +53,11 @@ def results_json(runs: Sequence[HostRun]) -> list[dict[str, Any]]:
     return [
         {
             "scenario": run.scenario.name,
-            "seed": run.result.seed,
-            "transport": run.result.transport,
             "verdict": verdict_of(run),
-            "why": run.result.why,
-            "took_s": run.result.took_s,
-            "faults": dict(run.result.fault_counts),
-            "operation_count": run.result.operation_count,
-            "acked_count": run.result.acked_count,
-            "lost_count": run.result.lost_count,
+            "faults": run.result.fault_counts,
             "anomaly_count": len(run.result.violations),
-            "failovers_ms": list(run.result.failovers_ms),
-            "recovery_ms": run.result.recovery_ms,
-            "slowness": run.result.slowness,
-            "proofs": list(run.result.proofs),
             "figures": dict(run.figures),
+            **{name: getattr(run.result, name) for name in _SAME},
         }
         for run in runs
     ]

@@ -5,13 +5,12 @@ failure. Must not know the content of a scenario.
 """
 
 import asyncio
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.calibration import QUIET, MachineSpeed, calibrate
-from chaos.campaign import verify
+from chaos.campaign import failure_text, save_failure, verify
 from chaos.errors import ChaosError, NotPossibleHereError, NotSoError, unless_demanded
 from chaos.profile import ScenarioOptions
 from chaos.trial import Trial, TrialResult
@@ -97,27 +96,13 @@ class HostSuite:
             if problems:
                 run.result.verdict, run.result.why = "failed", "\n".join(problems)
             if run.result.verdict == "failed":
-                await asyncio.to_thread(self._save, run.result, target)
+                text = self.explained(run.result)
+                await asyncio.to_thread(
+                    save_failure, run.result, self.artifacts, text, target.directory
+                )
             await asyncio.to_thread(target.remove)
-
-    def _save(self, result: TrialResult, target: HostTarget) -> None:
-        place = self._remains(result)
-        place.mkdir(parents=True, exist_ok=True)
-        result.recorder.save(place)
-        (place / "why.txt").write_text(self.explained(result), "utf-8")
-        shutil.copytree(
-            target.directory, place / "cluster", dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("*.disk"),
-        )  # fmt: skip
-
-    def _remains(self, result: TrialResult) -> Path:
-        return self.artifacts / f"{result.scenario.name}-{result.seed}"
 
     def explained(self, result: TrialResult) -> str:
         """Return what is known of a failure, and the command that makes it again."""
-        again = f"chaos-tests/run --hosts --transport {result.transport} --seed {result.seed}"
-        return (
-            f"{result.scenario.name} FAILED: {result.why}\n"
-            f"  all there is of it: {self._remains(result)}\n"
-            f"  the same again:     {again} --scenario {result.scenario.name}\n"
-        )
+        scenario = f"--scenario {result.scenario.name}"
+        return failure_text(result, self.artifacts, "--hosts", scenario)

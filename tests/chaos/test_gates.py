@@ -106,7 +106,7 @@ def test_the_median_of_a_run_is_judged_once_there_are_enough() -> None:
 
 def test_a_run_that_was_too_slow_says_so_and_is_marked_when_others_were_at_work() -> None:
     def summary(*results: TrialResult) -> CampaignSummary:
-        return CampaignSummary.of(
+        return CampaignSummary(
             results, seed=1, mode="raft", version="-", took_s=1.0, judges_times=True
         )
 

@@ -16,12 +16,13 @@ import hosts.scenarios
 import psutil
 import pytest
 from chaos.errors import ChaosError, NotPossibleHereError, NotSoError
+from chaos.percentiles import Percentiles
 from chaos.profile import ScenarioOptions
 from chaos.trial import TrialResult
 from hosts import abilities, limits
 from hosts.abilities import Ability, abilities_table, find_abilities
 from hosts.fabric.network import CLIENTS, Host, HostNetwork
-from hosts.latencies import COUNT_MIN, AppendLatencies, LatencyGate
+from hosts.latencies import COUNT_MIN, LatencyGate, append_latencies
 from hosts.namespaces import (
     RunPlace,
     command,
@@ -234,9 +235,9 @@ def test_latencies_are_of_appends_of_the_interval() -> None:
     operations = [operation(at, 10 + (at % 100 == 0) * 90) for at in range(1000)]
     operations += [operation(at, 5000, Kind.GET) for at in range(1000)]
     operations += [operation(1000, 5000), operation(-1, 5000)]
-    latencies = AppendLatencies.of(operations, 0, int(1000 * 1e6))
-    assert (latencies.count, latencies.p50_ms, latencies.max_ms) == (1000, 10.0, 100.0)
-    assert latencies.p99_ms == 100.0
+    latencies = append_latencies(operations, 0, int(1000 * 1e6))
+    assert (latencies.count, latencies.p50, latencies.max) == (1000, 10.0, 100.0)
+    assert latencies.p99 == 100.0
 
 
 def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
@@ -245,26 +246,26 @@ def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
         for window in range(COUNT_MIN)
         for at in range(20)
     ]
-    latencies = AppendLatencies.of(windows, 0, int(1e12))
-    assert (latencies.count, latencies.p50_ms, latencies.max_ms) == (COUNT_MIN, 50.9, 50.9)
+    latencies = append_latencies(windows, 0, int(1e12))
+    assert (latencies.count, latencies.p50, latencies.max) == (COUNT_MIN, 50.9, 50.9)
     lost = [operation(at, None, process=2) for at in range(4)]
-    latencies = AppendLatencies.of([*windows, *lost], 0, int(1e12))
-    assert (latencies.count, latencies.max_ms) == (COUNT_MIN + 1, math.inf)
+    latencies = append_latencies([*windows, *lost], 0, int(1e12))
+    assert (latencies.count, latencies.max) == (COUNT_MIN + 1, math.inf)
 
 
 def test_calls_without_a_receipt_took_for_ever() -> None:
     operations = [operation(at, None if at % 50 == 0 else 10) for at in range(1000)]
-    assert AppendLatencies.of(operations, 0, int(1e12)).p99_ms == math.inf
+    assert append_latencies(operations, 0, int(1e12)).p99 == math.inf
 
 
 def test_few_appends_are_not_judged() -> None:
     operations = [operation(at, 10) for at in range(COUNT_MIN - 1)]
     with pytest.raises(NotSoError, match="299 steps are too few to judge; 300 are needed"):
-        AppendLatencies.of(operations, 0, int(1e12))
+        append_latencies(operations, 0, int(1e12))
 
 
 def test_a_gate_is_a_multiple_of_the_time_before_and_an_allowance() -> None:
-    before = AppendLatencies(1000, 10.0, 40.0, 50.0)
+    before = Percentiles(1000, 10.0, 40.0, 50.0)
     assert LatencyGate(2.0, 100.0, "why").bound_ms(before, 1.5) == 230.0
 
 

@@ -129,7 +129,7 @@ def test_the_report_and_the_command_that_repeats_a_failure_name_the_transport(
     result = TrialResult(SCENARIOS["clients-cut"], 5, "framed", verdict="failed", why="planted")
     campaign = Campaign(ScenarioOptions(0), tmp_path, print)
     assert "--transport framed --seed 5 clients-cut" in campaign._explained(result)
-    summary = CampaignSummary.of([result], seed=0, mode="raft", version="-", took_s=1.0)
+    summary = CampaignSummary([result], seed=0, mode="raft", version="-", took_s=1.0)
     assert ("transport of clients", "framed 1") in summary.rows()
     assert summary.to_json()["transports"] == {"framed": 1}
     assert "transport framed" in page(summary, [result])

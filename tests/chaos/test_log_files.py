@@ -51,7 +51,8 @@ def test_the_longest_time_without_a_receipt_is_found(monkeypatch: pytest.MonkeyP
     assert longest_pause_ms(recorder, 4_000_000) == 6.0
     for at_ns in (3_000_000, 5_000_000, 9_000_000):
         monkeypatch.setattr("chaos.recorder.now_ns", lambda at_ns=at_ns: at_ns)
-        recorder.done(1, Kind.APPEND, "q0", at_ns - 1, AppendCall("a"), HistoryReceipt(0))
+        call = recorder.begin(1, Kind.APPEND, "q0", AppendCall("a"))
+        recorder.done(call, HistoryReceipt(0))
     assert longest_pause_ms(recorder, 4_000_000) == 4.0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from chaos.popped import Hide, PopDelivery, PopHistory, SentMessage, Settle, check_pop
+from chaos.popped import Hide, PopDelivery, PopHistory, Settle, check_pop
 from chaos.told import ToldOutcome
 
 GROUPS = 4
@@ -29,7 +29,7 @@ class _Model:
         random, history = self._random, self.history
         value = f"g{group}-{number}"
         outcome = ToldOutcome.UNKNOWN if random.random() < 0.1 else ToldOutcome.OK
-        history.produced[value] = SentMessage(value, outcome)
+        history.produced[value] = outcome
         if not number % 4:
             self._receive += 1  # Else it came with the one before.
         for count in range(1, 4):
@@ -158,7 +158,7 @@ def lose(history: PopHistory) -> None:
 
 
 def lose_before_anybody_had_it(history: PopHistory) -> None:
-    history.produced["unseen"] = SentMessage("unseen", ToldOutcome.OK)
+    history.produced["unseen"] = ToldOutcome.OK
 
 
 def lose_dead(history: PopHistory) -> None:
@@ -194,7 +194,7 @@ def invent(history: PopHistory) -> None:
 
 def show_refused(history: PopHistory) -> None:
     value = history.deliveries[0].value
-    history.produced[value] = SentMessage(value, ToldOutcome.NOT_APPLIED)
+    history.produced[value] = ToldOutcome.NOT_APPLIED
 
 
 def overtake(history: PopHistory) -> None:
@@ -214,7 +214,7 @@ def swap_within_a_receive(history: PopHistory) -> None:
     other = replace(
         history.deliveries[first], value="later", queue_offset=10_000, handle="later", count=1
     )
-    history.produced["later"] = SentMessage("later", ToldOutcome.OK)
+    history.produced["later"] = ToldOutcome.OK
     settle = next(one for one in history.settles if one.handle.startswith(f"{value}/"))
     history.settles.append(replace(settle, handle="later", is_ack=True, outcome=ToldOutcome.OK))
     history.deliveries.insert(first, other)
@@ -267,7 +267,7 @@ def test_disorder_in_a_message_group_is_found(
 
 
 def test_an_ack_of_an_earlier_holder_counts_after_a_later_one() -> None:
-    history = PopHistory({"v": SentMessage("v", ToldOutcome.OK)})
+    history = PopHistory({"v": ToldOutcome.OK})
     first = PopDelivery("v", "g", 0, 0, 1, "a", 1, 1_000, 2_500)
     history.deliveries.append(first)
     hand_out(history, first, 2_500)
@@ -277,9 +277,7 @@ def test_an_ack_of_an_earlier_holder_counts_after_a_later_one() -> None:
 
 
 def test_a_message_that_was_handed_out_as_often_as_allowed_may_die() -> None:
-    history = PopHistory(
-        {"v": SentMessage("v", ToldOutcome.OK)}, dead=["v"], failed_receive_count=2
-    )
+    history = PopHistory({"v": ToldOutcome.OK}, dead=["v"], failed_receive_count=2)
     at = 1_000
     for count in range(1, 15):
         history.deliveries.append(PopDelivery("v", "g", 0, 0, count, f"{count}", count, at, at + 9))

@@ -86,7 +86,7 @@ def some(**values: Any) -> TrialResult:
 
 
 def summary(results: list[TrialResult]) -> CampaignSummary:
-    return CampaignSummary.of(results, seed=1, mode="raft", version="-", took_s=1.0)
+    return CampaignSummary(results, seed=1, mode="raft", version="-", took_s=1.0)
 
 
 def test_nodes_that_grow_from_scenario_to_scenario_are_found() -> None:

@@ -8,18 +8,16 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import asdict
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.mutate import explained
-from tests.mutate.campaign import Verdict
-from tests.mutate.faults import Fault
-from tests.mutate.judging import Judging
-from tests.mutate.report import Findings, document_of, lines_of
+from tests.mutate.explained import explained_faults, read_explained
+from tests.mutate.faults import OPERATORS, Change, Fault
+from tests.mutate.hunting import Verdict, verdicts
+from tests.mutate.recording import TestMap, files_importing, map_of_tests
 from tests.mutate.targets import THIS
 
 EXAMPLES = """\b
@@ -31,10 +29,8 @@ Examples:
   python -m tests.mutate --module store/record/stamp.py --all --long
   python -m tests.mutate --fault NAME --test tests/raft/rules/test_reads.py::test_x
 """
-
-
-_REPORTED_COUNT: Final = 40
-"""Without a terminal a line says how far the run is after so many verdicts."""
+_REPORTED_COUNT = 40
+"""A line says how far the run is after so many verdicts."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -63,59 +59,108 @@ def main(
     """Plant faults in the product's own code and list those that no test notices.
 
     A fault is named by file, function, operator and its place among those of the function. A test
-    that fails kills it. What survives either wants a test, or is explained by name in
-    tests/mutate/explained.toml.
+    that fails kills it. What survives either wants a test, or is explained in
+    tests/mutate/explained.toml by function and reason.
     """
-    console = Console(stderr=True, highlight=False)
-    faults, rows = THIS.all_faults(), explained.read_explained()
-    explanations = explained.current(rows, THIS.changes_of(rows))
+    faults, marks = THIS.all_faults(), read_explained()
+    explained = explained_faults(THIS, marks, faults)
     chosen = _chosen(faults, modules, names, everything=everything)
     if sample is not None:
         seed = random.randrange(1 << 32) if seed is None else seed
-        console.print(f"mutate: --sample {sample} --seed {seed}", soft_wrap=True)
-        open_ones = [fault for fault in chosen if fault.name not in explanations]
-        chosen = random.Random(seed).sample(open_ones, min(sample, len(open_ones)))
+        _say(f"--sample {sample} --seed {seed}")
+        unexplained = [fault for fault in chosen if fault.name not in explained]
+        chosen = random.Random(seed).sample(unexplained, min(sample, len(unexplained)))
     if listing:
-        shown = THIS.changes_of(fault.name for fault in chosen)
-        for name, change in shown.items():
+        for name, change in THIS.changes_of(fault.name for fault in chosen).items():
             click.echo(f"{name}  {change.mark}  {change.before} -> {change.after}")
         return
-    findings = Findings(explanations, stale=sorted(rows.keys() - explanations.keys()))
-
-    def say(text: str) -> None:
-        console.print(f"mutate: {text}", soft_wrap=True)
-
-    judging = Judging(THIS, jobs, say)
-    columns = (TextColumn("mutate"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began_s = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(chosen))
-
-        def note(verdicts: Iterable[Verdict]) -> None:
-            for verdict in verdicts:
-                findings.verdicts.append(verdict)
-                count = len(findings.verdicts)
-                progress.update(bar, completed=count)
-                if verdict.is_alive and verdict.fault.name not in explanations:
-                    say(f"{verdict.how}: {verdict.fault.name}")
-                if count % _REPORTED_COUNT == 0 and not console.is_terminal:
-                    say(f"{count} of {len(chosen)} judged")
-
-        if test is not None:
-            note(judging.with_test(chosen, test))
-        else:
-            note(judging.with_search(chosen, with_long=False))
-        if long and test is None:
-            again = findings.survivors()
-            findings.verdicts = [v for v in findings.verdicts if v not in again]
-            note(judging.with_search([verdict.fault for verdict in again], with_long=True))
-    findings.seconds = time.monotonic() - began_s
+    judged = list(_judged(chosen, explained, jobs, test))
+    survivors = [v for v in judged if v.is_alive and v.fault.name not in explained]
+    if long and test is None and survivors:
+        judged = [verdict for verdict in judged if verdict not in survivors]
+        judged += _judged([v.fault for v in survivors], explained, jobs, None, with_long=True)
+        survivors = [v for v in judged if v.is_alive and v.fault.name not in explained]
+    killed = [v for v in judged if v.killer and v.fault.name in explained]
+    # A change that the function has twice may be explained, and noticed at the other place.
+    left = Counter(explained.values()) - Counter(explained[v.fault.name] for v in killed)
+    wrong = [v for v in killed if not left[explained[v.fault.name]]]
+    stale = sorted(marks - set(explained.values()))
+    seconds = time.monotonic() - began_s
     if as_json:
-        click.echo(json.dumps(document_of(THIS, findings), indent=2))
+        lists = {"verdicts": judged, "survivors": survivors, "wrongly_explained": wrong}
+        document = {name: [asdict(verdict) for verdict in rows] for name, rows in lists.items()}
+        click.echo(json.dumps({"seconds": seconds, **document, "stale": stale}, indent=2))
     else:
-        for line in lines_of(THIS, findings):
-            click.echo(line)
-    sys.exit(0 if findings.is_good() else 1)
+        changes = THIS.changes_of(verdict.fault.name for verdict in survivors)
+        for verdict in survivors:
+            click.echo("\n".join(_survivor_lines(verdict, changes[verdict.fault.name])))
+        for verdict in wrong:
+            mark = explained[verdict.fault.name].mark
+            click.echo(
+                f"\n{verdict.fault.name}\n  is explained, and yet {verdict.killer} kills it:"
+            )
+            click.echo(f"  take {mark} out of tests/mutate/explained.toml")
+        for function, mark in stale:
+            click.echo(f"\n{function}\n  has no change {mark} by now: explained.toml may lose it")
+        counts = Counter(verdict.how for verdict in judged).most_common()
+        said = ", ".join(f"{how} {count}" for how, count in counts)
+        explained_count = sum(v.is_alive and v.fault.name in explained for v in judged)
+        click.echo(
+            f"{len(judged)} faults planted: {said or 'none'}; {explained_count} explained, "
+            f"{len(survivors)} to look at; {seconds:.1f} s"
+        )
+    sys.exit(1 if survivors or wrong else 0)
+
+
+def _say(text: str) -> None:
+    click.echo(f"mutate: {text}", err=True)
+
+
+def _judged(
+    faults: Sequence[Fault],
+    explained: Container[str],
+    jobs: int,
+    test: str | None,
+    *,
+    with_long: bool = False,
+) -> Iterator[Verdict]:
+    """Yield a verdict for each fault: by one test, or by those that run its line.
+
+    Tests marked long only of the files that name the modules: the others have many."""
+    if not faults:
+        return
+    if test is None:
+        files = files_importing(THIS, {fault.path for fault in faults}) if with_long else []
+        tests: TestMap | str = map_of_tests(THIS, jobs, _say, files, with_long=with_long)
+        files = files or [*THIS.test_folders]
+    else:
+        tests, files = test, [test.partition("::")[0]]
+        if not (THIS.root / files[0]).exists():
+            raise click.UsageError(f"there is no file {files[0]}; name a test as pytest does")
+    judged = verdicts(THIS, faults, tests, jobs, files, with_long=with_long)
+    for count, verdict in enumerate(judged, 1):
+        if verdict.is_alive and verdict.fault.name not in explained:
+            _say(f"{verdict.how}: {verdict.fault.name}")
+        if count % _REPORTED_COUNT == 0:
+            _say(f"{count} of {len(faults)} judged")
+        yield verdict
+
+
+def _survivor_lines(verdict: Verdict, change: Change) -> Iterator[str]:
+    fault = verdict.fault
+    yield f"\n{fault.name}  (line {fault.line}: {OPERATORS[fault.operator]})"
+    yield f"  - {change.before}\n  + {change.after}\n  mark {change.mark}"
+    match verdict.how:
+        case "not loaded":
+            yield "  not loaded: the session holds no function of this name and line"
+        case "not run":
+            yield "  no test of a moderate length runs it"
+        case "not judged":
+            yield f"  {verdict.tests[0]} is not there, or does not pass without the fault"
+        case _:
+            yield from ("  no test noticed it; the nearest ones that ran it:",
+                        *(f"    {node_id}" for node_id in verdict.tests))  # fmt: skip
 
 
 def _chosen(

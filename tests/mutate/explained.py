@@ -4,12 +4,12 @@ Owns that file; must not know how faults are judged.
 """
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from tests.mutate.faults import Change
+from tests.mutate.faults import Fault
+from tests.mutate.targets import Project
 
 EXPLAINED_FILE: Final = Path(__file__).with_name("explained.toml")
 REASONS: Final = {
@@ -20,37 +20,38 @@ REASONS: Final = {
     "pacing": "only when something is done is another one, within what is promised",
     "tested slowly": "a test marked long or a suite of real processes fails; it is named",
 }
+_WHY_SIZE_MIN: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A fault that survives, and why that is as it should be."""
+class Mark(NamedTuple):
+    """A change of a function: the path and the name of the function, and the mark of the change."""
 
-    name: str
+    function: str
     mark: str
-    """Of what it changes."""
-    reason: str
-    why: str
 
 
-def read_explained(path: Path = EXPLAINED_FILE) -> dict[str, Explained]:
-    """Read what is explained, by name. Raises ValueError: a row is unfit."""
-    rows = tomllib.loads(path.read_text()).get("fault", []) if path.exists() else []
-    by_name: dict[str, Explained] = {}
-    for row in rows:
-        explained = Explained(**row)
-        if explained.reason not in REASONS:
-            reasons = ", ".join(REASONS)
-            raise ValueError(f"{explained.name}: reason {explained.reason!r} is none of {reasons}")
-        if len(explained.why) < 10:
-            raise ValueError(f"{explained.name}: say why in a sentence, not {explained.why!r}")
-        if explained.name in by_name:
-            raise ValueError(f"{explained.name} is explained twice")
-        by_name[explained.name] = explained
-    return by_name
+def read_explained(path: Path = EXPLAINED_FILE) -> set[Mark]:
+    """Read which changes are explained. Raises ValueError: a row is unfit."""
+    marks: set[Mark] = set()
+    for function, rows in tomllib.loads(path.read_text("utf-8")).items():
+        for reason, (why, *changes) in rows.items():
+            if reason not in REASONS:
+                raise ValueError(f"{function}: reason {reason!r} is none of {', '.join(REASONS)}")
+            if len(why) < _WHY_SIZE_MIN or not changes:
+                raise ValueError(f"{function}: say why in a sentence, and give marks: {why!r}")
+            marks.update(Mark(function, change) for change in changes)
+    return marks
 
 
-def current(rows: Mapping[str, Explained], changes: Mapping[str, Change]) -> dict[str, Explained]:
-    """Return those that are about a fault that is there, and is still the one that was judged."""
-    marks = {name: change.mark for name, change in changes.items()}
-    return {name: row for name, row in rows.items() if marks.get(name) == row.mark}
+def explained_faults(
+    project: Project, marks: Iterable[Mark], faults: Iterable[Fault]
+) -> Mapping[str, Mark]:
+    """Return those of these faults that are explained, by name."""
+    marks = set(marks)
+    functions = {mark.function for mark in marks}
+    names = [fault.name for fault in faults if f"{fault.path}:{fault.function}" in functions]
+    by_name = {
+        name: Mark(name.rsplit(":", 2)[0], change.mark)
+        for name, change in project.changes_of(names).items()
+    }
+    return {name: mark for name, mark in by_name.items() if mark in marks}

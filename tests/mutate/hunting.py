@@ -1,23 +1,22 @@
-"""Runs tests against one fault at a time, each in a process forked from one that collected them.
+"""Judges faults: plants each in a process forked from one that has collected the tests, and runs
+the tests of its line there, near and quick ones first.
 
-Owns the processes, their time limits and what a run means; must not know how faults are made, nor
-which are excused. A test that fails kills the fault, and so does one that does not end, or ends the
-process. Whatever a killer says is asked again: it must fail with the fault and pass without.
+Owns the order of tests, the processes, their time limits and what is concluded; must not know how
+faults are made, nor which are excused. A test that fails kills the fault, and so does one that does
+not end, or ends the process. A killer counts when it alone fails with the fault and passes without.
 """
 
 import gc
 import json
 import os
-import select
-import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 
@@ -29,68 +28,75 @@ from tests.mutate.planting import (
     functions_by_file,
     plant,
 )
-from tests.mutate.recording import Run, steady_settings, write_below
+from tests.mutate.recording import Run, TestMap, imports, steady_settings, write_below
+from tests.mutate.sessions import lines_of
 from tests.mutate.targets import Project
 
 CPU_LIMIT_S, CPU_FACTOR = 4.0, 10.0
 WALL_LIMIT_S, WALL_FACTOR = 60.0, 30.0
 """A test may take so much longer than it took when nothing was planted. The machine may be busy
 with other work, hence the second pair; what a fault makes loop ends with the first."""
+BUDGETS_S: Final = (3.0, 12.0, 90.0)
+"""Seconds that tests of a fault may take by the map, first of the best ones, then of others."""
+LONG_BUDGETS_S: Final = (60.0,)
+LONG_TEST_S: Final = 6.0
+"""What a test may take to be chosen at all."""
+_SHOWN_COUNT: Final = 3
+_UNKNOWN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One process: these tests, with this fault or with none."""
+class Verdict:
+    """What is known about one fault."""
 
-    fault: Fault | None
-    tests: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a task."""
-
-    task: Task
-    killer: str | None
-    """The test that noticed it."""
+    fault: Fault
     how: str
-    """failed, timeout or ended; without a killer: passed, not plantable or not loaded."""
-    seconds: float
+    """failed, timeout, ended: killed so. survived, not run, not plantable, not loaded. Of a named
+    test also not judged: it is not there, or does not pass without the fault."""
+    killer: str = ""
+    tests: Sequence[str] = ()
+    """Of a survivor: the nearest ones of the tests that ran its line."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether nothing noticed it."""
+        return self.how in ("survived", "not run", "not loaded", "not judged")
 
 
-@dataclass(slots=True)
-class _Child:
-    task: Task
-    pid: int
-    fd: int
-    ended_fd: int
-    """Becomes readable when the process has ended."""
-    directory: Path
-    began_s: float
-    said: bytes = b""
-
-    def hear(self) -> None:
-        """Read what it has said; never wait."""
-        try:
-            while said := os.read(self.fd, 1 << 16):
-                self.said += said
-        except BlockingIOError:
-            return
+def verdicts(
+    project: Project,
+    faults: Sequence[Fault],
+    tests: TestMap | str,
+    jobs: int,
+    files: Sequence[str],
+    *,
+    with_long: bool,
+) -> Iterator[Verdict]:
+    """Judge faults in a session with these files of tests, by the map or by one named test."""
+    hunt = partial(Hunt, project, faults, tests, jobs, LONG_BUDGETS_S if with_long else BUDGETS_S)
+    for line in lines_of(project, hunt, files, with_long=with_long or isinstance(tests, str)):
+        row = json.loads(line)
+        yield Verdict(Fault(**row.pop("fault")), **row)
 
 
 @dataclass(slots=True, eq=False)
-class Hunter:
-    """A pytest plugin that calls `campaign` instead of running what was collected."""
+class Hunt:
+    """A pytest plugin that judges faults in several processes instead of running what was
+    collected."""
 
-    campaign: Callable[["Hunter"], None]
     project: Project
+    faults: Sequence[Fault]
+    tests: TestMap | str
     jobs: int
-    directory: str
-    """Where tests may write; whoever made it removes it."""
+    budgets_s: Sequence[float]
+    channel: int
+    directory: Path
     _session: pytest.Session | None = None
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _functions: Functions = field(default_factory=dict)
-    _channel: int = -1
+    _sound: dict[str, bool] = field(default_factory=dict)
+    """Whether a test passes alone when nothing is planted."""
+    _report: int = -1
     _test: str = ""
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,118 +111,150 @@ class Hunter:
         self._functions = functions_by_file()
         gc.collect()
         gc.freeze()
-        self.campaign(self)
+        workers = []
+        for job in range(self.jobs):
+            pid = os.fork()
+            if pid == 0:
+                self._work(self.faults[job :: self.jobs])
+            workers.append(pid)
+        statuses = [os.waitpid(pid, 0)[1] for pid in workers]
+        if any(statuses):
+            raise RuntimeError("a process that judges faults failed")
         return True
 
-    def knows(self, node_id: str) -> bool:
-        """Whether this test was collected."""
-        return node_id in self._items
+    def _work(self, faults: Sequence[Fault]) -> NoReturn:
+        code = 1
+        try:
+            for fault in faults:
+                line = json.dumps(asdict(self.verdict(fault))) + "\n"
+                os.write(self.channel, line.encode())
+            code = 0
+        except BaseException as error:  # noqa: BLE001 - the caller of the session shows it.
+            os.write(2, f"{error!r}\n".encode())
+        finally:
+            os._exit(code)
 
-    def outcomes(self, tasks: Iterator[Task]) -> Iterator[Outcome]:
-        """Run the tasks, several at a time; yield what came of each as it ends."""
-        children: list[_Child] = []
-        tasks_left = True
-        while tasks_left or children:
-            while tasks_left and len(children) < self.jobs:
-                task = next(tasks, None)
-                if task is None:
-                    tasks_left = False
-                else:
-                    children.append(self._begin(task))
-            if not children:
-                return  # The last task may have ended before it was known to be the last.
-            fds = [fd for child in children for fd in (child.fd, child.ended_fd)]
-            ready, _, _ = select.select(fds, [], [])
-            for child in [child for child in children if child.fd in ready]:
-                child.hear()
-            # Not the end of what it says: a process that it left behind may hold the pipe, too.
-            for child in [child for child in children if child.ended_fd in ready]:
-                children.remove(child)
-                child.hear()
-                yield _outcome(child)
+    def verdict(self, fault: Fault) -> Verdict:
+        """Run the tests of a fault until one kills it."""
+        runs = self._runs(fault)
+        is_named = isinstance(self.tests, str)
+        if is_named and not (runs and self._is_sound(runs[0])):
+            return Verdict(fault, "not judged", tests=(str(self.tests),))
+        tests = tuple(run.node_id for run in runs[:_SHOWN_COUNT])
+        how = "survived" if runs else "not run"
+        while runs:
+            how, killer = self._tried(fault, runs)
+            if not killer:
+                break
+            run = next(run for run in runs if run.node_id == killer)
+            # Behind a time-out a test is tried once more: the machine may have become slow.
+            if self._is_sound(run, again=how == "timeout") and (
+                how == "timeout" or len(runs) == 1 or self._tried(fault, [run])[1]
+            ):
+                return Verdict(fault, how, killer)
+            runs.remove(run)  # This test says nothing about the fault; the others may.
+            how = "survived"
+        return Verdict(fault, how, tests=tests)
 
-    def _begin(self, task: Task) -> _Child:
-        directory = Path(tempfile.mkdtemp(dir=self.directory))
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            self._channel = writer
-            self._run(task, directory)
-        os.close(writer)
-        os.set_blocking(reader, False)
-        return _Child(task, pid, reader, os.pidfd_open(pid), directory, time.monotonic())
+    def _is_sound(self, run: Run, *, again: bool = False) -> bool:
+        if again or run.node_id not in self._sound:
+            self._sound[run.node_id] = not self._tried(None, [run])[1]
+        return self._sound[run.node_id]
 
-    # In the child.
+    def _runs(self, fault: Fault) -> list[Run]:
+        """Return the tests of a fault: by budget, in each budget those of a file together."""
+        if isinstance(self.tests, str):
+            is_there = self.tests in self._items
+            return [Run(self.tests, _UNKNOWN_S, _UNKNOWN_S)] if is_there else []
+        runs = [
+            run
+            for run in self.tests.tests_of(fault.path, fault.line)
+            if run.seconds <= LONG_TEST_S and run.node_id in self._items
+        ]
+        texts = {file: self.project.source_of(file) for file in {run.file for run in runs}}
+        near = {file for file, text in texts.items() if imports(text, fault.path)}
+        runs.sort(key=lambda run: run.seconds * (1 if run.file in near else 4))
+        chosen: list[Run] = []
+        for budget_s in self.budgets_s:
+            files: dict[str, list[Run]] = {}
+            left_s = budget_s
+            while runs and (left_s >= runs[0].seconds or not files):
+                left_s -= runs[0].seconds + 0.01
+                files.setdefault(runs[0].file, []).append(runs.pop(0))
+            chosen += [run for of_file in files.values() for run in of_file]
+        return chosen
 
-    def _run(self, task: Task, directory: Path) -> NoReturn:
+    def _tried(self, fault: Fault | None, runs: Sequence[Run]) -> tuple[str, str]:
+        """Run tests in a process of their own until one fails; return how it ended, and the
+        killer."""
+        with tempfile.TemporaryDirectory(dir=self.directory, ignore_cleanup_errors=True) as name:
+            report = Path(name) / "report"
+            pid = os.fork()
+            if pid == 0:
+                self._report = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                self._run(fault, runs, Path(name))
+            _, status = os.waitpid(pid, 0)
+            try:
+                os.killpg(pid, signal.SIGKILL)  # What the tests left behind.
+            except ProcessLookupError:
+                pass
+            lines = report.read_text().splitlines() if report.exists() else []
+        what, detail = json.loads(lines[-1]) if lines else ("error", "no report")
+        if what == "error":
+            raise RuntimeError(f"{fault}: {detail}")
+        if what == "begins":
+            is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _LIMITS
+            return "timeout" if is_late else "ended", detail
+        return what, detail
+
+    # In the process of one fault.
+
+    def _run(self, fault: Fault | None, runs: Sequence[Run], directory: Path) -> NoReturn:
         try:
             os.setsid()
             with open(os.devnull, "w") as nothing:
                 for fd in (1, 2):
                     os.dup2(nothing.fileno(), fd)
-            self._run_tests(task, directory)
-        except BaseException as error:  # noqa: BLE001 - it is told, and then the process ends.
+            self._run_tests(fault, runs, directory)
+        except NotPlantableError:
+            self._say("not plantable")
+        except NotLoadedError:
+            self._say("not loaded")
+        except BaseException as error:  # noqa: BLE001 - the worker raises it.
             self._say("error", repr(error))
         finally:
             os._exit(0)
 
-    def _run_tests(self, task: Task, directory: Path) -> None:
-        session, fault = self._session, task.fault
+    def _run_tests(self, fault: Fault | None, runs: Sequence[Run], directory: Path) -> None:
+        session = self._session
         assert session is not None, "no session was begun"
         write_below(session, directory)
         if fault is not None:
             tree = planted(fault.name, fault.path, self.project.source_of(fault.path))
-            try:
-                plant(tree, str(self.project.root / fault.path), self._functions)
-            except NotPlantableError as error:
-                self._say("not plantable", str(error))
-                return
-            except NotLoadedError as error:
-                self._say("not loaded", str(error))
-                return
-        items = [self._items[run.node_id] for run in task.tests]
-        for at, (run, item) in enumerate(zip(task.tests, items, strict=True)):
+            plant(tree, str(self.project.root / fault.path), self._functions)
+        items = [self._items[run.node_id] for run in runs]
+        for run, item, following in zip(runs, items, [*items[1:], None], strict=True):
             self._test = run.node_id
             self._say("begins", run.node_id)
             _limit(run)
-            following = items[at + 1] if at + 1 < len(items) else None
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        self._say("passed", "")
+        self._say("survived")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self._channel >= 0:
+        if report.failed:
             self._say("failed", self._test)
             os._exit(0)
 
-    def _say(self, what: str, detail: str) -> None:
-        os.write(self._channel, json.dumps([what, detail]).encode() + b"\n")
+    def _say(self, what: str, detail: str = "") -> None:
+        os.write(self._report, json.dumps([what, detail]).encode() + b"\n")
+
+
+_LIMITS: Final = {signal.SIGALRM, signal.SIGPROF}
 
 
 def _limit(run: Run) -> None:
     """Let the kernel end this process when the test takes far too long."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for number in _LIMITS:
+        signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S + CPU_FACTOR * run.cpu_seconds)
     signal.setitimer(signal.ITIMER_REAL, WALL_LIMIT_S + WALL_FACTOR * run.seconds)
-
-
-def _outcome(child: _Child) -> Outcome:
-    """Fetch the end of a child, and end whatever it left behind."""
-    os.close(child.fd)
-    os.close(child.ended_fd)
-    _, status = os.waitpid(child.pid, 0)
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    shutil.rmtree(child.directory, ignore_errors=True)
-    lines = [json.loads(line) for line in child.said.splitlines() if line.endswith(b"]")]
-    what, detail = lines[-1] if lines else ("error", "it said nothing")
-    seconds = time.monotonic() - child.began_s
-    if what == "error":
-        raise RuntimeError(f"{child.task.fault}: {detail}")
-    if what == "begins":
-        is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGPROF)
-        return Outcome(child.task, detail, "timeout" if is_late else "ended", seconds)
-    return Outcome(child.task, detail if what == "failed" else None, what, seconds)

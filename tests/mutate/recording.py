@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.mutate.planting import MarkingFinder, Marks
+from tests.mutate.sessions import lines_of
 from tests.mutate.targets import Project
 
 
@@ -89,20 +90,60 @@ def file_keys(project: Project) -> dict[str, str]:
     return keys
 
 
-def read(path: Path, project: Project) -> dict[str, Any]:
-    """Read the document of a map; empty when there is none of this code."""
-    if not path.exists():
-        return {}
-    document: dict[str, Any] = json.loads(zlib.decompress(path.read_bytes()))
-    return document if document["code"] == code_key(project) else {}
+def map_of_tests(
+    project: Project,
+    jobs: int,
+    say: Callable[[str], None],
+    files: Collection[str] = (),
+    *,
+    with_long: bool = False,
+) -> TestMap:
+    """Return the map of the code as it is now; run the tests that it lacks.
+
+    Only of these files of tests, unless there are none."""
+    path = project.root / "var" / "mutate" / ("map-long.z" if with_long else "map.z")
+    code, keys = code_key(project), file_keys(project)
+    document = json.loads(zlib.decompress(path.read_bytes())) if path.exists() else {}
+    if document.get("code") != code:
+        document = {}
+    current = {
+        file: key for file, key in document.get("files", {}).items() if keys.get(file) == key
+    }
+    missing = [file for file in files or keys if file not in current]
+    if missing:
+        say(f"notes which tests of {len(missing)} files run which line")
+
+        def recorder(channel: int, directory: Path) -> Recorder:
+            return Recorder(project, jobs, channel, directory)
+
+        (line,) = lines_of(project, recorder, missing, with_long=with_long)
+        current |= {file: keys[file] for file in missing}
+        document = merged(document, json.loads(line), current, code)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_suffix(".new")
+        whole.write_bytes(zlib.compress(json.dumps(document).encode(), 1))
+        whole.replace(path)
+    return TestMap(document)
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Replace the file of a map."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_suffix(".new")
-    whole.write_bytes(zlib.compress(json.dumps(document).encode(), 1))
-    whole.replace(path)
+def imports(text: str, path: str) -> bool:
+    """Say whether a text imports the module of a file."""
+    module = path.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    said = (f"from {module} import", f"from {package} import {name}", f"import {module}\n")
+    return any(line in text for line in said)
+
+
+def files_importing(project: Project, paths: Collection[str]) -> list[str]:
+    """Return the files of tests that import one of these modules, or what tests share and
+    imports it."""
+
+    def is_importing(file: str, modules: Collection[str]) -> bool:
+        text = project.source_of(file)
+        return any(imports(text, path) for path in modules)
+
+    shared = [file for file in shared_files(project) if is_importing(file, paths)]
+    return [file for file in file_keys(project) if is_importing(file, [*paths, *shared])]
 
 
 def merged(
@@ -145,15 +186,12 @@ def steady_settings() -> None:
 class Recorder:
     """A pytest plugin that runs the tests in several processes and writes the map."""
 
-    def __init__(self, project: Project, target: Path, jobs: int, directory: str) -> None:
-        """Tests may write in `directory`; whoever made it removes it."""
+    def __init__(self, project: Project, jobs: int, channel: int, directory: Path) -> None:
+        """Tests may write in `directory`; modules are imported with marks from here on."""
         self._marks = Marks()
-        self._finder = MarkingFinder(self._marks, project.paths())
-        self._target, self._jobs, self._directory = target, jobs, directory
+        sys.meta_path.insert(0, MarkingFinder(self._marks, project.paths()))
+        self._jobs, self._channel, self._directory = jobs, channel, directory
         self._failed = False
-
-    def install(self) -> None:
-        sys.meta_path.insert(0, self._finder)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -166,11 +204,10 @@ class Recorder:
         for item in session.items:
             files.setdefault(item.nodeid.partition("::")[0], []).append(item)
         names = sorted(files)
-        self._target.parent.mkdir(parents=True, exist_ok=True)
         parts, children = [], []
         for job in range(self._jobs):
             items = [item for name in names[job :: self._jobs] for item in files[name]]
-            part = self._target.with_suffix(f".{job}")
+            part = self._directory / f"part-{job}"
             child = os.fork()
             if child == 0:
                 self._run_part(session, items, part)
@@ -180,11 +217,9 @@ class Recorder:
             _, status = os.waitpid(child, 0)
             if status:
                 raise RuntimeError(f"a process of the recording ended with {status}")
-        rows: list[Any] = []
-        for part in parts:
-            rows += json.loads(part.read_text())
-            part.unlink()
-        self._target.write_text(json.dumps({"places": self._marks.places, "tests": rows}))
+        rows = [row for part in parts for row in json.loads(part.read_text())]
+        with open(self._channel, "w") as channel:
+            channel.write(json.dumps({"places": self._marks.places, "tests": rows}) + "\n")
         return True
 
     def _run_part(self, session: pytest.Session, items: list[pytest.Item], part: Path) -> None:
@@ -196,7 +231,7 @@ class Recorder:
             rows = list(self._rows(session, items))
             part.write_text(json.dumps(rows))
             code = 0
-        except BaseException:  # noqa: BLE001 - it is told, and then the process ends.
+        except BaseException:  # noqa: BLE001 - the caller of the session shows it.
             traceback.print_exc()
         finally:
             sys.stderr.flush()

@@ -44,7 +44,7 @@ _BY_PORTION: Final[dict[int, str]] = {
         store: opening
         store/durability: durable_mark mark_keeper
         store/files: meta_file
-        store/ledger: ledger entry extent index raw recovery start verify
+        store/ledger: ledger entry index raw recovery start verify
         store/ledger/mending: damage fetched mend
         store/log: cut_file checked
         store/record: stamp check
@@ -58,7 +58,8 @@ _BY_PORTION: Final[dict[int, str]] = {
         node/replication/ha: inbound applied promotion
         node/replication/ha/core: follower leader state copies
         node/replication/ha/storage: losses loss_count
-        node/replication/raft: fetch snapshots snapshot_transfer codec driver
+        node/replication: fetch
+        node/replication/raft: snapshots snapshot_transfer codec driver
         node/replication/raft/digests: checks fence reports
         node/replication/raft/storage: log configurations
         node/state: state machine registry checkpoint_files checkpoint_tables digest
@@ -73,7 +74,6 @@ _BY_PORTION: Final[dict[int, str]] = {
         store/maintenance: retention
         """,
     _SURROUNDINGS: """
-        node/broker/append: commands
         node/broker/core: parked_readers
         node/broker/delay: admission deliveries delivery_task due_index
         node/broker/groups: groups

@@ -25,10 +25,7 @@ async def lost_answers(x: ScenarioContext) -> None:
                 await x.do(links.add_one_way, pair, "limit_data", DOWNSTREAM, bytes=budget)
             await x.linger(0.3, 1.0)
             if turn % 2:
-                old = await x.leader()
-                x.leader_lost()
-                x.inject("kill", f"the leader, node {old}")
-                await x.do(x.cluster.kill, old)
+                old = await x.kill_leader()
                 await x.do(x.cluster.start, old)
             await x.do(links.heal)
         await x.acked(100)

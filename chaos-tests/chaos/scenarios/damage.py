@@ -19,7 +19,7 @@ from chaos.receipts import Moment
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, HA, RAFT, ScenarioContext, scenario
 from chaos.scenarios.membership import addresses, change, is_voter
-from chaos.scenarios.process import ROLLING, restart
+from chaos.scenarios.process import ROLLING
 
 OWN: Final = Profile(is_own=True)
 FIVE_SMALL: Final = Profile(node_count=5, settings=ROLLING.settings)
@@ -55,7 +55,7 @@ async def bit_flips(x: ScenarioContext) -> None:
     x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
     await x.do(_flip, path, places)
     await x.acked()
-    await restart(x, node)
+    await x.restart(node)
     log = x.cluster.local.log_path(node)
     await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
     x.prove("the damage was repaired", True)
@@ -120,7 +120,7 @@ async def lost_file(x: ScenarioContext) -> None:
     x.inject("lose", f"{lost.name} of node {node}")
     x.inject("zero", f"a page of {zeroed.name} of node {node}")
     await x.acked()
-    await restart(x, node)
+    await x.restart(node)
     await x.until("it repairs itself", lambda: (lost.exists() and lost.read_bytes()) == good[0])
     x.prove("both files are as they were", zeroed.read_bytes() == good[1])
 
@@ -146,7 +146,7 @@ async def bit_flips_two(x: ScenarioContext) -> None:
             await x.do(_flip, path, [place])
         await x.acked()
         before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
-        await restart(x, *nodes)
+        await x.restart(*nodes)
         for node, size_bytes in zip(nodes, before, strict=True):
             await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
             x.prove(f"node {node} repaired itself", True)
@@ -237,7 +237,7 @@ async def lost_vote(x: ScenarioContext) -> None:
         await x.acked(50)
         for path, good in metas.items():
             await x.do(path.write_bytes, good)
-        await restart(x, node)
+        await x.restart(node)
 
 
 @scenario("wiped-disk", "D18", profile=OWN, modes=RAFT)
@@ -330,7 +330,7 @@ async def cloned_disk(x: ScenarioContext) -> None:
     await x.acked()
     await x.do(shutil.rmtree, data)
     await x.do(aside.rename, data)
-    await restart(x, node)
+    await x.restart(node)
     await x.acked()
 
 
@@ -350,7 +350,7 @@ async def old_backup(x: ScenarioContext) -> None:
     backup = data.with_name("data-backup")
     await x.do(x.cluster.stop, victim)
     await x.do(shutil.copytree, data, backup)
-    await restart(x, victim)
+    await x.restart(victim)
     # A life that the node behind never met is beyond what any rule can see (docs/decisions/0034).
     met = f"node {behind} remembers this life of node {victim}"
     await x.until(met, _has_met, x, behind, victim)
@@ -446,5 +446,5 @@ async def _begin_anew(x: ScenarioContext, node: int, where: dict[int, tuple[str,
         x.inject("kill", f"node {victim}")
         await x.do(x.cluster.kill, victim)
         await x.acked()
-        await restart(x, victim)
+        await x.restart(victim)
     x.prove(f"node {node} counts", True)

@@ -4,8 +4,6 @@ Owns the producer, which also cancels, and the consumer; the rules are in chaos/
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict
 from random import Random
 from typing import Final
 
@@ -13,20 +11,19 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
 from chaos.errors import NotSoError
+from chaos.feature import PATIENT_MS, QUEUE_COUNT, feature_topic, running, strike_amid
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
-from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
-from chaos.told import ToldOutcome, now_unix_ms, told_by
+from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
+from chaos.told import now_unix_ms, outcome_of
 from chaos.verdict import caught_up
-from quorumlog.errors import DelayedGoneError, QuorumlogError
+from quorumlog.errors import QuorumlogError
 
 COUNT: Final = 300
-QUEUE_COUNT: Final = 2
 DELAY_S_MAX: Final = 5.0
 CANCEL_CHANCE: Final = 0.3
 PAUSE_S: Final = 0.05
 """Pause between messages, so that there is still work after the last strike."""
-PATIENT_MS: Final = 60_000
 END_S: Final = 120.0
 
 
@@ -69,9 +66,8 @@ class _Work:
             delay = seconds
         else:
             deliver_at = began_ms / 1000 + seconds
-        receipt, outcome = None, ToldOutcome.OK
-        try:
-            receipt = await producer.send(
+        outcome, receipt = await outcome_of(
+            producer.send(
                 self._topic,
                 body_of(value),
                 queue_id=queue_id,
@@ -79,23 +75,16 @@ class _Work:
                 delay=delay,
                 deliver_at=deliver_at,
             )
-        except QuorumlogError as error:
-            outcome = told_by(error)
+        )
         due_ms = began_ms + int(seconds * 1000)
         self.history.sent[value] = Sent(value, queue_id, due_ms, outcome)
         return receipt, seconds
 
     async def _cancel(self, value: str, receipt: quorumlog.Receipt, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        try:
-            done = await self._client.cancel_delayed(receipt)
-        except DelayedGoneError:
-            cancel = Cancel(value, ToldOutcome.TOO_LATE)
-        except QuorumlogError as error:
-            cancel = Cancel(value, told_by(error))
-        else:
-            cancel = Cancel(value, ToldOutcome.OK, done.due_unix_ms)
-        self.history.cancels.append(cancel)
+        outcome, done = await outcome_of(self._client.cancel_delayed(receipt))
+        due_ms = 0 if done is None else done.due_unix_ms
+        self.history.cancels.append(Cancel(value, outcome, due_ms))
 
     async def follow(self) -> None:
         """Read messages until cancelled; start again from the beginning after an error."""
@@ -126,26 +115,6 @@ class _Work:
         return sum(status.held_count for status in await self._client.admin.delay_status())
 
 
-def _moves(work: _Work, sending: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
-    """Return a watch on the delivered messages."""
-
-    def begin() -> Callable[[], bool]:
-        lo = len(work.history.seen_unix_ms)
-        return lambda: sending.done() or len(work.history.seen_unix_ms) > lo + 15
-
-    return begin
-
-
-def _holding(work: _Work, strike: Strike) -> Strike:
-    """Return a strike that proves that messages were held back, and so could be lost or early."""
-
-    async def struck(x: ScenarioContext) -> None:
-        x.prove(f"{work.due_count} messages were held", work.due_count)
-        await strike(x)
-
-    return struck
-
-
 async def _all_came(x: ScenarioContext, work: _Work) -> None:
     """Wait until no message is held and all expected ones were seen."""
     async with asyncio.timeout(END_S * x.options.time_scale):
@@ -159,33 +128,30 @@ async def _all_came(x: ScenarioContext, work: _Work) -> None:
 
 
 async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
-    topic = f"{x.load.clients.topic}-delayed"
-    async with quorumlog.connect(
-        x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
-    ) as client:
-        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+    async with feature_topic(x, "delayed") as (client, topic):
         work = _Work(client, topic, Random(x.random.random()))
         history = work.history
-        sending = asyncio.ensure_future(work.send())
-        following = asyncio.ensure_future(work.follow())
         try:
-            held = tuple(_holding(work, strike) for strike in strikes)
-            await strike_while(x, held, "delayed messages come", _moves(work, sending))
-            await sending
-            try:
-                await _all_came(x, work)
-            except TimeoutError:
-                x.recorder.note("wait", f"{work.due_count} messages did not come in time")
+            async with running(work.send(), work.follow()) as (sending, _):
+                await strike_amid(
+                    x,
+                    strikes,
+                    sending,
+                    lambda: len(history.seen_unix_ms),
+                    lambda: work.due_count,
+                    "messages were held",
+                )
+                await sending
+                try:
+                    await _all_came(x, work)
+                except TimeoutError:
+                    x.recorder.note("wait", f"{work.due_count} messages did not come in time")
         finally:
-            for task in (sending, following):
-                task.cancel()
-            await asyncio.gather(sending, following, return_exceptions=True)
-            x.keep("delayed", map(asdict, history.sent.values()))
-            x.keep("cancels", map(asdict, history.cancels))
+            x.keep_history(history)
         await caught_up(client, x.cluster.node_ids, END_S * x.options.time_scale)
         drains = [await work.drain(node) for node in x.cluster.node_ids]
         history.delivered = max(drains, key=len)
-        x.keep("delivered", map(asdict, history.delivered))
+        x.keep_history(history)
         for sent in history.sent.values():
             x.recorder.outcomes[f"delayed send {sent.outcome}"] += 1
         for cancel in history.cancels:

@@ -19,7 +19,6 @@ from typing import Final
 
 import quorumlog
 from chaos.scenario import DEADLINE_S, ScenarioContext, scenario
-from chaos.scenarios.process import restart
 from chaos.strikes import lead
 from chaos.told import now_unix_ms
 from quorumlog.errors import QuorumlogError
@@ -190,7 +189,7 @@ async def derived_files(x: ScenarioContext) -> None:
         await x.do(end, node)
         x.inject(end.__name__, f"node {node}")
         await _damage(x, what, damage, node, sent)
-        await restart(x, node)
+        await x.restart(node)
         await lead(x, node)
         await _all_comes_back(x, what, sent)
         if what not in ONLY_AT_REST:
@@ -202,7 +201,7 @@ async def derived_files(x: ScenarioContext) -> None:
     for node in x.cluster.node_ids:
         # Slots of an index file are in memory while a node runs: its next start reads them.
         await x.do(x.cluster.stop, node)
-        await restart(x, node)
+        await x.restart(node)
 
 
 async def _damage(

@@ -9,7 +9,7 @@ from chaos.ends import EXIT_BROKEN, EXIT_SYNC_FAILED
 from chaos.errors import NotSoError
 from chaos.profile import DISK_SIZE_BYTES, ClusterMode, Profile
 from chaos.scenario import DEADLINE_S, ScenarioContext, scenario
-from chaos.scenarios.process import ROLLING, restart
+from chaos.scenarios.process import ROLLING
 from chaos.shim import Shim, SystemCall
 from quorumlog.errors import QuorumlogError
 
@@ -56,7 +56,7 @@ async def sync_error(x: ScenarioContext) -> None:
         await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
         x.prove(f"node {node} ended with 74", True)
         await x.acked()
-        await restart(x, node)
+        await x.restart(node)
 
 
 def _ends(x: ScenarioContext, node: int, size_bytes: int) -> bool:
@@ -131,7 +131,7 @@ async def _hangs_for_good(x: ScenarioContext) -> None:
         x.prove(f"node {node}, whose sync hung, ended with 74", True)
         shim.clear()
     await x.acked()
-    await restart(x, node)
+    await x.restart(node)
 
 
 @scenario("allocation-errors", "D13", profile=ROLLING, needs_shim=True)

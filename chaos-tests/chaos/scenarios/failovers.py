@@ -174,15 +174,11 @@ async def mode_changes(x: ScenarioContext) -> None:
         x.prove(f"node {node} is a master that is {noted}", noted == wanted.partition("_")[0])
         await x.acked(200)
     before = len(x.load.clients.places)
-    old = await x.leader()
-    x.leader_lost()
-    x.inject("kill", f"the master, node {old}")
-    await x.do(x.cluster.kill, old)
+    old = await x.kill_leader("the master")
     new = await x.new_leader(old)
     await modes.note(x, new)
     await x.acked(200)
-    await x.do(x.cluster.start, old)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(old)
     places = x.load.clients.places
     x.demand_none(misstated(places, modes.of_epoch))
     seen = {modes.of_epoch.get(place.term) for place in places.values()}
@@ -203,5 +199,4 @@ async def _set_replication(x: ScenarioContext, node: int, wanted: str) -> None:
     assert changed != lines or f'replication = "{wanted}"\n' in lines, f"{path} says nothing of it"
     await x.do(x.cluster.stop, node)
     path.write_text("".join(changed), "utf-8")
-    await x.do(x.cluster.start, node)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(node)

@@ -25,7 +25,7 @@ from chaos.scenarios.membership import (
     change,
     is_voter,
 )
-from chaos.scenarios.process import ROLLING, restart
+from chaos.scenarios.process import ROLLING
 from quorumlog.errors import QuorumlogError
 from store.files.staging import TEMPORARY_SUFFIX
 
@@ -149,7 +149,7 @@ async def _die_at_each(
                 await x.do(_leave_over, x, victim)
             await _die_at(x, victim, point, x.random.randrange(*PASSES.get(point, (1, 2))))
             await x.acked(50)
-        await restart(x, victim)
+        await x.restart(victim)
 
 
 _DEATHS_OF_ONE: Final = 4
@@ -181,7 +181,7 @@ async def _die_leading(x: ScenarioContext, point: str) -> None:
     await x.do(x.cluster.wait_ended, victim, KILLED)
     x.prove(f"node {victim} died at {point}", True)
     await x.acked(50)
-    await restart(x, victim)
+    await x.restart(victim)
 
 
 def _leave_over(x: ScenarioContext, node: int) -> None:
@@ -204,14 +204,14 @@ async def kill_in_snapshots(x: ScenarioContext) -> None:
     victim = x.random.choice(x.cluster.node_ids)
     await x.do(x.cluster.stop, victim)
     await _die_at(x, victim, LOG_CUT, 1)
-    await restart(x, victim)
+    await x.restart(victim)
     await x.acked(50)
     node = await behind_retention(x)
     for point in _points(STEPS_OF_SNAPSHOTS):
         if point != LOG_CUT:
             await _die_at(x, node, point, 1)
     await x.acked(50)
-    await restart(x, node)
+    await x.restart(node)
 
 
 @scenario("kill-in-changes", "P2 M1", profile=CHANGED, modes=RAFT)
@@ -281,7 +281,7 @@ async def kill_in_cuts(x: ScenarioContext) -> None:
         x.inject("failpoint", f"{point}, node {victim}")
         await x.do(x.cluster.wait_ended, victim, KILLED)
         x.prove(f"node {victim} died at {point}", True)
-        await restart(x, victim)
+        await x.restart(victim)
         await x.acked(50)
 
 
@@ -292,7 +292,7 @@ async def kill_in_losses(x: ScenarioContext) -> None:
     master = await lose_by_lagging(x)
     for point in _points(STEPS_OF_LOSSES):
         await _die_at(x, master, point, 1)
-    await restart(x, master)
+    await x.restart(master)
     await x.acked(50)
     losses = set(await reported(x.load.clients.client)) - before
     x.prove(f"{len(losses)} losses are reported", losses)
@@ -311,4 +311,4 @@ async def assertion(x: ScenarioContext) -> None:
         dumps = x.cluster.data_directory(victim).glob("dump-*")
         x.prove(f"node {victim} left a dump", any(dumps))
         await x.acked(50)
-        await restart(x, victim)
+        await x.restart(victim)

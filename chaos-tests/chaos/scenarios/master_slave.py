@@ -53,8 +53,7 @@ async def slaves_killed(x: ScenarioContext) -> None:
     x.inject("kill", f"all slaves, {slaves}", count=len(slaves))
     await asyncio.gather(*(x.do(x.cluster.kill, node) for node in slaves))
     await _acks_are_right(x, "dead", slaves)
-    await x.do(x.cluster.start, *slaves)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(*slaves)
     await x.acked()
 
 
@@ -180,8 +179,7 @@ async def no_controller(x: ScenarioContext) -> None:
         journal = x.cluster.data_directory(node) / "nameserver" / "journal"
         await x.do(journal.write_bytes, b"junk" * 100)
         x.inject("damage", f"the journal of the name server of node {node}")
-        await x.do(x.cluster.start, node)
-        await x.do(x.cluster.wait_ready)
+        await x.restart(node)
     for node in slaves:
         details = (await x.load.clients.client.admin.node_status(node)).detail
         x.prove(f"node {node}: {details}", "name server: " in details)
@@ -190,13 +188,9 @@ async def no_controller(x: ScenarioContext) -> None:
     x.prove("the master stayed", await x.leader() == master and await x.term() == epoch)
     await _keep_one_directory(x, master, *slaves)
     await x.acked(100)
-    old = await x.leader()
-    x.leader_lost()
-    x.inject("kill", f"the master, node {old}")
-    await x.do(x.cluster.kill, old)
+    old = await x.kill_leader("the master")
     x.prove("a controller made another node the master", await x.new_leader(old))
-    await x.do(x.cluster.start, old)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(old)
 
 
 async def _keep_one_directory(x: ScenarioContext, kept: int, *lost: int) -> None:
@@ -216,5 +210,4 @@ async def _keep_one_directory(x: ScenarioContext, kept: int, *lost: int) -> None
         while not any(replica.leader for replica in await names.status()):
             x.load.check()
             await asyncio.sleep(0.05)
-    await x.do(x.cluster.start, *rest)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(*rest)

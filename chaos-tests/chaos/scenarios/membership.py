@@ -317,10 +317,7 @@ async def change(
 
 
 async def _kill_leader(x: ScenarioContext) -> None:
-    old = await x.leader()
-    x.leader_lost()
-    x.inject("kill", f"the leader, node {old}")
-    await x.do(x.cluster.kill, old)
+    old = await x.kill_leader()
     await x.new_leader(old)
     await x.do(x.cluster.start, old)
     await x.acked(50)

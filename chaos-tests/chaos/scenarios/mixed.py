@@ -16,6 +16,7 @@ import grpc
 
 import quorumlog
 from chaos.body import body_of, value_of
+from chaos.feature import PATIENT_MS, feature_topic
 from chaos.links import CLIENTS
 from chaos.mixed import MixedHistory, check_mixed
 from chaos.profile import Profile
@@ -26,7 +27,6 @@ from quorumlog.errors import QuorumlogError
 from quorumlog.pb import rocketmq_pb2 as pb
 
 QUEUE_COUNT: Final = 8
-PATIENT_MS: Final = 60_000
 SEND_S: Final = 0.1
 POP_S: Final = 0.25
 STABLE_S: Final = 3.0
@@ -201,8 +201,7 @@ async def _kill_follower(x: ScenarioContext) -> None:
     x.inject("kill", f"a follower, node {node}")
     await x.do(x.cluster.kill, node)
     await x.linger(0.0, 2.0)
-    await x.do(x.cluster.start, node)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(node)
 
 
 async def _change(x: ScenarioContext, group: _Group, what: str, which: str, home: int) -> None:
@@ -236,13 +235,9 @@ async def _settled(x: ScenarioContext, group: _Group) -> None:
 
 
 async def _mixed(x: ScenarioContext, home: int = 0) -> None:
-    topic = f"{x.load.clients.topic}-mixed"
     if home:
         await lead(x, home)
-    async with quorumlog.connect(
-        x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
-    ) as client:
-        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+    async with feature_topic(x, "mixed", QUEUE_COUNT) as (client, topic):
         group = _Group(x, client, topic)
         work = [asyncio.ensure_future(group.produce())]
         try:

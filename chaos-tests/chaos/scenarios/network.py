@@ -12,6 +12,7 @@ from chaos.links import CLIENTS, Pair
 from chaos.profile import ClusterMode, Profile
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from chaos.strikes import bites, swallowed
 from chaos.toxiproxy import DOWNSTREAM, HOST, UPSTREAM
 
 FIVE: Final = Profile(node_count=5)
@@ -24,23 +25,10 @@ _SILENCE_WORDS: Final = ("ended, silent", ": nothing heard for")
 """Reports of a Raft peer, which gives up after 4 s, and of a master or slave, after 20 s."""
 
 
-def _swallowed(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
-    """Return the bytes that went into these links and did not come out, since the start; of the
-    links of clients, over the transport in use."""
-    counts = x.cluster.links.swallowed(pairs, x.load.transport).values()
-    return sum(received - sent for received, sent in counts)
-
-
-async def _bites(x: ScenarioContext, what: str, pairs: Sequence[Pair], before: int) -> None:
-    """Demand that the links of a cut took bytes in and gave none out."""
-    await x.until(f"{what} swallows bytes", lambda: _swallowed(x, pairs) > before)
-    x.prove(f"{what} swallowed bytes", True)
-
-
 async def _isolated(x: ScenarioContext, node: int, seconds: float, *, is_leader: bool) -> None:
     links = x.cluster.links
     pairs = links.between([node], [other for other in links.nodes if other != node])
-    before = _swallowed(x, pairs)
+    before = swallowed(x, pairs)
     if is_leader:
         x.leader_lost()
     async with x.fault("isolate", f"node {node}"):
@@ -52,7 +40,7 @@ async def _isolated(x: ScenarioContext, node: int, seconds: float, *, is_leader:
                 lambda: x.cluster.status()[node].role != "leader",
             )
         await x.acked()
-        await _bites(x, "the cut", pairs, before)
+        await bites(x, "the cut", pairs, before)
         await x.linger(seconds)
         await x.do(links.join, pairs)
 
@@ -86,7 +74,7 @@ async def split_five(x: ScenarioContext) -> None:
         x.random.shuffle(others)
         side = [leader, *others[: with_leader - 1]]
         rest = others[with_leader - 1 :]
-        before = _swallowed(x, links.between(side, rest))
+        before = swallowed(x, links.between(side, rest))
         if with_leader == 2:
             x.leader_lost()
         async with x.fault("split", f"{side} from {rest}"):
@@ -94,7 +82,7 @@ async def split_five(x: ScenarioContext) -> None:
             if with_leader == 2:
                 x.prove("the larger side elects", await x.new_leader(leader) in rest)
             await x.acked()
-            await _bites(x, "the split", pairs, before)
+            await bites(x, "the split", pairs, before)
             x.prove("the smaller side does not lead", await x.leader() in max(side, rest, key=len))
             await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
@@ -111,14 +99,14 @@ async def one_way(x: ScenarioContext) -> None:
             at
         ]
         pairs = links.between([leader], [follower, other])
-        before = _swallowed(x, pairs)
+        before = swallowed(x, pairs)
         term = await x.term()
         async with x.fault("one-way", f"lost is {lost}", count=len(lost)):
             for source, target in lost:
                 await x.do(links.cut_direction, source, target)
             await x.linger(2.0)
             await x.acked()
-            await _bites(x, "the one-way cut", pairs, before)
+            await bites(x, "the one-way cut", pairs, before)
             x.prove("elections end", await x.term() - term < 8)
             await x.do(links.heal)
         await x.do(x.cluster.wait_ready)
@@ -131,7 +119,7 @@ async def partial(x: ScenarioContext) -> None:
     for middle in nodes:
         left, right = [node for node in nodes if node != middle]
         pairs = links.between([left], [right])
-        before = _swallowed(x, pairs)
+        before = swallowed(x, pairs)
         async with x.fault("partial", f"{left} from {right}"):
             await x.do(links.cut, pairs)
             await x.linger(2.0)
@@ -139,7 +127,7 @@ async def partial(x: ScenarioContext) -> None:
             term = await x.term()
             await x.linger(1.5)
             x.prove("the term has settled", await x.term() <= term + 1)
-            await _bites(x, "the cut", pairs, before)
+            await bites(x, "the cut", pairs, before)
             await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
 
@@ -155,12 +143,12 @@ async def ring_and_bridge(x: ScenarioContext) -> None:
         ("ring", [pair for each in ring for pair in each]),
         ("bridge", links.between([a, b], [d, e])),
     ):
-        before = _swallowed(x, pairs)
+        before = swallowed(x, pairs)
         async with x.fault(what, f"order {nodes}, {c} joins"):
             await x.do(links.cut, pairs)
             await x.linger(1.0)
             await x.acked()
-            await _bites(x, f"the {what}", pairs, before)
+            await bites(x, f"the {what}", pairs, before)
             await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
 
@@ -170,7 +158,7 @@ async def flapping(x: ScenarioContext) -> None:
     """The links of one node come and go, 0.2 to 1.5 s each."""
     links, node = x.cluster.links, x.random.choice(x.cluster.node_ids)
     pairs = links.between([node], [other for other in links.nodes if other != node])
-    before, term = _swallowed(x, pairs), await x.term()
+    before, term = swallowed(x, pairs), await x.term()
     for _ in range(6):
         async with x.fault("flap", f"node {node}"):
             await x.do(links.cut, pairs)
@@ -178,7 +166,7 @@ async def flapping(x: ScenarioContext) -> None:
             await x.do(links.join, pairs)
         await x.linger(0.2, 1.5)
     await x.acked()
-    x.prove("the links lost bytes", _swallowed(x, pairs) > before)
+    x.prove("the links lost bytes", swallowed(x, pairs) > before)
     x.prove("the number of terms is bounded", await x.term() - term <= 12)
 
 
@@ -396,11 +384,11 @@ async def cut_in_a_message(x: ScenarioContext) -> None:
         pair = used if is_of_clients else x.random.choice(links.all_pairs())
         stream = x.random.choice((UPSTREAM, DOWNSTREAM))
         budget = x.random.randrange(1, 6_000 if is_of_clients else 60_000)
-        before = await x.do(_swallowed, x, [pair])
+        before = await x.do(swallowed, x, [pair])
         async with x.fault("limit", f"{pair} {stream} ends after {budget} bytes"):
             await x.do(links.add_one_way, pair, "limit_data", stream, bytes=budget)
             if is_of_clients:  # A small budget leaves no way to the leader: nothing may be acked.
-                await _bites(x, f"the limit, transport {x.load.transport},", [pair], before)
+                await bites(x, f"the limit, transport {x.load.transport},", [pair], before)
             else:
                 await x.acked(100)
             await x.linger(0.1, 0.6)
@@ -416,7 +404,7 @@ async def swizzle(x: ScenarioContext) -> None:
     pairs = [pair for pair in links.all_pairs() if pair[0] < pair[1]]
     chosen = x.random.sample(pairs, 6)
     both = [found for a, b in chosen for found in links.between([a], [b])]
-    before = _swallowed(x, both)
+    before = swallowed(x, both)
     async with x.fault("swizzle", str(chosen), count=len(chosen)):
         for a, b in chosen:
             await x.do(links.cut, links.between([a], [b]))
@@ -427,7 +415,7 @@ async def swizzle(x: ScenarioContext) -> None:
             await x.do(links.join, links.between([a], [b]))
             await x.linger(0.1, 0.6)
     await x.acked()
-    x.prove("the cuts swallowed bytes", _swallowed(x, both) > before)
+    x.prove("the cuts swallowed bytes", swallowed(x, both) > before)
 
 
 @scenario("clients-cut", "N18")

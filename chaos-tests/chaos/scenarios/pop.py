@@ -6,25 +6,23 @@ chaos/pop_clients.py, the rules in chaos/popped.py.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict
 from random import Random
 from typing import Final
 
 import quorumlog
 from chaos.body import value_of
-from chaos.pop_clients import INVISIBLE_MS, PATIENT_MS, TIMEOUT_MS, PopProducer, PopWorker
+from chaos.feature import QUEUE_COUNT, feature_topic, running, strike_amid
+from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopProducer, PopWorker
 from chaos.popped import PopHistory, check_pop
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
-from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader, strike_while
+from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
 from quorumlog.errors import QuorumlogError, UnknownTopicError
 
 COUNT: Final = 300
-QUEUE_COUNT: Final = 2
 WORKER_COUNT: Final = 4
 POLL_S: Final = 0.1
-MOVED_COUNT: Final = 20
+LEFT_COUNT_MIN: Final = 21
 END_S: Final = 120.0
 
 
@@ -90,56 +88,31 @@ class _Work:
         return dead_letters
 
 
-def _moves(work: _Work, consuming: "asyncio.Future[None]") -> Callable[[], Callable[[], bool]]:
-    """Return a watch on the acknowledged messages."""
-
-    def begin() -> Callable[[], bool]:
-        lo = work.acked_count
-        return lambda: consuming.done() or work.acked_count > lo + MOVED_COUNT
-
-    return begin
-
-
-def _busy(work: _Work, strike: Strike) -> Strike:
-    """Return a strike that proves that there was still work, which could go wrong."""
-
-    async def struck(x: ScenarioContext) -> None:
-        left = COUNT - work.acked_count
-        x.prove(f"{left} messages were still to be done", left > MOVED_COUNT)
-        await strike(x)
-
-    return struck
-
-
 async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
-    topic = f"{x.load.clients.topic}-pop"
-    async with quorumlog.connect(
-        x.target.bootstrap, timeout_ms=PATIENT_MS, transport=x.load.transport
-    ) as client:
-        await client.admin.create_topic(topic, queue_count=QUEUE_COUNT)
+    async with feature_topic(x, "pop") as (client, topic):
         work = _Work(client, topic, Random(x.random.random()), fifo)
         history = work.history
-        consuming = asyncio.ensure_future(work.consume())
-        producing = asyncio.ensure_future(work.produce())
         try:
-            busy = tuple(_busy(work, strike) for strike in strikes)
-            await strike_while(x, busy, "messages are acknowledged", _moves(work, consuming))
-            await producing
-            async with asyncio.timeout(END_S * x.options.time_scale):
-                while not await work.is_through():
-                    assert not consuming.done(), consuming
-                    await asyncio.sleep(POLL_S)
-            await work.stop(consuming)
+            async with running(work.consume(), work.produce()) as (consuming, producing):
+                await strike_amid(
+                    x,
+                    strikes,
+                    consuming,
+                    lambda: work.acked_count,
+                    lambda: COUNT - work.acked_count,
+                    "messages were still to be done",
+                    left_count_min=LEFT_COUNT_MIN,
+                )
+                await producing
+                async with asyncio.timeout(END_S * x.options.time_scale):
+                    while not await work.is_through():
+                        assert not consuming.done(), consuming
+                        await asyncio.sleep(POLL_S)
+                await work.stop(consuming)
         finally:
-            for task in (producing, consuming):
-                task.cancel()
-            await asyncio.gather(producing, consuming, return_exceptions=True)
-            x.keep("produced", map(asdict, history.produced.values()))
-            x.keep("deliveries", map(asdict, history.deliveries))
-            x.keep("hides", map(asdict, history.hides))
-            x.keep("settles", map(asdict, history.settles))
+            x.keep_history(history)
         history.dead = await work.dead()
-        x.keep("dead", ({"value": value} for value in history.dead))
+        x.keep_history(history)
         _count(x.recorder.outcomes, history)
         x.demand_none(check_pop(history, is_fifo=fifo))
         again = sum(one.count > 1 for one in history.deliveries)

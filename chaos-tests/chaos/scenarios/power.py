@@ -59,8 +59,7 @@ async def _each_loses_power(x: ScenarioContext) -> None:
             x.leader_lost()
         lost += await _lose_power(x, node)
         await x.acked(50)
-        await x.do(x.cluster.start, node)
-        await x.do(x.cluster.wait_ready)
+        await x.restart(node)
         # Without syncs the next loss would take what only this node and the next one hold.
         await caught_up(client, x.cluster.node_ids, DEADLINE_S * x.options.time_scale)
     x.prove(f"{lost} pages and names were lost", lost)

@@ -29,14 +29,8 @@ async def _kill(x: ScenarioContext, node: int, what: str) -> None:
 async def recover(x: ScenarioContext, node: int) -> None:
     """Start a node that was killed without other faults, and record the duration."""
     began_ns = now_ns()
-    await restart(x, node)
+    await x.restart(node)
     x.restarts_ms.append((now_ns() - began_ns) / 1e6)
-
-
-async def restart(x: ScenarioContext, *nodes: int) -> None:
-    """Start nodes, and wait until all are ready."""
-    await x.do(x.cluster.start, *nodes)
-    await x.do(x.cluster.wait_ready)
 
 
 def _follows_another(x: ScenarioContext, node: int) -> bool:
@@ -83,7 +77,7 @@ async def kill_majority(x: ScenarioContext) -> None:
     await x.linger(2.0)
     x.none_acked("no quorum", Moment(dead_ns, term, end))
     x.prove("no node leads", not await x.do(x.cluster.leader))
-    await restart(x, old, other)
+    await x.restart(old, other)
     await x.acked()
 
 
@@ -93,7 +87,7 @@ async def kill_all(x: ScenarioContext) -> None:
     for _ in range(2):
         nodes = x.random.sample(x.cluster.node_ids, len(x.cluster.node_ids))
         await asyncio.gather(*(_kill(x, node, "all") for node in nodes))
-        await restart(x, *nodes)
+        await x.restart(*nodes)
         await x.acked()
 
 
@@ -193,7 +187,7 @@ async def abort(x: ScenarioContext) -> None:
     await x.do(x.cluster.wait_ended, victim, -signal.SIGABRT)
     x.prove(f"node {victim} died of SIGABRT", True)
     await x.acked()
-    await restart(x, victim)
+    await x.restart(victim)
     victim = await x.leader()
     x.leader_lost()
     x.inject("abort", f"SIGBUS, node {victim}")
@@ -202,7 +196,7 @@ async def abort(x: ScenarioContext) -> None:
     x.prove(f"node {victim} died of SIGBUS", True)
     await x.new_leader(victim)
     await x.acked()
-    await restart(x, victim)
+    await x.restart(victim)
 
 
 @scenario("shrunk-map", "P7 D9", modes=RAFT)
@@ -218,7 +212,7 @@ async def shrunk_map(x: ScenarioContext) -> None:
     await x.do(x.cluster.wait_ended, victim, -signal.SIGBUS)
     x.prove(f"node {victim} died of SIGBUS", True)
     await x.acked()
-    await restart(x, victim)
+    await x.restart(victim)
 
 
 @scenario("rolling-restart", "P8")
@@ -230,7 +224,7 @@ async def rolling_restart(x: ScenarioContext) -> None:
         await x.do(x.cluster.stop, node)
         x.prove(f"node {node} ended with 0", x.cluster.local.exit_code(node) in (0, None))
         await x.acked(50)
-        await restart(x, node)
+        await x.restart(node)
     failed = {
         name: count - before.get(name, 0)
         for name, count in x.recorder.outcomes.items()

@@ -99,10 +99,7 @@ async def sizes(x: ScenarioContext) -> None:
     limit = 200 << 10
     sent = [b"", b"x", x.random.randbytes(limit - 4096), b"", x.random.randbytes(limit - 1)]
     kept = []
-    old = await x.leader()
-    x.leader_lost()
-    x.inject("kill", f"the leader, node {old}")
-    await x.do(x.cluster.kill, old)
+    old = await x.kill_leader()
     for body in sent:
         receipt = await producer.send(topic, body, queue_id=0)
         kept.append(receipt.queue_offset)
@@ -111,8 +108,7 @@ async def sizes(x: ScenarioContext) -> None:
     except TooLargeError as error:
         x.prove("too large a message is refused, and not applied", error.outcome.value)
     await producer.close()
-    await x.do(x.cluster.start, old)
-    await x.do(x.cluster.wait_ready)
+    await x.restart(old)
     bodies: list[bytes] = []
     while len(bodies) < len(sent):
         batch = await client.pull(topic, 0, len(bodies), consistency="linearizable")

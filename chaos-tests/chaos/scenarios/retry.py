@@ -2,11 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 import quorumlog
-from chaos.errors import NotSoError
+from chaos.feature import bodies_of, demand_same, feature_topic, running, strike_amid
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import kill_leader
@@ -45,47 +44,26 @@ class _Consumer:
                 await asyncio.sleep(PAUSE_S)
 
 
-def _moves(consumer: _Consumer, task: "asyncio.Future[None]") -> Callable[[], bool]:
-    """Return a condition: some more messages have moved, or the consumer has ended."""
-    lo = consumer.moved_count
-    return lambda: task.done() or consumer.moved_count > lo + 10
-
-
-async def _bodies(client: quorumlog.Client, topic: str) -> Counter[bytes]:
-    counts: Counter[bytes] = Counter()
-    async with client.pull_consumer(topic, until="end") as consumer:
-        async for batch in consumer.batches():
-            counts.update(batch.bodies())
-    return counts
-
-
 @scenario("give-back", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
 async def give_back(x: ScenarioContext) -> None:
     """Messages go to the retry topic and to the dead letters while leaders are killed."""
     sent = Counter({b"%04d" % number: 1 for number in range(COUNT)})
-    topic = f"{x.load.clients.topic}-given-back"
-    group = f"{topic}-group"
-    async with quorumlog.connect(
-        x.target.bootstrap, timeout_ms=60_000, transport=x.load.transport
-    ) as client:
-        await client.admin.create_topic(topic, queue_count=2)
+    async with feature_topic(x, "given-back") as (client, topic):
+        group = f"{topic}-group"
         async with client.producer() as producer:
             for body in sent:
                 await producer.enqueue(topic, body)
         consumer = _Consumer(client, topic, group)
-        task = asyncio.ensure_future(consumer.run())
-        try:
-            for _ in range(KILL_COUNT):
-                await x.until("messages move", _moves(consumer, task))
-                x.prove("the consumer still had work", not task.done())
-                await kill_leader(x)
+        async with running(consumer.run()) as (task,):
+            await strike_amid(
+                x,
+                (kill_leader,) * KILL_COUNT,
+                task,
+                lambda: consumer.moved_count,
+                lambda: int(not task.done()),
+                "consumer still had work",
+            )
             await asyncio.wait_for(task, 120 * x.options.time_scale)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
         for place in (f"%RETRY%{group}", f"%DLQ%{group}"):
-            bodies = await _bodies(client, place)
-            if bodies != sent:
-                lost, doubled = sent - bodies, bodies - sent
-                raise NotSoError(f"{place}: {lost.total()} are lost, {doubled.total()} doubled")
+            demand_same(place, await bodies_of(client, place), sent)
         x.prove("each came back once, and was dead once", True)

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 import quorumlog
-from chaos.errors import NotSoError
+from chaos.feature import bodies_of, demand_same, feature_topic, running, strike_amid
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import kill_leader
@@ -56,39 +55,23 @@ class _Producer:
                 await asyncio.sleep(PAUSE_S)
 
 
-def _moves(producer: _Producer, task: "asyncio.Future[None]") -> Callable[[], bool]:
-    """Return a condition: some more transactions were begun, or the producer has ended."""
-    lo = producer.begun_count
-    return lambda: task.done() or producer.begun_count > lo + 10
-
-
 @scenario("transactions", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
 async def transactions(x: ScenarioContext) -> None:
     """Half messages are stored, committed and rolled back while leaders are killed."""
-    topic = f"{x.load.clients.topic}-transacted"
-    async with quorumlog.connect(
-        x.target.bootstrap, timeout_ms=60_000, transport=x.load.transport
-    ) as client:
-        await client.admin.create_topic(topic, queue_count=2)
+    async with feature_topic(x, "transacted") as (client, topic):
         producer = _Producer(client, topic)
-        task = asyncio.ensure_future(producer.run())
-        try:
-            for _ in range(KILL_COUNT):
-                await x.until("transactions begin", _moves(producer, task))
-                x.prove("the producer still had work", not task.done())
-                await kill_leader(x)
+        async with running(producer.run()) as (task,):
+            await strike_amid(
+                x,
+                (kill_leader,) * KILL_COUNT,
+                task,
+                lambda: producer.begun_count,
+                lambda: int(not task.done()),
+                "producer still had work",
+            )
             producer.is_ending = True
             await asyncio.wait_for(task, 180 * x.options.time_scale)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
         bodies = (b"%04d" % number for number in range(producer.begun_count))
-        wanted, read = Counter(filter(_is_wanted, bodies)), Counter[bytes]()
-        async with client.pull_consumer(topic, until="end") as consumer:
-            async for batch in consumer.batches():
-                read.update(batch.bodies())
-        if read != wanted:
-            lost, extra = wanted - read, read - wanted
-            raise NotSoError(f"{lost.total()} are lost, {extra.total()} doubled or not wanted")
+        demand_same(topic, await bodies_of(client, topic), Counter(filter(_is_wanted, bodies)))
         x.prove("producers were asked", len(producer.asked) >= COUNT_MIN // 3)
         x.prove("each was committed or rolled back once", True)

@@ -5,7 +5,7 @@ clocks: it gets the time and says when a frame arrives. One direction is one con
 partition may be one-way.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
@@ -42,10 +42,6 @@ class LinkCondition:
                 "and a jitter that is no larger"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values; `condition_of` reads them."""
-        return asdict(self)
-
 
 PERFECT: Final = LinkCondition()
 
@@ -75,9 +71,6 @@ class FrameCounts:
     """Of those that passed: before frames that were sent earlier."""
     doubled: int = 0
     """Of those that passed: arrived twice."""
-
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 @dataclass(slots=True)

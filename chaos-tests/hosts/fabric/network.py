@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -147,7 +147,7 @@ class HostNetwork:
         """Give these directions a condition, all at one moment."""
         chosen = list(pairs)
         self._conditions |= dict.fromkeys(chosen, condition)
-        document = condition.to_json()
+        document = asdict(condition)
         self._ask({"set": [[source, target, document] for source, target in chosen]})
 
     def heal(self) -> None:

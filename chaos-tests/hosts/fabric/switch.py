@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from random import Random
 from typing import Any, Final
 
@@ -104,7 +105,7 @@ class FrameSwitch:
             self.directions[source, target].condition = condition_of(condition)
         if "counts" not in request:
             return {}
-        counts = [[*pair, one.counts.to_json()] for pair, one in self.directions.items()]
+        counts = [[*pair, asdict(one.counts)] for pair, one in self.directions.items()]
         return {"counts": counts, "refused": self.refused_count}
 
 

@@ -32,8 +32,7 @@ async def clock_offsets(x: ScenarioContext) -> None:
             await x.do(x.target.kill, old)
             await x.new_leader(old)
             await x.acked()
-        await x.do(x.target.start, old)
-        await x.do(x.target.wait_ready)
+        await x.restart(old)
 
 
 @host_scenario("address-changed", "N13")
@@ -46,8 +45,7 @@ async def address_changed(x: ScenarioContext) -> None:
     async with x.fault("address", f"host {node} while its node is stopped"):
         await x.do(x.target.stop, node)
         after = await x.do(network.move, node)
-        await x.do(x.target.start, node)
-        await x.do(x.target.wait_ready)
+        await x.restart(node)
         x.prove(f"host {node} left {before} for {after}", before != after)
         await x.acked()
     leader = await x.leader()
