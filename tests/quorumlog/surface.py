@@ -38,7 +38,7 @@ INTERNAL: Final[Mapping[str, str]] = {
                 "next_batch_of",
                 "fill",
                 "batch_ready",
-                "asking",
+                "take_back",
             )
         ),
         _OF_A_READER,

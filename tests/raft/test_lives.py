@@ -125,6 +125,17 @@ def test_a_node_is_judged_by_what_was_known_when_it_was_asked() -> None:
     assert lives.of(2).acked == 130
 
 
+def test_the_memory_of_another_node_finds_a_believed_copy() -> None:
+    lives = Lives()
+    assert lives.judge(2, TOLD) == ""
+
+    why = lives.hear(2, BEFORE._replace(acked=101))
+
+    assert "had acked 101" in why
+    assert "had acked 101" in lives.judge(2, TOLD), "it is not believed the next time either"
+    assert lives.judge(2, TOLD._replace(joined=9, incarnation=9)) == ""
+
+
 COPY = ToldLife(3, 99, 2, 50, 2, 50, Standing.FULL, 0, 0, (22,))
 """An old copy of a node that was seen in its third life: it begins that life a second time."""
 

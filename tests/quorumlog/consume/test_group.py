@@ -397,7 +397,9 @@ async def test_no_call_of_a_member_names_more_queues_than_a_node_takes(
         await first.commit()
         await first.close()
     assert max(counts) <= 6
-    assert caplog.text.count("2 queues have no reader") == (mode == "clustering")
+    warning_count = caplog.text.count("2 queues have no reader")
+    # Once whenever a member is alone: also between the two starts, where they come apart.
+    assert 1 <= warning_count <= 2 if mode == "clustering" else warning_count == 0
 
 
 async def test_parked_pulls_leave_room_for_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
