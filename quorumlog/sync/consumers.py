@@ -37,20 +37,21 @@ class _Iteration(Wrapper[_Consumer]):
             forks.check()
         reader, inner = threading.current_thread(), self._inner
         in_hand = inner.in_hand
-        if self._taking.locked():
-            in_hand.asking.add(reader)
-        with self._taking:
-            if in_hand.asking:
-                in_hand.has_turn(reader)
-            before = in_hand.last
-            try:
+        before = in_hand.last
+        try:
+            if self._taking.locked():
+                in_hand.asking.add(reader)
+            with self._taking:
+                if in_hand.asking:
+                    in_hand.has_turn(reader)
                 while (message := inner.next_ready(reader)) is None:
                     if not loop_thread.call(inner.fill(reader)):
                         raise StopIteration
-                return message
-            except BaseException:  # The handler of a signal may raise anywhere.
+        except BaseException:  # The handler of a signal may raise anywhere.
+            with self._taking:
                 inner.take_back(reader, before)
-                raise
+            raise
+        return message
 
     @property
     def is_closed(self) -> bool:
@@ -62,20 +63,21 @@ class _Iteration(Wrapper[_Consumer]):
         forks.check()
         reader, inner = threading.current_thread(), self._inner
         in_hand = inner.in_hand
-        if self._taking.locked():
-            in_hand.asking.add(reader)
-        with self._taking:
-            if in_hand.asking:
-                in_hand.has_turn(reader)
-            before = in_hand.last
-            try:
+        before = in_hand.last
+        try:
+            if self._taking.locked():
+                in_hand.asking.add(reader)
+            with self._taking:
+                if in_hand.asking:
+                    in_hand.has_turn(reader)
                 while (batch := inner.batch_ready(reader)) is None:
                     if not loop_thread.call(inner.fill(reader)):
                         return None
-                return batch
-            except BaseException:
+        except BaseException:
+            with self._taking:
                 inner.take_back(reader, before)
-                raise
+            raise
+        return batch
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""
