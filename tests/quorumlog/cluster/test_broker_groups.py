@@ -241,6 +241,12 @@ async def test_a_topic_that_a_group_lacks_goes_to_those_that_have_it() -> None:
             await client.producer().send("nowhere", b"")
         with pytest.raises(errors.UnknownTopicError):
             await client.pull_consumer("nowhere").start()
+        async with connect(groups) as other, other.producer() as producer:
+            for k in range(7):  # It learns from the first one which group lacks the topic.
+                await producer.send("late", b"", key=f"k{k}")
+            senders = [backlog.sender for backlog in producer._accumulator]
+            assert len(senders) == 2
+            await eventually(lambda: not any(sender.stuck_ms for sender in senders))
 
 
 async def test_a_lost_group_does_not_stop_a_producer() -> None:
