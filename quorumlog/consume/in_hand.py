@@ -17,11 +17,12 @@ from quorumlog.records.queues import Queue
 LOOK_COUNT_MIN: Final = 64
 LOOK_S: Final = 0.02
 Reader = asyncio.Task[Any] | threading.Thread | None
+Span = tuple[Queue, int, int, int]
+"""A delivery: its queue, the offsets of its first and its last message, and their count."""
 
 
 class InHand:
-    """The deliveries of one consumer: queue, offset of the first message, and the batch; None for a
-    single message."""
+    """The deliveries of one consumer. No batch is kept but the newest one: readers are many."""
 
     def __init__(self) -> None:
         self.reader: Reader = None
@@ -30,7 +31,7 @@ class InHand:
         before it is replaced, and another thread looks here first."""
         self._look_count = LOOK_COUNT_MIN
         """Count of other readers at which those that have ended are forgotten."""
-        self._others: Final = dict[Reader, tuple[Queue, int, MessageBatch | None]]()
+        self._others: Final = dict[Reader, Span]()
         self.asking: Final = set[Reader]()
         """Readers that wait for their turn to take the next delivery: the last one is processed."""
 
@@ -40,7 +41,7 @@ class InHand:
         """Note a delivery; the one before of its reader is processed."""
         if reader is not self.reader:
             if self.last is not None:
-                self._others[self.reader] = self.last[:3]
+                self._others[self.reader] = _span(*self.last[:3])
             self.last, self.reader = None, reader
             self._others.pop(reader, None)
             if len(self._others) >= self._look_count:
@@ -75,25 +76,25 @@ class InHand:
     def offsets(self, *, without: Reader = None) -> dict[Queue, int]:
         """Return the first offset in hand of each queue, or that of all readers but one."""
         first = dict[Queue, int]()
-        for reader, (queue, offset, _) in self._all().items():
+        for reader, (queue, offset, *_) in self._all().items():
             if without is None or reader is not without:
                 first[queue] = min(offset, first.get(queue, offset))
         return first
 
     def reader_of(self, queue: Queue, offsets: Collection[int]) -> tuple[Reader] | None:
         """Return the reader whose delivery is of these offsets of a queue; None: there is none."""
-        for reader, (of, offset, batch) in self._all().items():
-            messages = () if batch is None else batch.messages
-            if of == queue and {offset, *(one.queue_offset for one in messages)} == {*offsets}:
+        wanted = queue, min(offsets), max(offsets), len(offsets)
+        for reader, span in self._all().items():
+            if span == wanted:
                 return (reader,)
         return None
 
-    def _all(self) -> dict[Reader, tuple[Queue, int, MessageBatch | None]]:
+    def _all(self) -> dict[Reader, Span]:
         last = self.last
         self._forget_ended()
         every = self._others.copy()
         if last is not None:
-            every[last[3]] = last[:3]
+            every[last[3]] = _span(*last[:3])
         return {reader: every[reader] for reader in every if reader not in self.asking}
 
     def _forget_ended(self) -> None:
@@ -107,6 +108,11 @@ class InHand:
                 while not self.offsets().keys().isdisjoint(queues):
                     await asyncio.sleep(LOOK_S)  # Threads put it down without a word to the loop.
                     await asyncio.sleep(0)  # A commit that put it down has the first turn.
+
+
+def _span(queue: Queue, offset: int, batch: MessageBatch | None) -> Span:
+    messages = () if batch is None else batch.messages
+    return queue, offset, messages[-1].queue_offset if messages else offset, len(messages) or 1
 
 
 def _has_ended(reader: Reader) -> bool:
