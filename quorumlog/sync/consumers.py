@@ -4,7 +4,7 @@ Owns the iteration between the threads; must not know what any call does.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self, TypeVar
 
 from quorumlog.cluster.close_once import failures_beside
@@ -12,11 +12,13 @@ from quorumlog.cluster.forks import forks
 from quorumlog.consume import consumer as async_consumer
 from quorumlog.consume import group as async_group
 from quorumlog.consume import pop as async_pop
+from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.pop import PopMessage
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.sync.loop_thread import loop_thread
 from quorumlog.sync.wrappers import Wrapper, blocking, closing, plain
 
+_T = TypeVar("_T")
 _Consumer = TypeVar("_Consumer", bound=async_consumer.Consumption)
 
 
@@ -35,6 +37,13 @@ class _Iteration(Wrapper[_Consumer]):
     def __next__(self) -> Message:
         if not forks.own[0]:  # Before the lock, which another thread of the parent may have held.
             forks.check()
+        message = self._hand_out(self._inner.next_ready)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def _hand_out(self, ready: Callable[[Reader], _T | None]) -> _T | None:
+        """Wait until `ready` hands something out to this thread; None when all is read."""
         reader, inner = threading.current_thread(), self._inner
         in_hand = inner.in_hand
         before = in_hand.last
@@ -44,14 +53,14 @@ class _Iteration(Wrapper[_Consumer]):
             with self._taking:
                 if in_hand.asking:
                     in_hand.has_turn(reader)
-                while (message := inner.next_ready(reader)) is None:
+                while (delivery := ready(reader)) is None:
                     if not loop_thread.call(inner.fill(reader)):
-                        raise StopIteration
+                        break
         except BaseException:  # The handler of a signal may raise anywhere.
             with self._taking:
                 inner.take_back(reader, before)
             raise
-        return message
+        return delivery
 
     @property
     def is_closed(self) -> bool:
@@ -61,23 +70,7 @@ class _Iteration(Wrapper[_Consumer]):
     def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
         forks.check()
-        reader, inner = threading.current_thread(), self._inner
-        in_hand = inner.in_hand
-        before = in_hand.last
-        try:
-            if self._taking.locked():
-                in_hand.asking.add(reader)
-            with self._taking:
-                if in_hand.asking:
-                    in_hand.has_turn(reader)
-                while (batch := inner.batch_ready(reader)) is None:
-                    if not loop_thread.call(inner.fill(reader)):
-                        return None
-        except BaseException:
-            with self._taking:
-                inner.take_back(reader, before)
-            raise
-        return batch
+        return self._hand_out(self._inner.batch_ready)
 
     def batches(self) -> Iterator[MessageBatch]:
         """Iterate over batches instead of messages."""
