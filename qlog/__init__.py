@@ -2,10 +2,10 @@
 
 Owns the top level only: the list of command groups, exit codes and the last handler of errors. A
 group lives in a module of its own, in the folder of its subject (`messages`, `cluster`, `server`,
-`bench`, `pipeline`, `rocketmq`) or in `planning.commands`, named in `COMMANDS` by an import string
-and imported when it is used: help and completion stay fast, and no server code is loaded before a
-command asks for it. `@group.command()` in that module adds a command, and `qlog.reference` writes
-docs/cli.md from the help.
+`rocketmq`) or in `commands` of the package that it runs (`bench`, `pipeline`, `planning`), named in
+`COMMANDS` by an import string and imported when it is used: help and completion stay fast, and no
+server code is loaded before a command asks for it. `@group.command()` in that module adds a
+command, and `qlog.reference` writes docs/cli.md from the help.
 """
 
 import importlib
@@ -46,7 +46,7 @@ class LazyCommand:
 
 COMMANDS = {
     "bench": LazyCommand(
-        "qlog.bench.bench:bench", "Measure this machine, the engine and the cluster."
+        "bench.commands.bench:bench", "Measure this machine, the engine and the cluster."
     ),
     "chaos": LazyCommand(
         "qlog.server.chaos:chaos",
@@ -100,7 +100,8 @@ COMMANDS = {
         "Run a replica of the name server without a log; or ask the name server.",
     ),
     "pipeline": LazyCommand(
-        "qlog.pipeline.pipeline:pipeline", "Run a job on Spark, in this process or on a cluster."
+        "pipeline.commands.pipeline:pipeline",
+        "Run a job on Spark, in this process or on a cluster.",
     ),
     "plan": LazyCommand(
         "planning.commands.plan:plan",

@@ -1,5 +1,5 @@
 """Jobs on Spark.
 
 These modules import the tables of `pipeline`, the client and, for a check of histories, the
-rules of `checkers`. Their commands are in `qlog.pipeline`.
+rules of `checkers`. Their commands are in `pipeline.commands`.
 """

@@ -10,8 +10,8 @@ import pytest
 
 import pipeline.session
 from checkers import history
+from pipeline.commands.pipeline import JOBS
 from pipeline.errors import PipelineError
-from qlog.pipeline.pipeline import JOBS
 from quorumlog.command_errors import ExitCode
 from tests.checkers.histories import clean_history
 from tests.pipeline.commands import Run

@@ -56,7 +56,7 @@ PRODUCT: Final[dict[str, str]] = {
     "commands: import from RocketMQ": "qlog/rocketmq tests/qlog/rocketmq",
     "local clusters": "deploy/local tests/deploy/test_local",
     "capacity planning": "planning bench/calibration.py tests/planning",
-    "data pipeline": "pipeline qlog/pipeline tests/pipeline",
+    "data pipeline": "pipeline tests/pipeline",
 }
 TOOLS: Final[dict[str, str]] = {
     "set-up, jobs, generators": "deploy tests/deploy",
@@ -68,7 +68,7 @@ TOOLS: Final[dict[str, str]] = {
     "chaos": "chaos-tests tests/chaos tests/scenarios",
     "chaos: hosts": "chaos-tests/hosts tests/chaos/hosts",
     "fuzzing": "tests/fuzz",
-    "bench": "bench qlog/bench tests/bench tests/qlog/bench",
+    "bench": "bench tests/bench",
     "bench: peers": "bench/peers tests/bench/peers",
     "planted faults": "tests/mutate",
     "checks of the text": "tests/tidy",

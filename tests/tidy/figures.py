@@ -147,10 +147,13 @@ def _ranks() -> dict[str, int]:
 
 
 def _rank(module: str, ranks: Mapping[str, int], default: int) -> int:
-    """Return the layer of a module: that of its package, or of its folder if that has one."""
+    """Return the layer of a module: that of its package, or of its folder if that has one. Commands
+    lie beside what they run, and above `qlog`."""
     package, _, rest = module.partition(".")
-    folder = f"{package}.{rest.partition('.')[0]}"
-    return ranks.get(folder, ranks.get(package, default))
+    folder = rest.partition(".")[0]
+    if folder == "commands":
+        return ranks["planning.commands"]
+    return ranks.get(f"{package}.{folder}", ranks.get(package, default))
 
 
 def _imports(sources: Iterable[Source]) -> dict[str, set[str]]:

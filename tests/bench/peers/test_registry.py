@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.commands import cluster as bench_cluster
 from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerLoad
 from bench.peers.registry import ENTRIES
-from qlog.bench import cluster as bench_cluster
 from tests import missing
 
 _COUNT = 100

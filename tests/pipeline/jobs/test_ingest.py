@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local import LocalCluster
-from deploy.stdlib_source import (
+from deploy.jobs.stdlib_source import (
     PATH_PROPERTY,
     QUEUES_PER_TOPIC,
     encoded_lines,
@@ -25,6 +24,7 @@ from deploy.stdlib_source import (
     sha256_of_files,
     standard_library,
 )
+from deploy.local import LocalCluster
 from pipeline.errors import OffsetsError, OptionError, TableTakenError
 from pipeline.jobs.ingest import ingest
 from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable, read_table

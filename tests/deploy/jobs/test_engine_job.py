@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engine_job import compare
-from deploy.job_summary import EngineJobSummary
-from deploy.stdlib_source import encoded_lines, find_files, sha256_of_files
+from deploy.jobs.engine_job import compare
+from deploy.jobs.job_summary import EngineJobSummary
+from deploy.jobs.stdlib_source import encoded_lines, find_files, sha256_of_files
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S
 
@@ -28,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "deploy.engine_job", *arguments]
+    command = [sys.executable, "-P", "-m", "deploy.jobs.engine_job", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from deploy.jobs.main_job import choose_files
 from deploy.local import LocalCluster
-from deploy.main_job import choose_files
 from tests.patience import PATIENCE_S
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "deploy.main_job", *arguments],
+        [sys.executable, "-P", "-m", "deploy.jobs.main_job", *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

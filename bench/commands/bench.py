@@ -10,9 +10,9 @@ from typing import Final
 
 import click
 
+from bench.commands import cluster as bench_cluster
+from bench.commands import compare as bench_compare
 from qlog import LazyCommand, LazyGroup
-from qlog.bench import cluster as bench_cluster
-from qlog.bench import compare as bench_compare
 from qlog.output import Format, output_option, print_rows
 from quorumlog.command_errors import CliError, ExitCode
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import server_option
-from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 from quorumlog.command_errors import CliError, ExitCode
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from pipeline.commands.cluster import cluster_options
 from qlog.command_decorators import printed
 from qlog.connection import server_option
-from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 
 

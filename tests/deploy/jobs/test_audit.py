@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.audit import LineAudit
-from deploy.job_summary import MainJobSummary
-from deploy.progress import JobStep
-from deploy.stdlib_source import SourceFile, find_files
+from deploy.jobs.audit import LineAudit
+from deploy.jobs.job_summary import MainJobSummary
+from deploy.jobs.progress import JobStep
+from deploy.jobs.stdlib_source import SourceFile, find_files
 
 Line = tuple[str, int, bytes]
 

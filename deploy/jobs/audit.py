@@ -8,9 +8,9 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Self
 
-from deploy.job_summary import MainJobSummary
-from deploy.progress import JobStep
-from deploy.stdlib_source import QueueName, SourceFile
+from deploy.jobs.job_summary import MainJobSummary
+from deploy.jobs.progress import JobStep
+from deploy.jobs.stdlib_source import QueueName, SourceFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash

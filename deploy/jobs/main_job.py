@@ -3,8 +3,8 @@
 Starts three nodes with sync flush, sends each line of a part of the Python standard library as a
 message through the SDK, SIGKILLs the leader half-way and starts it again later, reads everything
 back from the leader and then from each replica alone, and compares: SHA-256 of each file, every
-message once, equal chain digests. Owns the sequence; the comparison is `deploy.audit`, the screen
-`deploy.job_summary`, the input `deploy.stdlib_source`.
+message once, equal chain digests. Owns the sequence; the comparison is `audit`, the screen
+`job_summary`, the input `stdlib_source`.
 """
 
 import asyncio
@@ -20,12 +20,11 @@ from typing import Final
 import click
 
 import quorumlog
-from deploy.audit import LineAudit, QueueName
-from deploy.job_directory import JobDirectory
-from deploy.job_summary import MainJobSummary
-from deploy.local import LocalCluster
-from deploy.progress import JobProgress, JobStep
-from deploy.stdlib_source import (
+from deploy.jobs.audit import LineAudit, QueueName
+from deploy.jobs.job_directory import JobDirectory
+from deploy.jobs.job_summary import MainJobSummary
+from deploy.jobs.progress import JobProgress, JobStep
+from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,
     QUEUES_PER_TOPIC,
@@ -34,6 +33,7 @@ from deploy.stdlib_source import (
     sample_of,
     standard_library,
 )
+from deploy.local import LocalCluster
 from quorumlog.command_errors import CliError, ExitCode, report
 from quorumlog.command_signals import take_signals
 

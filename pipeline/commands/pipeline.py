@@ -10,23 +10,23 @@ from qlog import LazyCommand, LazyGroup
 
 JOBS = {
     "audit": LazyCommand(
-        "qlog.pipeline.audit:audit",
+        "pipeline.commands.audit:audit",
         "Check every record of every replica, and the replicas against each other.",
     ),
     "history-check": LazyCommand(
-        "qlog.pipeline.history_check:history_check",
+        "pipeline.commands.history_check:history_check",
         "Judge saved histories of clients: what was lost, doubled, stale or out of order.",
     ),
     "ingest": LazyCommand(
-        "qlog.pipeline.ingest:ingest",
+        "pipeline.commands.ingest:ingest",
         "Copy topics to Parquet files, each record once, and go on where the last run ended.",
     ),
     "latency": LazyCommand(
-        "qlog.pipeline.latency:latency",
+        "pipeline.commands.latency:latency",
         "Say how much came each minute, how large and how late, and how far consumers were behind.",
     ),
     "replay": LazyCommand(
-        "qlog.pipeline.replay:replay",
+        "pipeline.commands.replay:replay",
         "Put records of a table or of topics back into TOPIC, in the order of their queues.",
     ),
 }

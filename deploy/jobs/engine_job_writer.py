@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-from deploy.stdlib_source import QueueName, encoded_lines, find_files
+from deploy.jobs.stdlib_source import QueueName, encoded_lines, find_files
 from store.config import MIB, StoreConfig
 from store.store import Store
 

@@ -2,8 +2,8 @@
 
 Loads each line of the Python standard library as a message, SIGKILLs the writing process half-way,
 recovers, resumes, reads everything back through the consume queues and compares SHA-256 per file.
-Owns the sequence; storing is the store's work, the input is `deploy.stdlib_source`, the writing
-process `deploy.engine_job_writer`, the screen `deploy.job_summary`.
+Owns the sequence; storing is the store's work, the input is `stdlib_source`, the writing process
+`engine_job_writer`, the screen `job_summary`.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from typing import Any
 
 import click
 
-from deploy.engine_job_writer import STORE_CONFIG
-from deploy.job_directory import JobDirectory
-from deploy.job_summary import EngineJobSummary
-from deploy.progress import JobProgress, JobStep
-from deploy.stdlib_source import (
+from deploy.jobs.engine_job_writer import STORE_CONFIG
+from deploy.jobs.job_directory import JobDirectory
+from deploy.jobs.job_summary import EngineJobSummary
+from deploy.jobs.progress import JobProgress, JobStep
+from deploy.jobs.stdlib_source import (
     PATH_PROPERTY,
     QueueName,
     SourceFile,
@@ -48,7 +48,7 @@ def run_writer(
 
     Returns (acknowledged next offset of each queue, acknowledged lines, its recovery report).
     """
-    command = [sys.executable, "-P", "-m", "deploy.engine_job_writer", directory, source]
+    command = [sys.executable, "-P", "-m", "deploy.jobs.engine_job_writer", directory, source]
     acknowledged: dict[QueueName, int] = {}
     opened: dict[str, Any] = {}
     done = 0

@@ -5,10 +5,10 @@ Must not know how rows become records.
 
 import click
 
+from pipeline.commands.cluster import cluster_options
 from pipeline.errors import OptionError
 from qlog.command_decorators import printed
 from qlog.connection import server_option
-from qlog.pipeline.cluster import cluster_options
 from qlog.progress import progress_bars
 
 

@@ -1,0 +1,1 @@
+"""The jobs of `deploy/quickstart`: known text through a cluster or the engine, each line judged."""
