@@ -159,16 +159,6 @@ def test_a_pass_over_the_log_finds_no_fault_with_them(tmp_path: Path) -> None:
 # --- A check ---
 
 
-def test_a_check_finds_nothing_and_says_what_cannot_be_read(root: Path) -> None:
-    with Store.open(str(root), CONFIG, maintain=False):
-        pass
-    findings, notices = checked(root)
-    assert findings == []
-    assert len(notices) == 1
-    assert notices[0].startswith("inner batches of RocketMQ: 30 records of topic batches")
-    assert plan(str(root), verify(str(root), given=given_sizes(CONFIG))) == []
-
-
 def test_no_plan_for_a_directory_of_rocketmq_cuts_it(root: Path) -> None:
     """Also before a store of ours has opened it, and with its derived files to be built."""
     before, given = log_bytes(root), given_sizes(CONFIG)
