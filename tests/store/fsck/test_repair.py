@@ -112,6 +112,9 @@ def test_derived_files_are_built_anew(root: Path, config: StoreConfig, name: str
 
 def test_lost_marks_are_made_anew_after_a_full_check(root: Path, config: StoreConfig) -> None:
     (root / "marks").unlink()
+    assert [(f.path, f.field, f.severity) for f in findings(root)] == [
+        ("marks", "file", Severity.REPAIRABLE)
+    ]
     assert kinds(repair(root, config)) == [ActionKind.RECREATE_MARKS]
     assert contents(root, config) == ALL
 
@@ -143,6 +146,9 @@ def test_a_damaged_blank_is_written_again(root: Path, config: StoreConfig) -> No
     magic = b"\xff\xff\xff\xff" if config.container == "ledger" else b"\xcb\xd4\x31\x94"
     at = good.rindex(magic) + (4 if config.container == "ledger" else -4)
     flip(first, at * 8 + 3)
+    assert [(f.path, f.at, f.field, f.severity) for f in findings(root)] == [
+        (log_files(root)[0], at, "blank size", Severity.REPAIRABLE)
+    ]
     assert kinds(repair(root, config)) == [ActionKind.REWRITE_FILE]
     assert first.read_bytes() == good
     assert contents(root, config) == ALL
@@ -221,18 +227,13 @@ def test_damage_needs_consent_and_loses_what_the_plan_says(root: Path, config: S
     kept = {topic: numbers[: 12 if topic == "topic0" else 10] for topic, numbers in ALL.items()}
     assert contents(root, config) == kept
     # Every byte that went is in damaged/, by file and position.
-    cut_at = loss.lo_position
-    for file in log_files_before(before, config):
-        lo = max(cut_at, int(Path(file).name))
+    log = [file for file in before if file.startswith(("commitlog/", "dledger-n0/data/"))]
+    for file in log:
+        lo = max(loss.lo_position, int(Path(file).name))
         if lo < int(Path(file).name) + PAGE:
             aside = root / "damaged" / f"{file.replace('/', '_')}-{lo}"
             assert aside.read_bytes() == before[file][lo - int(Path(file).name) :]
-    assert name in log_files_before(before, config)
-
-
-def log_files_before(before: dict[str, bytes], config: StoreConfig) -> list[str]:
-    top = "commitlog/" if config.container == "commit_log" else "dledger-n0/data/"
-    return [name for name in before if name.startswith(top)]
+    assert name in log
 
 
 def test_a_missing_file_cuts_the_log_before_it(root: Path, config: StoreConfig) -> None:
