@@ -122,18 +122,6 @@ def test_files_are_ready_ahead_and_not_in_the_directory_listing_of_the_log(tmp_p
     assert warmed.fatal.causes == []
 
 
-def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
-    warmed = Warmed(tmp_path)
-    warmed.fs.is_open.clear()
-    warmed.source.start(0)
-    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
-    threading.Thread(target=warmed.fs.is_open.set).start()
-    file = warmed.source.take(0)
-    assert file.position == 0
-    warmed.source.stop()
-    file.close()
-
-
 def test_a_file_behind_a_ready_one_is_made_slowly_until_the_log_needs_it(tmp_path: Path) -> None:
     """Three nodes roll at the same position; zeroing at full pace delayed appends by 60 ms."""
     seconds = itertools.count()
