@@ -17,7 +17,8 @@ from store.log.commit_log import CommitLog
 from store.log.shipped_log import ShippedLog
 from store.record.message import encode_message
 from store.replicated.shipped_store import ShippedStore
-from tests.store.files.test_new_names import LazySource
+from tests.store.files.test_new_names import LazySource, NoLuck
+from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
     CONFIG,
@@ -265,28 +266,14 @@ def test_garbage_is_found_when_it_is_read_and_not_before(tmp_path: Path) -> None
 # --- A log that begins elsewhere ---
 
 
-class NotingFileSystem(FileSystem):
-    """Notes which files got their names, and which directories were made durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        self.calls.append(target)
-
-    def sync_directory(self, path: str) -> None:
-        super().sync_directory(path)
-        self.calls.append(path)
-
-
 def test_the_file_that_a_log_begins_with_is_durable_on_return(tmp_path: Path) -> None:
     """Else a power loss could leave queues of a log that has no file."""
-    fs = NotingFileSystem()
-    log = ShippedLog(fs, str(tmp_path), CONFIG, LazySource(fs, str(tmp_path / "commitlog"), FILE))
+    fs, root = PowerLossFileSystem(), tmp_path / "run"
+    source = LazySource(fs, str(root / "commitlog"), FILE)
+    log = ShippedLog(fs, str(root), CONFIG, source)
     log.files.load()
     log.begin_at(3 * FILE)
-    assert fs.calls[-2:] == [log.files.files[0].path, log.files.directory]
     assert (log.min_position, log.end_position) == (3 * FILE, 3 * FILE)
     log.close()
+    fs.build_image(str(root), str(tmp_path / "image"), NoLuck())
+    assert [path.name for path in (tmp_path / "image/commitlog").iterdir()] == [f"{3 * FILE:020d}"]
