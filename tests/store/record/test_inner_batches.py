@@ -95,10 +95,7 @@ def test_a_topic_of_inner_batches_is_an_error_and_not_empty(root: Path) -> None:
         assert "queue.type=BatchCQ" in str(caught.value)
         assert [queue.topic for queue in store.queues()] == ["orders"]
         assert store.queue_range("nobody", 0) == (0, 0)
-
-
-def test_a_key_finds_the_record_as_rocketmq_wrote_it(root: Path) -> None:
-    with Store.open(str(root), CONFIG, maintain=False) as store:
+        # A key finds the record as RocketMQ wrote it.
         (message,) = store.messages_by_key(BATCHES, "unique3")
         assert message.sys_flag == INNER_FLAGS
         assert message.properties["INNER_NUM"] == "4"
