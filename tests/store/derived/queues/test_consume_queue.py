@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from store import format as fmt
 from store.derived.queues.consume_queue import ConsumeQueue, QueueEnvironment
 from store.derived.sum_files import SumFiles
-from store.errors import DerivedFileError, PositionRangeError, QueueOrderError, StoreFullError
+from store.errors import (
+    DerivedFileError,
+    FileSystemError,
+    PositionRangeError,
+    QueueOrderError,
+    StoreFullError,
+)
 from store.files import failpoints
 from store.files.descriptor_cache import DescriptorCache
 from store.files.file_system import FileSystem
@@ -88,7 +94,10 @@ def test_offset_300000_is_the_first_of_the_second_file(tmp_path: Path) -> None:
 
 def test_a_queue_that_begins_late_has_fillers(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put(13, units(13, 15), may_begin_late=True)
+    for failpoint in ("fs.open=EIO", "fs.write=EIO"):
+        with failpoints.armed(failpoint), pytest.raises(FileSystemError):
+            put(queue, 13, 15)
+    put(queue, 13, 15)
     filler = bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)
     assert path(tmp_path, 10).read_bytes() == filler * 3 + units(13, 15) + bytes(100)
     assert (queue.min_offset, queue.max_offset) == (13, 15)
