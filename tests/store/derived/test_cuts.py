@@ -55,6 +55,11 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         os.close(fd)
 
 
+def change_log(root: Path, position: int, data: bytes) -> None:
+    """Change bytes of the log where a plain one has no checksum, or one that fails."""
+    overwrite(root / f"commitlog/{position // FILE * FILE:020d}", position % FILE, data)
+
+
 def place(store: Store | ShippedStore, offset: int) -> tuple[int, int]:
     """Return position and size of a record of queue 0."""
     queue = store.engine.queues.get(b"orders", 0)
@@ -93,11 +98,7 @@ def test_a_cut_is_made_beside_a_damaged_record(tmp_path: Path) -> None:
     ends = left(tmp_path, has_sums=False)
     with opened(tmp_path) as store:
         at, _ = place(store, 170)
-        overwrite(
-            tmp_path / f"commitlog/{at // FILE * FILE:020d}",
-            at % FILE + fmt.QUEUE_OFFSET_AT,
-            b"\xff",
-        )
+        change_log(tmp_path, at + fmt.QUEUE_OFFSET_AT, b"\xff")
     forget_sums(tmp_path)
     with opened(tmp_path) as store:
         take_away(store, ends[60])
@@ -126,24 +127,15 @@ def test_an_expiry_hides_and_deletes_nothing_that_is_there(tmp_path: Path) -> No
 # --- Which side is wrong ---
 
 
-def changed_record(
-    store: Store | ShippedStore, root: Path, offset: int, old: bytes, new: bytes
-) -> None:
-    """Change a record of queue 0 where a plain log has no checksum."""
-    position, size_bytes = place(store, offset)
-    data = store.log.read(position, size_bytes)
-    assert data.count(old) == 1
-    path = root / f"commitlog/{position // FILE * FILE:020d}"
-    overwrite(path, position % FILE + data.index(old), new)
-
-
 def test_keys_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Path) -> None:
     """A bit of the name of a property: one key less, and all behind it would move by one."""
     with opened(tmp_path) as store:
         store.dispatch_to(filled(store, COUNT)[-1])
         lines: list[str] = []
         store.engine.guard.listen(lines.append)
-        changed_record(store, tmp_path, 5, b"KEYS\x01", b"KEYR\x01")
+        position, size_bytes = place(store, 5)
+        name_at = position + store.log.read(position, size_bytes).index(b"KEYS\x01")
+        change_log(tmp_path, name_at, b"KEYR\x01")
         scrub = store.derived_scrubber()
         while not scrub.step().ends_pass:
             pass
@@ -163,8 +155,7 @@ def test_units_with_their_checksums_do_not_follow_a_damaged_record(tmp_path: Pat
         lines: list[str] = []
         store.engine.guard.listen(lines.append)
         at, size_bytes = place(store, 4)
-        queue_id_at = at % FILE + fmt.QUEUE_ID_AT
-        overwrite(tmp_path / f"commitlog/{at // FILE * FILE:020d}", queue_id_at, b"\0\0\0\1")
+        change_log(tmp_path, at + fmt.QUEUE_ID_AT, b"\0\0\0\1")
         assert store.engine.guard.compare(at, at + size_bytes) == (at + size_bytes, 0)
         pulled = store.reads.pull("orders", 1, 4, max_count=1)
         assert numbers(pulled.data) == [104]
@@ -202,7 +193,7 @@ def test_a_pass_meets_a_damaged_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with opened(tmp_path) as store:
         store.dispatch_to(filled(store, COUNT)[-1])
     with opened(tmp_path) as store:
-        overwrite(tmp_path / f"commitlog/{0:020d}", 2, b"\x20")
+        change_log(tmp_path, 2, b"\x20")
         with pytest.raises(CorruptionError):
             store.derived_scrubber().step()
 

@@ -92,19 +92,6 @@ def test_every_record_is_built_as_its_kind_demands(tmp_path: Path, gap: int, run
     check_all(derived, log)
 
 
-@pytest.mark.parametrize(
-    ("flags", "in_queue", "in_index"),
-    [(0x0, True, True), (0x4, False, True), (0x8, True, True), (0xC, False, False)],
-)
-def test_transaction_types(tmp_path: Path, flags: int, in_queue: bool, in_index: bool) -> None:
-    log = MemoryLog()
-    position = log.add(properties={"KEYS": "k"}, sys_flag=flags)
-    derived = make(tmp_path, log)
-    derived.dispatcher.advance(log.max_position)
-    assert bool(built(derived)) == in_queue
-    assert candidates(derived.index, "orders", "k") == ([position] if in_index else [])
-
-
 @pytest.mark.parametrize("round_size", [1, 500, 1 << 23])
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 30])
 def test_steps_of_any_size_build_the_same(
@@ -139,17 +126,6 @@ def test_a_repetition_changes_no_byte(tmp_path: Path) -> None:
         again = Dispatcher(log, derived.queues, derived.index, dispatched_position=position)
         assert again.advance(log.max_position) == log.max_position
     assert tree(tmp_path) == before
-
-
-def test_each_queue_is_written_once_a_round(tmp_path: Path) -> None:
-    log = MemoryLog()
-    for n in range(60):
-        log.add(queue_id=n % 4)
-    config = small_config(consume_queue_units_per_file=100)
-    derived = Derived(tmp_path, log, config)
-    with census() as counts:
-        derived.dispatcher.advance(log.max_position)
-    assert counts["fs.write"] == 4
 
 
 def test_the_end_of_a_file_counts_as_built(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ def test_damage_is_repaired(tmp_path: Path, damage: str) -> None:
         rebuilt_names += [name] * rebuilt
         is_index = name.startswith("index")
         if damage == "missing" and name.endswith("/" + "0" * 20) and not rebuilt:
-            queue = derived.queues.get(*_key_of(name))
+            parts = name.split("/")
+            queue = derived.queues.get(parts[1].encode(), int(parts[2]))
             assert queue is not None
             assert queue.min_offset == CONFIG.consume_queue_units_per_file
             assert queue.max_offset == log.next_offsets[queue.topic, queue.queue_id]
@@ -134,11 +135,6 @@ def test_damage_is_repaired(tmp_path: Path, damage: str) -> None:
     if damage == "missing":
         expected = [n for n in expected if not n.endswith("/" + "0" * 20)]
     assert set(rebuilt_names) >= set(expected)
-
-
-def _key_of(name: str) -> tuple[bytes, int]:
-    _, topic, queue_id, _ = name.split("/")
-    return topic.encode(), int(queue_id)
 
 
 def test_an_interrupted_rebuild_starts_again(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from store.errors import (
 )
 from store.files import failpoints
 from store.files.file_system import FileSystem
-from store.files.mapped_file import MappedFile, create_file
+from store.files.mapped_file import create_file
 from store.files.mapped_file_queue import MappedFileQueue
+from tests.store.listing import names
 
 SIZE = 8192
 FS = FileSystem()
@@ -41,10 +42,6 @@ def fill(queue: MappedFileQueue, count: int) -> None:
     """Append `count` full files of a repeated number."""
     for number in range(count):
         queue.roll().append(bytes([number + 1]) * SIZE)
-
-
-def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
 
 
 def test_files_are_named_by_their_first_position_and_fully_allocated(
@@ -119,12 +116,6 @@ def test_a_view_that_cannot_be_mapped_holds_nothing(queue: MappedFileQueue) -> N
         assert bytes(data) == b"\1\1\1"
 
 
-def test_a_view_is_read_only(queue: MappedFileQueue) -> None:
-    fill(queue, 1)
-    with queue.view(0, 1) as data, pytest.raises(TypeError):
-        data[0] = 7
-
-
 def test_the_last_file_is_never_deleted(queue: MappedFileQueue) -> None:
     fill(queue, 1)
     assert queue.delete_first() == 0
@@ -169,34 +160,6 @@ def test_load_refuses_gaps_and_odd_sizes_and_clears_leftovers(tmp_path: Path) ->
     (tmp_path / "00000000000000008192").write_bytes(b"short")
     with pytest.raises(LayoutError, match="expected 8192 bytes, found 5 bytes"):
         new_queue(tmp_path)
-
-
-def test_each_call_of_a_roll_fails_cleanly_or_stops(tmp_path: Path) -> None:
-    with failpoints.census() as counts:
-        create_file(FS, str(tmp_path), 0, SIZE, warm_up=True).delete()
-    for name in counts:
-        if name == "fs.unlink":
-            continue  # Not a part of the creation.
-        queue = new_queue(tmp_path / name)
-        queue.source = WarmFiles(tmp_path / name)
-        with failpoints.armed(f"{name}=EIO"), pytest.raises(StoreError) as caught:
-            queue.roll()
-        if isinstance(caught.value, SyncFailedError):
-            continue  # The process stops here; what a restart finds is checked elsewhere.
-        assert isinstance(caught.value, FileSystemError)
-        assert caught.value.errno_value == errno.EIO
-        assert queue.files == ()
-        assert queue.roll().append(b"x") == 0, f"after a failed {name} the next try works"
-        queue.close()
-    assert set(counts) >= {"fs.open", "fs.allocate", "fs.write", "fs.sync", "fs.rename"}
-
-
-class WarmFiles:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def take(self, position: int) -> MappedFile:
-        return create_file(FS, str(self._path), position, SIZE, warm_up=True)
 
 
 def test_a_failed_sync_moves_no_mark(queue: MappedFileQueue) -> None:

@@ -79,6 +79,11 @@ def test_a_prepared_file_is_zero_and_gets_its_name_when_published(tmp_path: Path
     file.close()
 
 
+def test_a_file_whose_name_may_be_lost_is_not_handed_out(tmp_path: Path) -> None:
+    with failpoints.armed("fs.sync_directory=EIO"), pytest.raises(SyncFailedError):
+        create_file(FS, str(tmp_path), 0, SIZE, warm_up=False)
+
+
 def test_a_cancelled_file_is_removed(tmp_path: Path) -> None:
     names_per_call = []
 
@@ -91,12 +96,18 @@ def test_a_cancelled_file_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> None:
-    queue = MappedFileQueue(FS, str(tmp_path), SIZE)
+def filled(path: Path, fs: FileSystem = FS) -> MappedFileQueue:
+    """Open a queue of three full files."""
+    queue = MappedFileQueue(fs, str(path), SIZE)
     queue.load()
     for _ in range(3):
         queue.roll().append(b"x" * SIZE)
     queue.sync()
+    return queue
+
+
+def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> None:
+    queue = filled(tmp_path)
     with failpoints.armed("fs.unlink=EACCES"), pytest.raises(FileSystemError) as caught:
         queue.delete_first()
     assert caught.value.errno_value == errno.EACCES
@@ -112,11 +123,7 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_queue(tmp_path: Path) -> Non
 def test_a_file_that_somebody_removed_by_hand_is_let_go(tmp_path: Path) -> None:
     """Its bytes stay on the disk as long as it is open, and that somebody wanted room."""
     fs = CountingFileSystem()
-    queue = MappedFileQueue(fs, str(tmp_path), SIZE)
-    queue.load()
-    for _ in range(3):
-        queue.roll().append(b"x" * SIZE)
-    queue.sync()
+    queue = filled(tmp_path, fs)
     open_count = len(fs.open_fds)
     (tmp_path / names(tmp_path)[0]).unlink()
     queue.detach_first(1)
@@ -126,12 +133,8 @@ def test_a_file_that_somebody_removed_by_hand_is_let_go(tmp_path: Path) -> None:
 
 
 def test_all_files_but_the_last_are_set_aside_and_deleted_later(tmp_path: Path) -> None:
-    queue = MappedFileQueue(FS, str(tmp_path / "log"), SIZE)
     (tmp_path / "log").mkdir()
-    queue.load()
-    for _ in range(3):
-        queue.roll().append(b"x" * SIZE)
-    queue.sync()
+    queue = filled(tmp_path / "log")
     queue.set_first_aside()
     assert [file.position for file in queue.files] == [2 * SIZE]
     assert len(names(tmp_path / "aside")) == 2, "their bytes are kept"

@@ -122,34 +122,6 @@ def test_files_are_ready_ahead_and_not_in_the_directory_listing_of_the_log(tmp_p
     assert warmed.fatal.causes == []
 
 
-def test_a_queue_rolls_through_prepared_files(tmp_path: Path) -> None:
-    warmed = Warmed(tmp_path)
-    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
-    queue.load()
-    warmed.source.start(0)
-    for number in range(5):
-        queue.roll().append(bytes([number]) * SIZE)
-    assert queue.sync() == 5 * SIZE
-    warmed.source.stop()
-    queue.close()
-    again = MappedFileQueue(FileSystem(), str(tmp_path), SIZE)
-    again.load()
-    assert (again.max_position, again.read(4 * SIZE, 1)) == (5 * SIZE, b"\4")
-    again.close()
-
-
-def test_a_taker_waits_for_the_file_in_the_making(tmp_path: Path) -> None:
-    warmed = Warmed(tmp_path)
-    warmed.fs.is_open.clear()
-    warmed.source.start(0)
-    assert warmed.fs.began.acquire(timeout=PATIENCE_S)
-    threading.Thread(target=warmed.fs.is_open.set).start()
-    file = warmed.source.take(0)
-    assert file.position == 0
-    warmed.source.stop()
-    file.close()
-
-
 def test_a_file_behind_a_ready_one_is_made_slowly_until_the_log_needs_it(tmp_path: Path) -> None:
     """Three nodes roll at the same position; zeroing at full pace delayed appends by 60 ms."""
     seconds = itertools.count()
@@ -289,24 +261,6 @@ def test_a_file_in_the_making_for_a_position_that_was_left_is_dropped(
     warmed.await_ready(1)
     assert warmed.names() == [name(2, is_temporary=True)]
     warmed.source.stop()
-
-
-def test_a_truncated_or_reset_queue_takes_the_right_files(tmp_path: Path) -> None:
-    warmed = Warmed(tmp_path)
-    queue = MappedFileQueue(warmed.fs, str(tmp_path), SIZE, warmed.source)
-    queue.load()
-    warmed.source.start(0)
-    for number in range(4):
-        queue.roll().append(bytes([number + 1]) * SIZE)
-    queue.sync()
-    queue.truncate(SIZE + 5)
-    queue.files[-1].append(b"x" * (SIZE - 5))
-    assert queue.roll().position == 2 * SIZE
-    queue.reset(9 * SIZE)
-    assert [file.position for file in queue.files] == [9 * SIZE]
-    warmed.source.stop()
-    assert warmed.names() == [name(9)]
-    queue.close()
 
 
 def test_a_publication_that_fails_can_be_repeated(tmp_path: Path) -> None:

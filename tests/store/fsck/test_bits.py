@@ -15,7 +15,7 @@ import pytest
 from store.config import StoreConfig
 from store.fsck.check import verify
 from store.fsck.layout import GivenSettings
-from tests.store.fsck_stores import findings, fsck_config, given_sizes, make_store
+from tests.store.fsck_stores import files_of, findings, fsck_config, given_sizes, make_store
 
 RECORD_COUNT = 12
 # Of a V1 record with IPv4 hosts: flag, unused bits of the sys flag, born time and host, store host,
@@ -74,11 +74,6 @@ def small_store(root: Path, container: str, *, property_crc: bool = False) -> St
     return config
 
 
-def derived_files(root: Path) -> list[str]:
-    names = [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()]
-    return sorted(n for n in names if n.startswith(("consumequeue/", "index/", "marks")))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["data/00000000000000000000", "index/00000000000000000000"])
 def test_every_bit_of_a_ledger(tmp_path: Path, name: str) -> None:
@@ -89,7 +84,8 @@ def test_every_bit_of_a_ledger(tmp_path: Path, name: str) -> None:
 @pytest.mark.long
 def test_every_bit_of_what_is_derived(tmp_path: Path) -> None:
     config = small_store(tmp_path, "ledger")
-    names = derived_files(tmp_path)
+    derived = ("consumequeue/", "index/", "marks")
+    names = [name for name in files_of(tmp_path) if name.startswith(derived)]
     assert len(names) == 5  # Two queue files, two index files, the marks.
     given = given_sizes(config)
     for name in names:

@@ -1,7 +1,6 @@
 """A check finds nothing in what stores write, reads any layout, and changes no byte."""
 
 import os
-import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_a_closed_store_is_clean_and_its_sizes_are_found(
 def test_an_empty_store_is_clean(tmp_path: Path, config: StoreConfig) -> None:
     open_store(tmp_path, config).close()
     assert findings(tmp_path) == []
-
-
-def test_a_crashed_store_is_clean_at_every_stage(tmp_path: Path, config: StoreConfig) -> None:
-    clock = Clock()
-    with open_store(tmp_path / "store", config, clock) as store:
-        for number in range(0, 40, 2):
-            fill(store, clock, number, number + 2)
-            if number % 12 == 0:
-                store.maintain()
-            copy = Path(shutil.copytree(tmp_path / "store", tmp_path / f"copy{number}"))
-            assert findings(copy) == [], f"after record {number}"
 
 
 def test_a_store_that_deleted_old_files_is_clean(tmp_path: Path, config: StoreConfig) -> None:

@@ -244,24 +244,3 @@ def test_a_log_shorter_than_its_mark_is_damage(root: Path, config: StoreConfig) 
     # The blank of a ledger proves that there was an entry behind it.
     field = "log end" if config.container == "commit_log" else "blank"
     assert [(f.field, f.severity) for f in problems] == [(field, Severity.DAMAGE)]
-
-
-def test_a_lost_mark_makes_everything_suspect(root: Path, config: StoreConfig) -> None:
-    (root / "marks").unlink()
-    problems = findings(root)
-    assert [(f.path, f.field, f.severity) for f in problems] == [
-        ("marks", "file", Severity.REPAIRABLE)
-    ]
-
-
-def test_a_blank_that_follows_from_what_is_around_it_is_no_loss(
-    root: Path, config: StoreConfig
-) -> None:
-    name = log_files(root)[0]
-    data = (root / name).read_bytes()
-    magic = b"\xff\xff\xff\xff" if config.container == "ledger" else b"\xcb\xd4\x31\x94"
-    at = data.rindex(magic) + (4 if config.container == "ledger" else -4)
-    flip(root / name, at * 8 + 3)
-    assert [(f.path, f.at, f.field, f.severity) for f in findings(root)] == [
-        (name, at, "blank size", Severity.REPAIRABLE)
-    ]

@@ -112,6 +112,9 @@ def test_derived_files_are_built_anew(root: Path, config: StoreConfig, name: str
 
 def test_lost_marks_are_made_anew_after_a_full_check(root: Path, config: StoreConfig) -> None:
     (root / "marks").unlink()
+    assert [(f.path, f.field, f.severity) for f in findings(root)] == [
+        ("marks", "file", Severity.REPAIRABLE)
+    ]
     assert kinds(repair(root, config)) == [ActionKind.RECREATE_MARKS]
     assert contents(root, config) == ALL
 
@@ -143,6 +146,9 @@ def test_a_damaged_blank_is_written_again(root: Path, config: StoreConfig) -> No
     magic = b"\xff\xff\xff\xff" if config.container == "ledger" else b"\xcb\xd4\x31\x94"
     at = good.rindex(magic) + (4 if config.container == "ledger" else -4)
     flip(first, at * 8 + 3)
+    assert [(f.path, f.at, f.field, f.severity) for f in findings(root)] == [
+        (log_files(root)[0], at, "blank size", Severity.REPAIRABLE)
+    ]
     assert kinds(repair(root, config)) == [ActionKind.REWRITE_FILE]
     assert first.read_bytes() == good
     assert contents(root, config) == ALL
@@ -221,18 +227,13 @@ def test_damage_needs_consent_and_loses_what_the_plan_says(root: Path, config: S
     kept = {topic: numbers[: 12 if topic == "topic0" else 10] for topic, numbers in ALL.items()}
     assert contents(root, config) == kept
     # Every byte that went is in damaged/, by file and position.
-    cut_at = loss.lo_position
-    for file in log_files_before(before, config):
-        lo = max(cut_at, int(Path(file).name))
+    log = [file for file in before if file.startswith(("commitlog/", "dledger-n0/data/"))]
+    for file in log:
+        lo = max(loss.lo_position, int(Path(file).name))
         if lo < int(Path(file).name) + PAGE:
             aside = root / "damaged" / f"{file.replace('/', '_')}-{lo}"
             assert aside.read_bytes() == before[file][lo - int(Path(file).name) :]
-    assert name in log_files_before(before, config)
-
-
-def log_files_before(before: dict[str, bytes], config: StoreConfig) -> list[str]:
-    top = "commitlog/" if config.container == "commit_log" else "dledger-n0/data/"
-    return [name for name in before if name.startswith(top)]
+    assert name in log
 
 
 def test_a_missing_file_cuts_the_log_before_it(root: Path, config: StoreConfig) -> None:
@@ -293,16 +294,6 @@ def many_faults(root: Path) -> None:
         flip(root / "dledger-n0/index/00000000000000000000", 8 * 40)
 
 
-def test_twice_is_once(root: Path, config: StoreConfig) -> None:
-    many_faults(root)
-    actions = repair(root, config)
-    assert len(actions) >= 6
-    once = tree(root)
-    apply(str(root), actions, accept_loss=True)
-    assert tree(root) == once
-    assert make_plan(root, config) == []
-
-
 @pytest.mark.parametrize("tries", [3, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["fs.rename", "fs.unlink", "fs.write", "fs.sync", "fs.open"])
 def test_a_repair_that_breaks_off_can_be_repeated(
@@ -311,10 +302,15 @@ def test_a_repair_that_breaks_off_can_be_repeated(
     """After each failing call: the same plan again gives what one run without it gives."""
     many_faults(root)
     actions = make_plan(root, config)
+    assert len(actions) >= 6
     whole = Path(shutil.copytree(root, tmp_path / "whole"))
     with failpoints.census() as passes:
         apply(str(whole), actions, accept_loss=True)
-    wanted = without_evidence(tree(whole))
+    once = tree(whole)
+    apply(str(whole), actions, accept_loss=True)
+    assert tree(whole) == once, "twice is once"
+    assert make_plan(whole, config) == []
+    wanted = without_evidence(once)
     count = passes[point]
     assert count > 5
     for nth in range(1, count + 1, max(1, count // tries)):

@@ -165,18 +165,3 @@ def test_old_damage_is_an_error_and_not_a_message(tmp_path: Path, container: str
     path.write_bytes(content)
     with open_store(tmp_path, config) as store:
         assert numbers(store.pull("orders", 0, 10, max_count=50).data) == list(range(10, 60))
-
-
-def test_a_flipped_header_bit_is_found_in_the_ledger(tmp_path: Path) -> None:
-    """The record has no checksum of its header, the entry around it has one of everything."""
-    config = small_config(container="ledger")
-    with open_store(tmp_path, config) as store:
-        position = store.put(batch(0, 20)).record_positions[3]
-        for lo in range(20, 400, 20):
-            store.put(batch(lo, lo + 20))
-        path = Path(store.log.files.files[0].path)
-    content = bytearray(path.read_bytes())
-    content[position + 43] ^= 1  # Born time.
-    path.write_bytes(content)
-    with open_store(tmp_path, config) as store, pytest.raises(CorruptionError, match="body CRC"):
-        store.pull("orders", 0, 0)

@@ -1,7 +1,6 @@
 """The plain commit log: what an append writes, and what any stop leaves of it."""
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -175,34 +174,6 @@ def test_damage_is_not_taken_for_a_record_that_is_cut_off(log: CommitLog, field:
     )
 
 
-@pytest.fixture(scope="module")
-def three_batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """A log of five batches in one file, and where each ends."""
-    root = tmp_path_factory.mktemp("three")
-    log, _ = open_log(root)
-    ends = [append(log, 10 * n, 10 * n + 5, size_bytes=20) for n in range(5)]
-    log.close()
-    return root, ends
-
-
-def test_cut_at_every_byte_of_the_last_three_batches(
-    three_batches: tuple[Path, list[int]], tmp_path: Path
-) -> None:
-    source, ends = three_batches
-    whole = (source / "commitlog" / fmt.file_name(0)).read_bytes()
-    copy = tmp_path / "commitlog" / fmt.file_name(0)
-    copy.parent.mkdir()
-    size_bytes = ends[0] // 5
-    for cut in range(ends[1], ends[4] + 1):
-        copy.write_bytes(whole[:cut].ljust(FILE, b"\0"))
-        log, report = open_log(tmp_path, ends[1])
-        good = cut // size_bytes * size_bytes  # Singly: this container has no batches.
-        assert log.max_position == good == report.end_position
-        assert report.cut_size_bytes <= cut - good
-        log.close()
-        assert copy.read_bytes() == whole[:good].ljust(FILE, b"\0"), f"cut at {cut}"
-
-
 def test_a_missing_file_below_the_known_good_position_is_corruption(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     ends = [append(log, n * 50, n * 50 + 50) for n in range(6)]
@@ -213,9 +184,10 @@ def test_a_missing_file_below_the_known_good_position_is_corruption(tmp_path: Pa
         open_log(tmp_path, ends[-1])
 
 
-def test_recovery_twice_is_once(three_batches: tuple[Path, list[int]], tmp_path: Path) -> None:
-    source, ends = three_batches
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+def test_recovery_twice_is_once(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    ends = [append(log, 10 * n, 10 * n + 5, size_bytes=20) for n in range(5)]
+    log.close()
     path = tmp_path / "commitlog" / fmt.file_name(0)
     path.write_bytes(path.read_bytes()[: ends[3] + 7] + b"\xff" * (FILE - ends[3] - 7))
     images = []

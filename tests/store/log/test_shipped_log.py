@@ -3,7 +3,7 @@
 What a store does with it is in test_shipped_store.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,13 @@ from store.log.commit_log import CommitLog
 from store.log.shipped_log import ShippedLog
 from store.record.message import encode_message
 from store.replicated.shipped_store import ShippedStore
-from tests.store.files.test_new_names import LazySource
+from tests.store.files.test_new_names import LazySource, NoLuck
+from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, record
 from tests.store.shipped_stores import (
     CONFIG,
     LAST,
+    filled,
     killed,
     log_bytes,
     on_disk,
@@ -164,75 +166,40 @@ def test_a_transfer_ends_with_a_batch_where_there_is_one(master: ShippedStore) -
     assert log.ship_end(ends[4], hi, 100, LAST) == ends[5]
 
 
-def cut_short(data: bytearray) -> None:
-    del data[-1:]
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def flip(at: int) -> Callable[[bytearray], None]:
-    def change(data: bytearray) -> None:
-        data[at] ^= 1
-
-    return change
+def closed(data: bytes, claimed_size_bytes: int) -> bytes:
+    """Add a blank that claims a size, and zeros up to the end of the file."""
+    return (data + fmt.BLANK.pack(claimed_size_bytes, fmt.MAGIC_BLANK)).ljust(FILE, b"\0")
 
 
-def number(at: int, value: int) -> Callable[[bytearray], None]:
-    def change(data: bytearray) -> None:
-        fmt.INT32.pack_into(data, at, value)
-
-    return change
-
-
-def blank_behind(size_bytes: int, *, dirty: bool = False) -> Callable[[bytearray], None]:
-    """Add a blank that claims a size, and as many bytes as are left of the file."""
-
-    def change(data: bytearray) -> None:
-        data += fmt.BLANK.pack(size_bytes or FILE - len(data), fmt.MAGIC_BLANK)
-        data += bytes(FILE - len(data))
-        data[-1] = dirty
-
-    return change
-
-
-def clear(data: bytearray) -> None:
-    data.clear()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        clear,
-        cut_short,
-        flip(0),
-        flip(3),
-        flip(4),
-        flip(9),
-        flip(fmt.PHYSICAL_OFFSET_AT + 7),
-        flip(fmt.BODY_AT + 3),
-        flip(fmt.BODY_LENGTH_AT + 3),
-        number(fmt.QUEUE_ID_AT, -1),
-        lambda data: data.extend(b"stray"),
-        lambda data: data.extend(bytes(200)),
-        lambda data: data.extend(bytes(5 * PAGE)),
-        blank_behind(77),
-        blank_behind(0, dirty=True),
-        lambda data: data.extend(fmt.BLANK.pack(8, fmt.MAGIC_BLANK)),
-    ],
-)
 def test_bytes_that_are_no_records_of_this_place_are_refused(
-    slave: ShippedStore, damage: Callable[[bytearray], None], tmp_path: Path
+    master: ShippedStore, slave: ShippedStore
 ) -> None:
-    with open_store(tmp_path / "m") as master:
-        put(master, 0, 5)
-        good = log_bytes(master)
-    assert slave.shipped.check_raw(0, good).data == good
-    bad = bytearray(good)
-    damage(bad)
-    with pytest.raises(RecordFormatError):
-        slave.shipped.check_raw(0, bytes(bad))
+    put(master, 0, 5)
+    good = log_bytes(master)
+    whole = closed(good, FILE - len(good))
+    fields = (0, 3, 4, 9, fmt.PHYSICAL_OFFSET_AT + 7, fmt.BODY_AT + 3, fmt.BODY_LENGTH_AT + 3)
+    damaged = [
+        b"",
+        good[:-1],
+        *(flipped(good, at) for at in fields),
+        good[: fmt.QUEUE_ID_AT] + fmt.INT32.pack(-1) + good[fmt.QUEUE_ID_AT + 4 :],
+        good + b"stray",
+        good + bytes(200),
+        good + bytes(5 * PAGE),
+        closed(good, 77),
+        flipped(whole, FILE - 1),
+        good + fmt.BLANK.pack(8, fmt.MAGIC_BLANK),
+    ]
+    for data in damaged:
+        with pytest.raises(RecordFormatError):
+            slave.shipped.check_raw(0, data)
     assert slave.log.max_position == 0
-    whole = bytearray(good)
-    blank_behind(0)(whole)
-    assert slave.shipped.check_raw(0, bytes(whole)).position == 0
+    for data in (good, whole):
+        assert slave.shipped.check_raw(0, data).data == data
 
 
 def test_records_behind_which_no_blank_fits_are_refused(slave: ShippedStore) -> None:
@@ -258,8 +225,7 @@ def test_bytes_of_another_place_are_refused(slave: ShippedStore, master: Shipped
 def test_damaged_bytes_of_an_earlier_process_are_not_shipped(
     master: ShippedStore, tmp_path: Path
 ) -> None:
-    for lo in range(0, 60, 3):
-        put(master, lo, lo + 3, size_bytes=1000)
+    filled(master, 60, size_bytes=1000)
     sync(master)
     image = killed(tmp_path / "master", tmp_path / "image")
     first = next(iter(sorted((image / "commitlog").iterdir())))
@@ -281,8 +247,7 @@ def test_damaged_bytes_of_an_earlier_process_are_not_shipped(
 def test_garbage_is_found_when_it_is_read_and_not_before(tmp_path: Path) -> None:
     """The machine asks for the end of a transfer in the middle of its turn."""
     with open_store(tmp_path / "s") as store:
-        for lo in range(0, 60, 3):
-            put(store, lo, lo + 3, size_bytes=1000)
+        filled(store, 60, size_bytes=1000)
         sync(store)
         image = killed(tmp_path / "s", tmp_path / "image")
     for at in (0, 4, fmt.SYS_FLAG_AT, fmt.BODY_LENGTH_AT):
@@ -301,28 +266,14 @@ def test_garbage_is_found_when_it_is_read_and_not_before(tmp_path: Path) -> None
 # --- A log that begins elsewhere ---
 
 
-class NotingFileSystem(FileSystem):
-    """Notes which files got their names, and which directories were made durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        self.calls.append(target)
-
-    def sync_directory(self, path: str) -> None:
-        super().sync_directory(path)
-        self.calls.append(path)
-
-
 def test_the_file_that_a_log_begins_with_is_durable_on_return(tmp_path: Path) -> None:
     """Else a power loss could leave queues of a log that has no file."""
-    fs = NotingFileSystem()
-    log = ShippedLog(fs, str(tmp_path), CONFIG, LazySource(fs, str(tmp_path / "commitlog"), FILE))
+    fs, root = PowerLossFileSystem(), tmp_path / "run"
+    source = LazySource(fs, str(root / "commitlog"), FILE)
+    log = ShippedLog(fs, str(root), CONFIG, source)
     log.files.load()
     log.begin_at(3 * FILE)
-    assert fs.calls[-2:] == [log.files.files[0].path, log.files.directory]
     assert (log.min_position, log.end_position) == (3 * FILE, 3 * FILE)
     log.close()
+    fs.build_image(str(root), str(tmp_path / "image"), NoLuck())
+    assert [path.name for path in (tmp_path / "image/commitlog").iterdir()] == [f"{3 * FILE:020d}"]

@@ -14,10 +14,11 @@ from store.ledger.ledger import Ledger
 from store.ledger.mending.mend import damage_of
 from store.ledger.start import LogStart
 from store.maintenance.scrub import CommitLogScrubber, LedgerScrubber, Piece, Scrubber
+from store.replicated.shipped_store import ShippedStore
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck
 from tests.store.ledgers import image, index_file, open_ledger
+from tests.store.shipped_stores import filled, sync
 from tests.store.shipped_stores import open_store as open_shipped
-from tests.store.shipped_stores import put, sync
 
 STEP_COUNT_MAX = 1000
 
@@ -336,13 +337,15 @@ def test_a_pass_that_begins_at_damage_begins_with_its_file(wreck: Wreck, ledger:
 # --- A plain log ---
 
 
+def filled_scrubber(store: ShippedStore) -> CommitLogScrubber:
+    filled(store, 300, size_bytes=100)
+    sync(store)
+    return CommitLogScrubber(store.shipped, lambda: store.shipped.end_position)
+
+
 def test_a_plain_log_is_read_as_far_as_its_checksums_reach(tmp_path: Path) -> None:
     with open_shipped(tmp_path / "store") as store:
-        for number in range(0, 300, 3):
-            put(store, number, number + 3, size_bytes=100)
-        sync(store)
-        log = store.shipped
-        scrub = CommitLogScrubber(log, lambda: log.end_position)
+        scrub = filled_scrubber(store)
         files = scrub.sealed()
         assert len(files) >= 3
         pieces = pass_of(scrub)
@@ -361,11 +364,7 @@ def test_a_plain_file_that_cannot_be_read_is_damage_and_the_next_one_is_read(
 ) -> None:
     fs = Bad()
     with open_shipped(tmp_path / "store", fs) as store:
-        for number in range(0, 300, 3):
-            put(store, number, number + 3, size_bytes=100)
-        sync(store)
-        log = store.shipped
-        scrub = CommitLogScrubber(log, lambda: log.end_position)
+        scrub = filled_scrubber(store)
         files = scrub.sealed()
         fs.position = files[0].position + 100
         pieces = pass_of(scrub)

@@ -1,6 +1,5 @@
 """Runs of uniform records are stamped and dispatched as the loop does it, one by one."""
 
-import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -11,7 +10,7 @@ from store.config import StoreConfig
 from store.derived import dispatch
 from store.errors import StoreError
 from store.record import stamp
-from store.record.columns import UNIFORM_COUNT_MIN, is_column, put_column, uniform_count
+from store.record.columns import UNIFORM_COUNT_MIN
 from store.record.message import encode_message
 from store.record.stamp import Stamper
 from store.record.tail import TailReader
@@ -165,20 +164,3 @@ def test_each_flipped_byte_has_the_same_consequence(
                 bad = bytearray(good)
                 bad[number * size_bytes + at] ^= 0x41
                 agree(way, bytes(bad), monkeypatch)
-
-
-def test_a_run_ends_where_a_record_differs() -> None:
-    data, other = record(1), record(1, queue_id=2)
-    tail_at = 88 + 30
-    assert uniform_count(data * 20, 0, len(data), tail_at) == 20
-    assert uniform_count(data * 15 + other * 5, 0, len(data), tail_at) == 15
-    assert uniform_count(data + other * 19, 0, len(data), tail_at) == 1
-    assert uniform_count(data * 20 + b"rest", len(data), len(data), tail_at) == 19
-
-
-def test_columns_are_read_and_written_a_step_apart() -> None:
-    target = bytearray(50)
-    put_column(target, 3, 10, 4, struct.pack(">4i", 7, 8, 9, -1))
-    assert is_column(bytes(target), 3, 10, 4, "i", [7, 8, 9, -1])
-    assert not is_column(bytes(target), 3, 10, 4, "i", [7, 8, 9, -2])
-    assert sum(target) == 7 + 8 + 9 + 4 * 255

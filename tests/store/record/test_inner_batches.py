@@ -95,10 +95,7 @@ def test_a_topic_of_inner_batches_is_an_error_and_not_empty(root: Path) -> None:
         assert "queue.type=BatchCQ" in str(caught.value)
         assert [queue.topic for queue in store.queues()] == ["orders"]
         assert store.queue_range("nobody", 0) == (0, 0)
-
-
-def test_a_key_finds_the_record_as_rocketmq_wrote_it(root: Path) -> None:
-    with Store.open(str(root), CONFIG, maintain=False) as store:
+        # A key finds the record as RocketMQ wrote it.
         (message,) = store.messages_by_key(BATCHES, "unique3")
         assert message.sys_flag == INNER_FLAGS
         assert message.properties["INNER_NUM"] == "4"
@@ -157,16 +154,6 @@ def test_a_pass_over_the_log_finds_no_fault_with_them(tmp_path: Path) -> None:
 
 
 # --- A check ---
-
-
-def test_a_check_finds_nothing_and_says_what_cannot_be_read(root: Path) -> None:
-    with Store.open(str(root), CONFIG, maintain=False):
-        pass
-    findings, notices = checked(root)
-    assert findings == []
-    assert len(notices) == 1
-    assert notices[0].startswith("inner batches of RocketMQ: 30 records of topic batches")
-    assert plan(str(root), verify(str(root), given=given_sizes(CONFIG))) == []
 
 
 def test_no_plan_for_a_directory_of_rocketmq_cuts_it(root: Path) -> None:

@@ -117,29 +117,27 @@ def test_remembered_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
-def test_a_held_message_has_its_time_where_others_have_their_tag(topic: str) -> None:
+@pytest.mark.parametrize(
+    ("time", "code"),
+    [
+        ("1700000000001", 1_700_000_000_001),
+        ("9" * 15, 10**15 - 1),
+        ("9" * 16, 0),
+        ("9" * 20, 0),
+        ("soon", 0),
+        ("", 0),
+    ],
+)
+def test_a_held_message_has_its_time_where_others_have_their_tag(
+    topic: str, time: str, code: int
+) -> None:
+    """One without a time is due."""
     reader = TailReader()
-    for n in range(3):
-        properties = {"TAGS": "t", "KEYS": "k", "TIMER_OUT_MS": str(1_700_000_000_000 + n)}
-        record = encode_message(topic, 0, b"", properties)
-        fields = reader.read(tail_of(record))
-        assert fields is not None
-        assert fields[2] == 1_700_000_000_000 + n
-        assert fields[3] == (key_hash(topic, "k"),)
-        assert reader.read_record(record, 0) == fields
+    properties = {"TAGS": "t", "KEYS": "k"} | ({"TIMER_OUT_MS": time} if time else {})
+    record = encode_message(topic, 0, b"", properties)
+    fields = reader.read(tail_of(record))
+    assert fields is not None
+    assert (fields[0], *fields[2:]) == (topic.encode(), code, (key_hash(topic, "k"),))
+    assert reader.read_record(record, 0) == fields
     assert not reader.known
     assert not reader._shapes
-
-
-def test_the_longest_time_of_a_held_message_is_read() -> None:
-    record = encode_message("rmq_sys_wheel_timer", 0, b"", {"TIMER_OUT_MS": "9" * 15})
-    fields = TailReader().read(tail_of(record))
-    assert fields is not None
-    assert fields[2] == 10**15 - 1
-
-
-@pytest.mark.parametrize("value", [None, "soon", "9" * 16, "9" * 20])
-def test_a_held_message_without_a_time_is_due(value: str | None) -> None:
-    properties = {"TAGS": "t"} | ({"TIMER_OUT_MS": value} if value else {})
-    record = encode_message("rmq_sys_wheel_timer", 0, b"", properties)
-    assert TailReader().read(tail_of(record)) == (b"rmq_sys_wheel_timer", {}, 0, ())

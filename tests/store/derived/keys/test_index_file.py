@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import format as fmt
 from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes
 from store.errors import ClosedError, DerivedFileError
 from store.files.failpoints import armed
@@ -111,15 +110,6 @@ def test_a_time_before_the_first_counts_as_the_first(tmp_path: Path) -> None:
 # --- Putting and looking up ---
 
 
-def test_a_full_file_takes_what_fits(tmp_path: Path) -> None:
-    file = make(tmp_path, entries=5)
-    keys = [(n, n * 100, NOW) for n in range(6)]
-    assert put(file, *keys) == 4, "entry 0 is never used"
-    assert file.is_full
-    assert put(file, *keys) == 0
-    assert [candidates(file, n, **ALWAYS) for n in range(6)] == [[0], [100], [200], [300], [], []]
-
-
 def test_a_time_range_misses_no_record_by_rounding(tmp_path: Path) -> None:
     """RocketMQ keeps whole seconds and would not find the record that was stored at 1999 ms."""
     file = make(tmp_path)
@@ -142,42 +132,27 @@ def test_a_sealed_file_is_read_without_a_map(tmp_path: Path) -> None:
         candidates(file, 1, **ALWAYS)
 
 
-@pytest.mark.parametrize(("before", "field"), [(5, "previous entry"), (-1, "previous entry")])
-def test_a_chain_that_does_not_go_back_is_damage(tmp_path: Path, before: int, field: str) -> None:
+LAST_PREVIOUS_AT = 40 + 32 + 5 * 20 + 16
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "field"),
+    [
+        (LAST_PREVIOUS_AT, 5, "previous entry"),
+        (LAST_PREVIOUS_AT, -1, "previous entry"),
+        (40 + 4, 20, "slot"),
+    ],
+)
+def test_a_chain_that_leads_elsewhere_is_damage(
+    tmp_path: Path, at: int, value: int, field: str
+) -> None:
     file = make(tmp_path)
     put(file, *[(1, n * 10, NOW) for n in range(5)])
     data = bytearray(content(file))
-    struct.pack_into(">i", data, 40 + 32 + 5 * 20 + 16, before)
+    struct.pack_into(">i", data, at, value)
     Path(file.path).write_bytes(data)
     with pytest.raises(DerivedFileError, match=field):
         candidates(reopen(file), 1, **ALWAYS)
-
-
-def test_a_slot_beyond_the_file_is_damage(tmp_path: Path) -> None:
-    file = make(tmp_path)
-    put(file, (1, 10, NOW))
-    data = bytearray(content(file))
-    struct.pack_into(">i", data, 40 + 4, 20)
-    Path(file.path).write_bytes(data)
-    with pytest.raises(DerivedFileError, match="slot"):
-        candidates(reopen(file), 1, **ALWAYS)
-
-
-def test_a_put_that_failed_before_its_header_loses_no_older_key(tmp_path: Path) -> None:
-    """Its slots already name uncounted entries; the chains behind them must stay reachable."""
-    file = make(tmp_path)
-    put(file, (1, 10, NOW), (9, 15, NOW))
-    with armed("index_file.before_header=EIO"), pytest.raises(OSError, match="failpoint"):
-        put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
-    assert candidates(file, 1, **ALWAYS) == [10]
-    assert candidates(file, 2, **ALWAYS) == []
-    put(file, (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
-    assert candidates(file, 1, **ALWAYS) == [20, 10]
-    assert candidates(file, 9, **ALWAYS) == [30, 15]
-    assert candidates(file, 2, **ALWAYS) == [20]
-    again = make(tmp_path, name="2")
-    put(again, (1, 10, NOW), (9, 15, NOW), (1, 20, NOW), (2, 20, NOW), (9, 30, NOW))
-    assert content(file) == content(again)
 
 
 # --- Recovery ---
@@ -278,20 +253,3 @@ def test_a_header_that_does_not_fit_the_entries_is_damage(tmp_path: Path, flip: 
     Path(file.path).write_bytes(data)
     with pytest.raises(DerivedFileError):
         reopen(file).check()
-
-
-def test_uncounted_entries_are_zeroed(tmp_path: Path) -> None:
-    file = make(tmp_path)
-    put(file, *[(n, 100 + n, NOW) for n in range(6)])
-    header = content(file)[:40]
-    file.count = 4  # As if the process ended before the header was written.
-    data = bytearray(content(file))
-    struct.pack_into(">i", data, 36, 4)
-    assert bytes(data[:40]) != header
-    Path(file.path).write_bytes(data)
-    file = reopen(file)
-    file.recover(1 << 40, is_cached=False)
-    assert content(file)[40 + 32 + 4 * 20 :] == bytes(16 * 20)
-    assert candidates(file, 4, **ALWAYS) == []
-    assert candidates(file, 2, **ALWAYS) == [102]
-    assert fmt.INDEX_HEADER.unpack(content(file)[:40])[5] == 4

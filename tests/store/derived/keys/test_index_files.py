@@ -1,7 +1,7 @@
 """The rolling set of index files: names, the roll, idempotence, expiry, failures, threads."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -15,11 +15,11 @@ from store.derived.keys import index_file, index_files
 from store.derived.keys.index_file import IndexFile, key_hash
 from store.derived.keys.index_files import IndexFiles
 from store.derived.keys.key_sums import KeySums
-from store.errors import DerivedFileError, StoreError, StoreFullError
+from store.errors import DerivedFileError, StoreError
 from store.files.failpoints import armed, census
 from store.files.file_system import FileSystem
 from tests.seeds import examples
-from tests.store.fakes import FIRST_UNIX_MS, tree
+from tests.store.fakes import FIRST_UNIX_MS
 from tests.store.records import small_config
 
 NOW = FIRST_UNIX_MS
@@ -98,60 +98,6 @@ def test_a_new_file_starts_with_the_end_of_the_one_before(tmp_path: Path) -> Non
     assert (fresh.begin_position, fresh.end_position, fresh.begin_unix_ms) == (90, 90, NOW + 9000)
 
 
-@pytest.mark.parametrize("keys_per_record", [1, 2, 5, 12])
-def test_a_repetition_changes_nothing(tmp_path: Path, keys_per_record: int) -> None:
-    """Also when a record's keys are split over files."""
-    index = make(tmp_path)
-    put(index, 0, 7, keys_per_record=keys_per_record)
-    before = tree(tmp_path)
-    for lo in range(7):
-        for hi in range(lo, 8):
-            if hi < 8:
-                put(index, lo, min(hi, 7), keys_per_record=keys_per_record)
-    assert tree(tmp_path) == before
-    put(index, 5, 9, keys_per_record=keys_per_record)
-    for n in range(9):
-        for key in range(keys_per_record):
-            assert find(index, n, key) == [n * 10]
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_a_reopened_index_goes_on(tmp_path: Path, is_clean: bool) -> None:
-    put(make(tmp_path), 0, 20)
-    before = tree(tmp_path)
-    again = make(tmp_path, position=200, is_clean=is_clean)
-    assert tree(tmp_path) == before
-    put(again, 15, 25)
-    assert [find(again, n) for n in range(26)] == [[n * 10] for n in range(25)] + [[]]
-
-
-@pytest.mark.parametrize("keep", [0, 1, 8, 9, 10, 17, 18, 19, 25])
-@pytest.mark.parametrize("way", ["crash", "truncate"])
-def test_keys_beyond_a_position_are_cut(tmp_path: Path, keep: int, way: str) -> None:
-    index = make(tmp_path)
-    put(index, 0, 25)
-    if way == "truncate":
-        index.truncate(keep * 10)
-    else:
-        index = make(tmp_path, position=keep * 10, is_clean=False)
-    assert [bool(find(index, n)) for n in range(25)] == [n < keep for n in range(25)]
-    assert len(names(tmp_path)) == -(-keep // PER_FILE)
-    assert index.end_position == (keep * 10 - 10 if keep else -1)
-    put(index, keep, 30)
-    assert [find(index, n) for n in range(30)] == [[n * 10] for n in range(30)]
-    again = make(tmp_path, position=300)
-    assert [find(again, n) for n in range(30)] == [[n * 10] for n in range(30)]
-
-
-def test_the_newest_positions_come_in_order(tmp_path: Path) -> None:
-    index = make(tmp_path)
-    index.put_many([key_hash("t", "k")] * 30, list(range(0, 300, 10)), [NOW] * 30)
-    ask = {"begin_unix_ms": 0, "end_unix_ms": 1 << 62}
-    assert candidates(index, "t", "k", **ask) == list(range(0, 300, 10))
-    assert candidates(index, "t", "k", **ask, hi_position=120) == list(range(0, 120, 10))
-    assert candidates(index, "t", "other", **ask) == []
-
-
 def test_files_outside_of_the_time_are_passed_over(tmp_path: Path) -> None:
     index = make(tmp_path)
     put(index, 0, 3 * PER_FILE)
@@ -204,14 +150,6 @@ def test_lookup_beside_a_deletion_finds_what_is_left(
     assert (answers, errors) == ([[90]], [])
 
 
-def test_a_file_of_another_size_is_damage(tmp_path: Path) -> None:
-    put(make(tmp_path), 0, 12)
-    path = tmp_path / "index" / names(tmp_path)[0]
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DerivedFileError, match="file size"):
-        make(tmp_path, position=120)
-
-
 def test_files_in_the_wrong_order_are_damage(tmp_path: Path) -> None:
     put(make(tmp_path), 0, 25)
     first, second, _ = (tmp_path / "index" / name for name in names(tmp_path))
@@ -246,19 +184,14 @@ def test_sync_covers_every_file_once(tmp_path: Path) -> None:
     assert counts == {"fs.sync": 1}
 
 
-def _points(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    index = make(tmp_path / "census")
-    put(index, 0, 5)
-    with census() as counts:
-        put(index, 5, 25)
-    for name, count in counts.items():
-        for nth in range(1, count + 1):
-            yield name, nth
-
-
 def test_each_call_that_fails_once_is_made_good_by_a_retry(tmp_path: Path) -> None:
+    counted = make(tmp_path / "census")
+    put(counted, 0, 5)
+    with census() as counts:
+        put(counted, 5, 25)
+    points = [(name, nth) for name, count in counts.items() for nth in range(1, count + 1)]
     failed = 0
-    for number, (name, nth) in enumerate(_points(tmp_path)):
+    for number, (name, nth) in enumerate(points):
         actions = ["EIO", "ENOSPC"] if name.startswith("fs.") else ["EIO"]
         for action in actions:
             root = tmp_path / f"{number}{action}"
@@ -294,16 +227,6 @@ def test_a_record_whose_keys_were_split_by_a_failure_gets_the_rest(
     assert sum(file.count - 1 for file in index.files) == 12 * keys_per_record
 
 
-def test_after_a_crash_slots_and_header_are_not_trusted(tmp_path: Path) -> None:
-    put(make(tmp_path), 0, 5)
-    path = tmp_path / "index" / names(tmp_path)[0]
-    data = path.read_bytes()
-    path.write_bytes(data[:40] + b"\0\0\0\7" * 8 + data[72:])
-    index = make(tmp_path, position=50, is_clean=False)
-    assert [find(index, n) for n in range(6)] == [[n * 10] for n in range(5)] + [[]]
-    assert path.read_bytes() == data
-
-
 def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
     """Also complete files: they may be in the page cache only, and so may their names."""
     put(make(tmp_path), 0, 25)
@@ -313,16 +236,6 @@ def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
             index.sync()
         counts.pop("sum_files.write", None)  # Checksums are never synced.
         assert counts == ({} if is_clean else {"fs.sync": 3, "fs.sync_directory": 1})
-
-
-def test_a_full_disk_at_the_roll_leaves_no_file(tmp_path: Path) -> None:
-    index = make(tmp_path)
-    put(index, 0, PER_FILE)
-    with armed("fs.allocate=short"), pytest.raises(StoreFullError):
-        put(index, PER_FILE, 12)
-    assert len(names(tmp_path)) == 1
-    put(index, PER_FILE, 12)
-    assert find(index, 11) == [110]
 
 
 @settings(max_examples=examples(20))

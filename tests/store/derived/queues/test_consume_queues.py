@@ -151,53 +151,6 @@ def test_after_a_crash_everything_is_synced_again(tmp_path: Path) -> None:
         assert {name: counts[name] for name in counts if "sync" in name} == expected
 
 
-@pytest.mark.parametrize("keep", [0, 4, 10, 25])
-def test_truncate_and_expiry_reach_all_queues(tmp_path: Path, keep: int) -> None:
-    queues = make(tmp_path)
-    for n in range(3):
-        put(queues, b"t", n, 0, 25)
-    queues.truncate(keep * SIZE)
-    assert queues.next_offsets() == {(b"t", n): keep for n in range(3)}
-    assert max(q.built_position for q in queues) == keep * SIZE
-    queues.correct_min_offsets(3 * SIZE)
-    assert [queue.min_offset for queue in queues] == [min(keep, 3)] * 3
-    deleted = sum(queues.delete_expired_of(queue, 15 * SIZE) for queue in queues)
-    assert deleted == (3 if keep > 10 else 0)
-
-
-def test_each_call_of_a_put_that_fails_once_is_made_good(tmp_path: Path) -> None:
-    def work(queues: ConsumeQueues) -> None:
-        for n in range(2):
-            queues.put(b"t", n, first_offset=3, units=units(3, 28), may_begin_late=True)
-
-    counted = make(tmp_path / "census")
-    with census() as counts:
-        work(counted)
-    assert counts["fs.write"] == 8, "two queues, fillers and three files each"
-    failed = 0
-    for name, count in counts.items():
-        for nth in range(1, count + 1):
-            for action in ("EIO", "ENOSPC", *(["short"] if name == "fs.write" else [])):
-                root = tmp_path / f"{name}{nth}{action}"
-                queues = make(root)
-                with (
-                    armed(f"{name}={action}@{nth}"),
-                    pytest.raises((StoreError, OSError)),
-                ):
-                    work(queues)
-                failed += 1
-                for queue in queues:
-                    assert queue.read_units(3, queue.max_offset) == units(3, queue.max_offset)
-                if name != "fs.sync_directory":  # A failed sync is final: only a reopen helps.
-                    work(queues)
-                    assert queues.next_offsets() == {(b"t", 0): 28, (b"t", 1): 28}
-                again = make(root, position=1 << 40, is_clean=False)
-                work(again)
-                expected = tree(tmp_path / "census")
-                assert tree(root) == expected
-    assert failed == sum(counts.values()) * 2 + counts["fs.write"]
-
-
 def test_each_call_of_a_cut_that_fails_once_is_made_good(tmp_path: Path) -> None:
     def prepare(root: Path) -> ConsumeQueues:
         queues = make(root)
@@ -223,21 +176,6 @@ def test_each_call_of_a_cut_that_fails_once_is_made_good(tmp_path: Path) -> None
             for n in range(2):
                 put(queues, b"t", n, 15, 20)
                 assert make(root, position=1 << 40).next_offsets()[b"t", n] == 20
-
-
-def test_a_rebuild_that_did_not_complete_is_noticed(tmp_path: Path) -> None:
-    queues = make(tmp_path)
-    put(queues, b"t", 0, 0, 25)
-    (tmp_path / "consumequeue/t/1").mkdir()
-    (tmp_path / "consumequeue/t/1/00000000000000000000").write_bytes(b"damaged")
-    queues.begin_rebuild(1 << 62)
-    assert list(queues) == []
-    assert list(tree(tmp_path)) == ["consumequeue/rebuilding"]
-    put(queues, b"t", 0, 0, 5)
-    with pytest.raises(DerivedFileError, match="rebuild is unfinished"):
-        make(tmp_path, position=500)
-    queues.complete_rebuild()
-    assert make(tmp_path, position=500).next_offsets() == {(b"t", 0): 5}
 
 
 def test_a_rebuild_leaves_no_deleted_file_open(tmp_path: Path) -> None:

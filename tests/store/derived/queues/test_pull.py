@@ -105,17 +105,6 @@ class CountingLog(MemoryLog):
         return super().read(position, size_bytes)
 
 
-@pytest.mark.parametrize("queues", [1, 4])
-def test_neighbours_are_read_at_once(tmp_path: Path, queues: int) -> None:
-    log = CountingLog()
-    for n in range(80):
-        log.add(queue_id=n % queues)
-    derived = derive(tmp_path, log)
-    log.read_count = 0
-    assert offsets(pull(log, queue_of(derived), 0, 100, MIB)) == list(range(80 // queues))
-    assert log.read_count == 1
-
-
 @pytest.mark.parametrize("tags", [None, {tags_code("a")}])
 @pytest.mark.parametrize("gap", [17_000, 16_000])
 def test_one_pull_of_scattered_records_reads_so_much_and_no_more(
