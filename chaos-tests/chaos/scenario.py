@@ -235,14 +235,15 @@ def scenario(
     modes: frozenset[ClusterMode] = ALL_MODES,
     needs_shim: bool = False,
     pause_s: float = 0.02,
+    table: dict[str, Scenario] = SCENARIOS,
 ) -> Callable[[Body], Body]:
     """Register a coroutine as a scenario; the first line of its docstring is the title."""
 
     def register(body: Body) -> Body:
-        assert name not in SCENARIOS, f"two scenarios are called {name}"
+        assert name not in table, f"two scenarios are called {name}"
         title = (body.__doc__ or "").strip().splitlines()[0]
         assert title, f"{name} does not say what it is"
-        SCENARIOS[name] = Scenario(
+        table[name] = Scenario(
             name,
             tuple(rows.split()),
             title,

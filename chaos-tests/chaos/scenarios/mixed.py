@@ -71,7 +71,7 @@ class _Group:
         framed = [f"127.0.0.1:{links.ports((CLIENTS, node))[1]}" for node in links.nodes]
         addresses = self._x.target.bootstrap if kind == "sdk" else ",".join(framed)
         given = (kind, addresses, self._topic, self._group, name)
-        with (self._x.cluster.directory / f"member-{name}").open("wb") as log:
+        with (self._x.cluster.local.directory / f"member-{name}").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "chaos.mixed_member", *given,
                 stdout=asyncio.subprocess.PIPE, stderr=log,
