@@ -12,7 +12,7 @@ from chaos.clients import queue_name
 from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
-from checkers.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
+from checkers.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, ReadCall, Records
 from raft.errors import Outcome
 from tests.chaos.histories import REGISTER, clean
 
@@ -163,6 +163,29 @@ def step_back(random: Random, history: History) -> str:
     return "non_monotonic"
 
 
+def skip(random: Random, history: History) -> str:
+    """One reader passes over a message."""
+    values = history[1][0].values
+    at = random.randrange(len(values) - 3)
+    for step, offset in enumerate((at, at + 2)):
+        records = Records(((offset, values[offset]),))  # type: ignore[arg-type]
+        late_ns, call = 10**9 + 10 * step, ReadCall(offset, 1)
+        history[0].append(
+            Operation(late_ns, 77, Kind.POLL, QUEUE, late_ns, late_ns + 1, Outcome.APPLIED, call,
+                      records)
+        )  # fmt: skip
+    return "skip"
+
+
+def place_second_first(random: Random, history: History) -> str:
+    """The second append of one client lies before its first, with overlapping time stamps."""
+    low, high = sorted(random.sample(_acked(history), 2))
+    first = history[0][high]._replace(process=55, invoke_ns=0, return_ns=10**9)
+    second = history[0][low]._replace(process=55, invoke_ns=1, return_ns=10**9)
+    history[0][low], history[0][high] = second, first
+    return "own_order"
+
+
 PLANTS: tuple[Plant, ...] = (
     lose_at_the_end,
     lose_a_put,
@@ -179,6 +202,8 @@ PLANTS: tuple[Plant, ...] = (
     read_stale,
     get_stale,
     step_back,
+    skip,
+    place_second_first,
 )
 
 
