@@ -64,19 +64,15 @@ def dump(nodes: Processes, node: int, process: NodeProcess) -> None:
     (data / f"dump-17-{process.pid}.txt").touch()
 
 
-def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None:
+def test_an_end_is_allowed_for_a_single_scenario_and_else_found_once(nodes: Processes) -> None:
     ends = ProcessEnds(nodes)
-    killed = nodes.start(ends, 1)
-    nodes.start(ends, 2)
+    killed, lives = nodes.start(ends, 1), nodes.start(ends, 2)
     ends.allow(1, KILLED)
+    ends.allow(2, KILLED)
     end(killed, signal.SIGKILL)
     assert ends.take() == []
-
-
-def test_an_end_that_nobody_expected_is_found_once(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    end(nodes.start(ends, 2), signal.SIGABRT)
-    assert ends.take() == ["I17: node 2 ended with -6, which was not expected"]
+    end(lives, signal.SIGKILL)
+    assert ends.take() == ["I17: node 2 ended with -9, which was not expected"]
     assert ends.take() == []
 
 
@@ -102,15 +98,6 @@ def test_an_end_may_be_allowed_after_it_came(nodes: Processes) -> None:
     ends.look()
     ends.allow(3, EXIT_BAD_DATA)
     assert ends.take() == []
-
-
-def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    process = nodes.start(ends, 1)
-    ends.allow(1, KILLED)
-    assert ends.take() == []
-    end(process, signal.SIGKILL)
-    assert ends.take() == ["I17: node 1 ended with -9, which was not expected"]
 
 
 def test_only_an_end_that_says_so_leaves_a_dump(nodes: Processes) -> None:
