@@ -70,6 +70,13 @@ async def strike_amid(
         await strike(x)
 
 
+async def is_at_end(client: quorumlog.Client, group: str, topic: str, queue_count: int) -> bool:
+    """Whether the offsets of a group are those of the ends of all queues of a topic."""
+    queues = (await client.admin.describe_group(group)).queues
+    own = [queue for queue in queues if queue.topic == topic]
+    return len(own) == queue_count and all(queue.offset == queue.max_offset for queue in own)
+
+
 async def bodies_of(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     """Return how often each body is in a topic."""
     counts: Counter[bytes] = Counter()

@@ -5,7 +5,8 @@ meanwhile. For scenarios that are about this work, and strike several times whil
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from chaos.errors import NotSoError
@@ -32,6 +33,20 @@ async def bites(x: ScenarioContext, what: str, pairs: Sequence[Pair], before: in
     x.prove(f"{what} swallowed bytes", True)
 
 
+@asynccontextmanager
+async def cut(
+    x: ScenarioContext, kind: str, text: str, pairs: Sequence[Pair]
+) -> AsyncIterator[None]:
+    """Cut links for the length of a block, silently; demand that they took bytes in and gave none
+    out."""
+    before = await x.do(swallowed, x, pairs)
+    async with x.fault(kind, text):
+        await x.do(x.cluster.links.cut, pairs)
+        yield
+        await bites(x, f"the {kind}", pairs, before)
+        await x.do(x.cluster.links.join, pairs)
+
+
 async def kill_leader(x: ScenarioContext) -> None:
     """Kill the leader by SIGKILL, and start it once another node leads."""
     old = await x.kill_leader()
@@ -46,8 +61,11 @@ async def pause_leader(x: ScenarioContext) -> None:
     async with x.fault("pause", f"the leader, node {old}"):
         await x.do(x.cluster.pause, old)
         await x.new_leader(old)
+        await x.acked()
         await x.do(x.cluster.resume, old)
-    await x.until("the old leader follows", lambda: x.cluster.status()[old].role != "leader")
+    status = x.cluster.status
+    await x.until("the old leader follows", lambda: status()[old].leader_id not in (0, old))
+    x.prove("another leads", await x.leader() != old)
     await x.do(x.cluster.wait_ready)
 
 
@@ -57,14 +75,10 @@ async def cut_leader_off(x: ScenarioContext) -> None:
     if x.options.mode is ClusterMode.RAFT:
         x.leader_lost()
     pairs = links.between([old], [node for node in links.nodes if node != old])
-    before = await x.do(swallowed, x, pairs)
-    async with x.fault("isolate", f"the leader, node {old}"):
-        await x.do(links.cut, pairs)
+    async with cut(x, "isolate", f"the leader, node {old}", pairs):
         if x.options.mode is ClusterMode.RAFT:
             await x.new_leader(old)
         await x.linger(CUT_S)
-        await bites(x, "the cut", pairs, before)
-        await x.do(links.join, pairs)
     await x.do(x.cluster.wait_ready)
 
 

@@ -110,21 +110,10 @@ class _Work:
                 messages.append(Delivered(value, *place, message.store_unix_ms))
         return sorted(messages, key=lambda message: (message.queue_id, message.queue_offset))
 
-    async def held_count(self) -> int:
-        """Return the number of messages that all leaders hold back."""
-        return sum(status.held_count for status in await self._client.admin.delay_status())
-
-
-async def _all_came(x: ScenarioContext, work: _Work) -> None:
-    """Wait until no message is held and all expected ones were seen."""
-    async with asyncio.timeout(END_S * x.options.time_scale):
-        while True:
-            try:
-                if not await work.held_count() and not work.due_count:
-                    return
-            except QuorumlogError:
-                pass  # Between two leaders.
-            await asyncio.sleep(PAUSE_S)
+    async def is_through(self) -> bool:
+        """Whether no leader holds a message, and all expected ones were seen."""
+        statuses = await self._client.admin.delay_status()
+        return not self.due_count and not any(status.held_count for status in statuses)
 
 
 async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
@@ -143,9 +132,9 @@ async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
                 )
                 await sending
                 try:
-                    await _all_came(x, work)
-                except TimeoutError:
-                    x.recorder.note("wait", f"{work.due_count} messages did not come in time")
+                    await x.until_true("all messages came", work.is_through)
+                except NotSoError as error:
+                    x.recorder.note("wait", f"{work.due_count} messages are missing: {error}")
         finally:
             x.keep_history(history)
         await caught_up(client, x.cluster.node_ids, END_S * x.options.time_scale)

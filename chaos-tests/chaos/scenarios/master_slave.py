@@ -155,8 +155,7 @@ async def lost_controller(x: ScenarioContext) -> None:
     epoch = await x.term()
     nodes = x.cluster.node_ids
     for node in nodes:
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
         await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
         x.inject("lose", f"what the name server of node {node} knows")
     await x.do(x.cluster.start, *nodes)  # No fail-over: no node could have led.
@@ -174,8 +173,7 @@ async def no_controller(x: ScenarioContext) -> None:
     master, epoch = await x.leader(), await x.term()
     slaves = [node for node in x.cluster.node_ids if node != master]
     for node in slaves:
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
         journal = x.cluster.data_directory(node) / "nameserver" / "journal"
         await x.do(journal.write_bytes, b"junk" * 100)
         x.inject("damage", f"the journal of the name server of node {node}")

@@ -11,19 +11,17 @@ from typing import Final
 
 import quorumlog
 from chaos.body import value_of
-from chaos.feature import QUEUE_COUNT, feature_topic, running, strike_amid
+from chaos.feature import QUEUE_COUNT, feature_topic, is_at_end, running, strike_amid
 from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopProducer, PopWorker
 from chaos.popped import PopHistory, check_pop
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
-from quorumlog.errors import QuorumlogError, UnknownTopicError
+from quorumlog.errors import UnknownTopicError
 
 COUNT: Final = 300
 WORKER_COUNT: Final = 4
-POLL_S: Final = 0.1
 LEFT_COUNT_MIN: Final = 21
-END_S: Final = 120.0
 
 
 class _Work:
@@ -60,14 +58,10 @@ class _Work:
         """Send all messages."""
         await PopProducer(self._client, self._topic, self.history).run(COUNT)
 
-    async def is_through(self) -> bool:
-        """Whether the group has no work left."""
-        try:
-            queues = (await self._client.admin.describe_group(self._group)).queues
-        except QuorumlogError:
-            return False  # Between two leaders.
-        own = [queue for queue in queues if queue.topic == self._topic]
-        return len(own) == QUEUE_COUNT and all(queue.offset == queue.max_offset for queue in own)
+    async def is_through(self, consuming: "asyncio.Future[None]") -> bool:
+        """Whether the group has no work left, while its consumers run."""
+        assert not consuming.done(), consuming
+        return await is_at_end(self._client, self._group, self._topic, QUEUE_COUNT)
 
     async def stop(self, consuming: "asyncio.Future[None]") -> None:
         """Let consumers finish their current messages."""
@@ -104,10 +98,7 @@ async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -
                     left_count_min=LEFT_COUNT_MIN,
                 )
                 await producing
-                async with asyncio.timeout(END_S * x.options.time_scale):
-                    while not await work.is_through():
-                        assert not consuming.done(), consuming
-                        await asyncio.sleep(POLL_S)
+                await x.until_true("the group has no work left", work.is_through, consuming)
                 await work.stop(consuming)
         finally:
             x.keep_history(history)
