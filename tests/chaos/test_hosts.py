@@ -12,8 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hosts.scenarios
-import psutil
+import hosts.scenarios  # noqa: F401  Registers them.
 import pytest
 from chaos.errors import ChaosError, NotPossibleHereError, NotSoError
 from chaos.percentiles import Percentiles
@@ -34,14 +33,10 @@ from hosts.namespaces import (
 from hosts.registry import HOST_SCENARIOS, host_profile
 
 from checkers.history import AppendCall, Kind, Operation
-from deploy.local_process import NodeProcess, started_at
 from raft.errors import Outcome
 from tests import missing
+from tests.chaos.test_slice import END_TIMEOUT_MS, RUN, TIMEOUT_S, nodes_and
 from tests.patience import wait_for
-
-RUN = Path(hosts.scenarios.__file__).resolve().parents[2] / "run"
-TIMEOUT_S = 900
-END_TIMEOUT_MS = 60_000
 
 
 def ended_name() -> str:
@@ -270,7 +265,9 @@ def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Pat
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as run:
         try:
             name = run_name(run.pid)
-            started = wait_for("a switch and nodes", lambda: _switch_and_nodes(run.pid))
+            started = wait_for(
+                "a switch and nodes", lambda: nodes_and("-m hosts.fabric.switch", run.pid)
+            )
             devices = wait_for("disks of its nodes", lambda: _loop_devices(name))
         finally:
             run.kill()
@@ -283,17 +280,6 @@ def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Pat
     remove_stale_directories(shared)
     limits.remove_stale()
     assert not [one for one in stale_in([shared, *limits.parents()]) if one.name == name]
-
-
-def _switch_and_nodes(run: int) -> list[NodeProcess]:
-    """Return the processes of a run, once all of them are there."""
-    processes, kinds = [], []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(run).children(recursive=True):
-            line = " ".join(child.cmdline())
-            kinds += [kind for kind in ("-m node", "-m hosts.fabric.switch") if kind in line]
-            processes.append(NodeProcess(child.pid, started_at(child.pid)))
-    return processes if sorted(kinds) == ["-m hosts.fabric.switch"] + ["-m node"] * 3 else []
 
 
 def _loop_devices(name: str) -> list[str]:

@@ -58,22 +58,24 @@ def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
     words = [str(RUN), "kill-leader", "--artifacts", str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
         try:
-            started = wait_for("three nodes and a proxy", lambda: _nodes_and_proxy(run.pid))
+            started = wait_for(
+                "three nodes and a proxy", lambda: nodes_and("-proxy-metrics", run.pid)
+            )
         finally:
             run.kill()
     for process in started:
         assert process.wait_end(END_TIMEOUT_MS), "a process outlived the run"
 
 
-def _nodes_and_proxy(run: int) -> list[NodeProcess]:
-    """Those of a run, when all of them are there."""
+def nodes_and(word: str, run: int) -> list[NodeProcess]:
+    """Return the processes of a run, once there are three nodes and one with this word."""
     processes, kinds = [], []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(run).children(recursive=True):
             line = " ".join(child.cmdline())
-            kinds += [kind for kind in ("-m node", "-proxy-metrics") if kind in line]
+            kinds += [kind for kind in ("-m node", word) if kind in line]
             processes.append(NodeProcess(child.pid, started_at(child.pid)))
-    return processes if sorted(kinds) == ["-m node"] * 3 + ["-proxy-metrics"] else []
+    return processes if sorted(kinds) == sorted(["-m node"] * 3 + [word]) else []
 
 
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
