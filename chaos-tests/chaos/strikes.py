@@ -4,16 +4,13 @@ Owns how a leader is killed, held or cut off and comes back; must not know the w
 meanwhile. For scenarios that are about this work, and strike several times while it lasts.
 """
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from chaos.errors import NotSoError
 from chaos.links import Pair
 from chaos.profile import ClusterMode
-from chaos.scenario import DEADLINE_S, ScenarioContext
-from quorumlog.errors import QuorumlogError
+from chaos.scenario import ScenarioContext
 
 CUT_S: Final = 2.0
 """Duration of the cut of a master from its slaves: it continues as master."""
@@ -84,13 +81,15 @@ async def cut_leader_off(x: ScenarioContext) -> None:
 
 async def lead(x: ScenarioContext, node: int) -> None:
     """Make a node lead; the request may be refused while the node has not caught up."""
-    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
-    while await x.leader() != node:
-        try:
-            await give(node)
-        except QuorumlogError as error:
-            x.recorder.note("admin", f"let {node} lead: {error}")
-            if time.monotonic() >= deadline:
-                raise NotSoError(f"node {node} does not come to lead: {error}") from error
+    await x.until_true(f"node {node} comes to lead", gives_lead, x, node)
     await x.acked(100)
+
+
+async def gives_lead(x: ScenarioContext, node: int) -> bool:
+    """Let a node lead if it does not; return whether it did before."""
+    if await x.do(x.target.leader) == node:
+        return True
+    admin = x.load.clients.client.admin
+    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
+    await give(node)
+    return False

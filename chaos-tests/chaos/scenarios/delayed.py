@@ -11,7 +11,7 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
 from chaos.errors import NotSoError
-from chaos.feature import PATIENT_MS, QUEUE_COUNT, feature_topic, running, strike_amid
+from chaos.feature import PATIENT_MS, QUEUE_COUNT, feature_topic, messages_of, running, strike_amid
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
@@ -99,16 +99,10 @@ class _Work:
 
     async def drain(self, node: int) -> list[Delivered]:
         """Read the topic from one replica."""
-        messages = []
-        consumer = self._client.pull_consumer(
-            self._topic, until="end", consistency="local", node_id=node
-        )
-        async with consumer:
-            async for message in consumer:
-                value = value_of(message.body)
-                place = message.queue_id, message.queue_offset
-                messages.append(Delivered(value, *place, message.store_unix_ms))
-        return sorted(messages, key=lambda message: (message.queue_id, message.queue_offset))
+        return [
+            Delivered(value_of(one.body), one.queue_id, one.queue_offset, one.store_unix_ms)
+            for one in await messages_of(self._client, self._topic, node)
+        ]
 
     async def is_through(self) -> bool:
         """Whether no leader holds a message, and all expected ones were seen."""
@@ -141,10 +135,9 @@ async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
         drains = [await work.drain(node) for node in x.cluster.node_ids]
         history.delivered = max(drains, key=len)
         x.keep_history(history)
-        for sent in history.sent.values():
-            x.recorder.outcomes[f"delayed send {sent.outcome}"] += 1
-        for cancel in history.cancels:
-            x.recorder.outcomes[f"delayed cancel {cancel.outcome}"] += 1
+        outcomes = x.recorder.outcomes
+        outcomes.update(f"delayed send {sent.outcome}" for sent in history.sent.values())
+        outcomes.update(f"delayed cancel {cancel.outcome}" for cancel in history.cancels)
         x.demand_none(check_delayed(history))
         if any(one != drains[0] for one in drains):
             raise NotSoError("replicas differ in what was delivered")

@@ -6,8 +6,6 @@ point was passed.
 """
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,7 +13,7 @@ from chaos.ends import EXIT_BROKEN, KILLED
 from chaos.errors import NotSoError
 from chaos.losses import reported
 from chaos.profile import ClusterMode
-from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from chaos.scenario import RAFT, ScenarioContext, scenario
 from chaos.scenarios.master_slave import lose_by_lagging
 from chaos.scenarios.membership import (
     CHANGED,
@@ -26,6 +24,7 @@ from chaos.scenarios.membership import (
     is_voter,
 )
 from chaos.scenarios.process import ROLLING
+from chaos.strikes import gives_lead
 from quorumlog.errors import QuorumlogError
 from store.files.staging import TEMPORARY_SUFFIX
 
@@ -160,17 +159,13 @@ async def _armed_leader(x: ScenarioContext, node: int, point: str) -> None:
     await x.do(x.cluster.stop, node)
     await x.do(x.cluster.start, node, failpoints=point)
     await x.until(f"node {node} is up", x.cluster.is_up, node)
-    admin = x.load.clients.client.admin
-    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
     x.cluster.may_end(node, KILLED)
     x.leader_lost()
-    deadline = time.monotonic() + DEADLINE_S
-    while x.cluster.local.is_alive(node) and await x.do(x.cluster.leader) != node:
-        if time.monotonic() >= deadline:
-            raise NotSoError(f"node {node} does not come to lead")
-        with contextlib.suppress(QuorumlogError):  # The node lags, or died before its answer.
-            await give(node)
-        await asyncio.sleep(0.05)
+
+    async def leads_or_died() -> bool:
+        return not x.cluster.local.is_alive(node) or await gives_lead(x, node)
+
+    await x.until_true(f"node {node} comes to lead", leads_or_died)
 
 
 async def _die_leading(x: ScenarioContext, point: str) -> None:

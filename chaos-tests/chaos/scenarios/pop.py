@@ -11,7 +11,7 @@ from typing import Final
 
 import quorumlog
 from chaos.body import value_of
-from chaos.feature import QUEUE_COUNT, feature_topic, is_at_end, running, strike_amid
+from chaos.feature import QUEUE_COUNT, feature_topic, is_at_end, messages_of, running, strike_amid
 from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopProducer, PopWorker
 from chaos.popped import PopHistory, check_pop
 from chaos.profile import ClusterMode
@@ -71,15 +71,11 @@ class _Work:
 
     async def dead(self) -> list[str]:
         """Return the values of the dead letters of the group."""
-        dead_letters = []
         try:
-            consumer = self._client.pull_consumer(f"%DLQ%{self._group}", until="end")
-            async with consumer:
-                async for message in consumer:
-                    dead_letters.append(value_of(message.body))
+            letters = await messages_of(self._client, f"%DLQ%{self._group}")
         except UnknownTopicError:
-            pass  # No message was rejected.
-        return dead_letters
+            return []  # No message was rejected.
+        return [value_of(letter.body) for letter in letters]
 
 
 async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
@@ -116,10 +112,10 @@ async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -
 def _count(outcomes: Counter[str], history: PopHistory) -> None:
     outcomes["pop delivery ok"] += len(history.deliveries)
     outcomes["pop receive failed"] += history.failed_receive_count
-    for hide in history.hides:
-        outcomes[f"pop hide {hide.outcome}"] += 1
-    for settle in history.settles:
-        outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.outcome}"] += 1
+    outcomes.update(f"pop hide {hide.outcome}" for hide in history.hides)
+    outcomes.update(
+        f"pop {'ack' if end.is_ack else 'reject'} {end.outcome}" for end in history.settles
+    )
 
 
 @scenario("pop", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})
