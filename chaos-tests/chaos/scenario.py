@@ -183,6 +183,11 @@ class ScenarioContext:
         self.inject("kill", text or f"node {node}")
         await self.do(self.target.kill, node)
 
+    async def ended(self, node: int, code: int, text: str) -> None:
+        """Wait until a node has ended with a status, which proves what `text` says."""
+        await self.do(self.target.wait_ended, node, code)
+        self.prove(f"{text}: {code}", True)
+
     async def kill_leader(self, what: str = "the leader") -> int:
         """Kill the leader by SIGKILL; return its number."""
         old = await self.leader()

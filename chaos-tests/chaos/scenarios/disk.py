@@ -70,8 +70,7 @@ async def sync_error(x: ScenarioContext) -> None:
             x.prove("one sync failed", shim.hits(SystemCall.SYNC) == before + 1)
             # An error in its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
-        await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
-        x.prove(f"node {node} ended with 74", True)
+        await x.ended(node, EXIT_SYNC_FAILED, f"node {node} ended with 74")
         await x.acked()
         await x.restart(node)
 

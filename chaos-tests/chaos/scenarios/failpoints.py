@@ -108,8 +108,7 @@ async def _die_at(x: ScenarioContext, node: int, point: str, nth: int) -> None:
     """Start a node that does not run, wait until it has died at a point, start it again."""
     x.inject("failpoint", f"{point} at pass {nth}, node {node}")
     await x.do(x.cluster.start, node, failpoints=f"{point}=kill@{nth}")
-    await x.do(x.cluster.wait_ended, node, KILLED)
-    x.prove(f"node {node} died at {point}", True)
+    await x.ended(node, KILLED, f"node {node} died at {point}")
 
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
@@ -173,8 +172,7 @@ async def _die_leading(x: ScenarioContext, point: str) -> None:
     victim = await x.follower()
     x.inject("failpoint", f"{point}, node {victim}, which leads")
     await _armed_leader(x, victim, f"{point}=kill@1")
-    await x.do(x.cluster.wait_ended, victim, KILLED)
-    x.prove(f"node {victim} died at {point}", True)
+    await x.ended(victim, KILLED, f"node {victim} died at {point}")
     await x.acked(50)
     await x.restart(victim)
 
@@ -244,8 +242,7 @@ async def _die_changing(
     await _armed_leader(x, victim, f"{point}=kill@1")
     x.inject("failpoint", f"{point}, node {victim}, amid: {what}")
     changing = asyncio.ensure_future(change(x, what, call))
-    await x.do(x.cluster.wait_ended, victim, KILLED)
-    x.prove(f"node {victim} died at {point} amid: {what}", True)
+    await x.ended(victim, KILLED, f"node {victim} died at {point} amid: {what}")
     await changing
     await x.acked(50)
     # A node that is no member, or a learner, is not ready.
@@ -274,8 +271,7 @@ async def kill_in_cuts(x: ScenarioContext) -> None:
             await x.new_leader(victim)
             await x.do(links.join, pairs)
         x.inject("failpoint", f"{point}, node {victim}")
-        await x.do(x.cluster.wait_ended, victim, KILLED)
-        x.prove(f"node {victim} died at {point}", True)
+        await x.ended(victim, KILLED, f"node {victim} died at {point}")
         await x.restart(victim)
         await x.acked(50)
 
@@ -301,8 +297,7 @@ async def assertion(x: ScenarioContext) -> None:
         x.inject("assertion", f"node {victim}")
         # No step between a roll and its entry can fail: the node relies on that.
         await x.do(x.cluster.start, victim, failpoints="ledger.before_append=EIO@30")
-        await x.do(x.cluster.wait_ended, victim, EXIT_BROKEN)
-        x.prove(f"node {victim} ended with 70", True)
+        await x.ended(victim, EXIT_BROKEN, f"node {victim} ended with 70")
         dumps = x.cluster.data_directory(victim).glob("dump-*")
         x.prove(f"node {victim} left a dump", any(dumps))
         await x.acked(50)

@@ -176,8 +176,7 @@ async def abort(x: ScenarioContext) -> None:
 
 async def _dies_of(x: ScenarioContext, node: int, number: signal.Signals) -> None:
     """Wait for the death of a node, and start it once the others go on."""
-    await x.do(x.cluster.wait_ended, node, -number)
-    x.prove(f"node {node} died of {number.name}", True)
+    await x.ended(node, -number, f"node {node} died of {number.name}")
     await x.new_leader(node)
     await x.acked()
     await x.restart(node)
