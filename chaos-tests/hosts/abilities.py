@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,7 +60,7 @@ def _with_process(limit: Callable[[ProcessLimits], None]) -> None:
     """Set a limit on a process that does nothing."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            with ProcessLimits(run_name(os.getpid()), process.pid) as limits:
+            with closing(ProcessLimits(run_name(os.getpid()), process.pid)) as limits:
                 limit(limits)
         finally:
             process.kill()
@@ -79,13 +80,11 @@ def _slow_disks() -> str:
 
 def _limit_a_disk() -> str:
     with tempfile.TemporaryDirectory() as made:
-        disks, mounted = Disks(), Path(made) / "mounted"
-        disks.mount(mounted, _DISK_SIZE_BYTES, Path(made) / "disk")
-        try:
+        mounted = Path(made) / "mounted"
+        with closing(Disks()) as disks:
+            disks.mount(mounted, _DISK_SIZE_BYTES, Path(made) / "disk")
             device = device_of(mounted)
             _with_process(lambda limits: limits.writes_per_s(device, 20))
-        finally:
-            disks.close()
     return f"a control group took 20 writes a second to ext4 on loop device {device}"
 
 

@@ -143,12 +143,10 @@ def test_abilities_are_tried_and_a_missing_one_says_why(monkeypatch: pytest.Monk
     assert [row.split()[:2] for row in rows] == [["a", "yes"], ["b", "no"], ["c", "no"]]
 
 
-def test_scenarios_need_abilities_that_are_tried_and_name_rows() -> None:
+def test_scenarios_need_abilities_that_are_tried() -> None:
     for scenario in HOST_SCENARIOS.values():
         profile = host_profile(scenario.profile)
         assert set(profile.needs) <= set(abilities._PROBES), scenario.name
-        assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
-        assert scenario.title.endswith((".", ";", "from")) or len(scenario.title) > 20
         assert len(profile.clock_offsets_s) <= profile.node_count
 
 

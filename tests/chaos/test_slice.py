@@ -9,11 +9,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import hosts.scenarios  # noqa: F401  Registers them.
 import psutil
 import pytest
 from chaos.campaign import FEATURES, SHORT, SLICE
 from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
+from hosts.registry import HOST_SCENARIOS
 
 from deploy.local_process import NodeProcess, started_at
 from tests import missing
@@ -81,7 +83,7 @@ def nodes_and(word: str, run: int) -> list[NodeProcess]:
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
     assert set(SHORT) | set(SLICE) | set(FEATURES) <= set(SCENARIOS)
     assert len(SHORT) == 12
-    for scenario in SCENARIOS.values():
+    for scenario in (*SCENARIOS.values(), *HOST_SCENARIOS.values()):
         assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
         assert scenario.title.endswith((".", ":")) or len(scenario.title) > 20
 

@@ -43,10 +43,7 @@ async def bit_flips(x: ScenarioContext) -> None:
     x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
     await x.do(flip_bits, path, places, x.random)
     await x.acked()
-    await x.restart(node)
-    log = x.cluster.local.log_path(node)
-    await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
-    x.prove("the damage was repaired", True)
+    await _repair(x, node)
 
 
 @scenario("tail-flips", "D7", modes=RAFT)
@@ -131,11 +128,16 @@ async def bit_flips_two(x: ScenarioContext) -> None:
             # The same bit of the same byte: two equal copies are no majority either.
             await x.do(flip_bits, path, [place], Random(place))
         await x.acked()
-        before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
-        await x.restart(*nodes)
-        for node, size_bytes in zip(nodes, before, strict=True):
-            await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
-            x.prove(f"node {node} repaired itself", True)
+        await _repair(x, *nodes)
+
+
+async def _repair(x: ScenarioContext, *nodes: int) -> None:
+    """Start damaged nodes, and demand that each repairs itself."""
+    before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
+    await x.restart(*nodes)
+    for node, size_bytes in zip(nodes, before, strict=True):
+        await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
+        x.prove(f"node {node} repaired itself", True)
 
 
 async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
@@ -173,7 +175,6 @@ async def misplaced_bytes(x: ScenarioContext) -> None:
     """A follower's log has an old copy of a sector, a write that landed elsewhere, a short file."""
     await x.acked(2_000)
     node = await x.follower()
-    log = x.cluster.local.log_path(node)
     for what in ("an old sector", "a write that landed elsewhere", "a short file"):
         await x.kill(node)
         path, written = await x.do(newest, x.cluster.data_directory(node))
@@ -189,11 +190,7 @@ async def misplaced_bytes(x: ScenarioContext) -> None:
                 file.write(good[:size_bytes])
         x.inject("misplace", f"{what}, {path.name} of node {node}")
         await x.acked()
-        before = log.stat().st_size
-        await x.do(x.cluster.start, node)
-        await x.until("it repairs itself", _says, x, node, before, "repaired")
-        x.prove(f"{what} was repaired", True)
-        await x.do(x.cluster.wait_ready)
+        await _repair(x, node)
 
 
 @scenario("lost-vote", "D10", modes=RAFT)
