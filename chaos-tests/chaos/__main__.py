@@ -1,4 +1,4 @@
-"""The command `chaos-tests/run`: choice of scenarios, duration, and results.
+"""The command `chaos-tests/run`: choice of scenarios and of their clusters, duration, and results.
 
 Owns the options, the exit code (0 all well, 1 something failed, 3 nothing could be run) and the
 files of a report.
@@ -16,6 +16,11 @@ from random import Random
 from typing import Final
 
 import click
+import hosts.scenarios  # noqa: F401  Registers them.
+from hosts.abilities import abilities_table, demand_abilities, find_abilities
+from hosts.campaign import HostCampaign
+from hosts.namespaces import enter
+from hosts.registry import ALWAYS, HOST_SCENARIOS
 
 import chaos.scenarios  # noqa: F401  Registers them.
 from chaos.campaign import FEATURES, SHORT, SLICE, Campaign, drawn, possible
@@ -53,12 +58,15 @@ Plan = Iterable[tuple[Scenario, int]]
 @click.option("--judge-times", "judges_times", is_flag=True,
               help="Fail where times exceed the gates: on a quiet machine only.")  # fmt: skip
 @click.option("--list", "is_list", is_flag=True, help="Show the scenarios, and end.")
-@click.option(
-    "--artifacts",
-    type=click.Path(path_type=Path),
-    default=ROOT / "out" / "chaos",
-    help="Where reports and what is left of failures go.  [default: out/chaos]",
-)
+@click.option("--hosts", "is_hosts", is_flag=True,
+              help="Run the scenarios whose nodes have hosts of their own (network namespaces). "
+              "Needs root; touches nothing of the machine's own network.")  # fmt: skip
+@click.option("--abilities", "is_abilities", is_flag=True,
+              help="Show what this machine can do of what those need, and end.")  # fmt: skip
+@click.option("--inside", is_flag=True, hidden=True)
+@click.option("--artifacts", type=click.Path(path_type=Path),
+              help="Where reports and what is left of failures go.  "
+              "[default: out/chaos, out/hosts]")  # fmt: skip
 def main(
     names: tuple[str, ...],
     mode: str,
@@ -70,40 +78,52 @@ def main(
     hours: float | None,
     judges_times: bool,
     is_list: bool,
-    artifacts: Path,
+    is_hosts: bool,
+    is_abilities: bool,
+    inside: bool,
+    artifacts: Path | None,
 ) -> None:
     """Attack clusters of real nodes, and check every answer they give.
 
-    Without names or options: the short tier, twelve kinds of fault in at most eight minutes.
-    With --hosts as the first word: nodes on hosts of their own, see `--hosts --help`.
+    Without names or options: the short tier, twelve kinds of fault in at most eight minutes; with
+    --hosts every scenario of these.
     """
-    if unknown := [name for name in names if name not in SCENARIOS]:
+    table = HOST_SCENARIOS if is_hosts else SCENARIOS
+    if unknown := [name for name in names if name not in table]:
         raise click.UsageError(f"no scenario {', '.join(unknown)}; see --list")
     chosen = ClusterMode(mode)
     if is_list:
-        for scenario in possible(chosen):
+        for scenario in possible(chosen, table=table):
             click.echo(f"{scenario.name:<20} {' '.join(scenario.rows):<14} {scenario.title}")
+        return
+    if is_abilities:
+        click.echo(abilities_table(find_abilities()))
         return
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     random = Random(seed)
     plan: Plan
     if hours is not None:
-        plan = _for_hours(drawn(chosen, random), hours)
+        plan = _for_hours(drawn(possible(chosen, table=table), random), hours)
     else:
         short = SLICE if is_slice else FEATURES if is_features else SHORT
-        tier = names or (() if is_all else short)
+        tier = names or (() if is_all or is_hosts else short)
         # A scenario named alone has the seed itself, so that a failure can be repeated.
         plan = [
             (one, seed if len(names) == 1 else random.randrange(1 << 31))
-            for one in possible(chosen, tier)
+            for one in possible(chosen, tier, table)
         ]
     # Clients' messages about nodes that do not answer are in the history.
     logging.getLogger("quorumlog").setLevel(logging.ERROR)
-    click.echo(f"chaos-tests: seed {seed}, mode {mode}, transport {transport or 'drawn'}")
-    guard_this_process()
     try:
+        if is_hosts and not inside:
+            demand_abilities(ALWAYS)
+            enter(sys.argv[1:])
+        click.echo(f"chaos-tests: seed {seed}, mode {mode}, transport {transport or 'drawn'}")
+        guard_this_process()
         options = ScenarioOptions(seed, chosen, judges_times, transport)
-        sys.exit(asyncio.run(_run(plan, options, artifacts / str(seed))))
+        place = (artifacts or ROOT / "out" / ("hosts" if is_hosts else "chaos")) / str(seed)
+        kind = HostCampaign if is_hosts else Campaign
+        sys.exit(asyncio.run(_run(plan, kind(options, place, click.echo))))
     except (ChaosError, NotPossibleHereError) as error:
         click.echo(f"chaos-tests: cannot run: {error}", err=True)
         sys.exit(3)
@@ -125,9 +145,9 @@ def grows(summary: CampaignSummary) -> bool:
     return growth is not None and growth.count >= GROWN_MIN and growth.p50 > GROWTH_MIB_MAX
 
 
-async def _run(plan: Plan, options: ScenarioOptions, artifacts: Path) -> int:
-    began = time.monotonic()
-    async with Campaign(options, artifacts, click.echo) as campaign:
+async def _run(plan: Plan, made: Campaign) -> int:
+    began, options, artifacts = time.monotonic(), made.options, made.artifacts
+    async with made as campaign:
         click.echo(f"chaos-tests: toxiproxy {campaign.toxiproxy_version}")
         for scenario, seed in plan:
             result = await campaign.run(scenario, seed)

@@ -1,7 +1,8 @@
 """Many trials: one cluster at a time, kept for the scenarios of its profile, then checked.
 
 Owns clusters, places for files, and the treatment of a cluster after a failure: it is kept as it
-is, and the next scenario gets a new one. Must not know the content of a scenario.
+is, and the next scenario gets a new one. Must not know the content of a scenario. A campaign on
+hosts (hosts/campaign.py) prepares other things and makes another kind of cluster.
 """
 
 import asyncio
@@ -20,12 +21,14 @@ from typing import Final, Self
 
 from chaos.calibration import QUIET, MachineSpeed, calibrate
 from chaos.cluster import ChaosCluster
-from chaos.errors import NotPossibleHereError, NotSoError, unless_demanded
+from chaos.errors import ChaosError, NotPossibleHereError, NotSoError, unless_demanded
 from chaos.profile import ClusterMode, Profile, ScenarioOptions
 from chaos.scenario import SCENARIOS, Scenario
 from chaos.shim import compile_shim
+from chaos.target import Target
 from chaos.toxiproxy import Toxiproxy, install
 from chaos.trial import Trial, TrialResult
+from deploy.local import LocalError
 
 TRIALS_OF_A_CLUSTER: Final = 12
 """Trials after which a cluster is stopped and every byte of it is checked."""
@@ -42,38 +45,43 @@ class Campaign:
     """Directory of the remains of failures and of the report."""
     show: Show
     results: list[TrialResult] = field(default_factory=list)
-    toxiproxy_version: str = ""
+    toxiproxy_version: str = "not used"
     machine: MachineSpeed = QUIET
     """Last measurement of the machine, before a cluster was started."""
     began_s: float = field(default_factory=time.monotonic)
+    words: str = field(init=False)
+    """Options of the command that make it such a campaign again."""
     _root: Path = field(init=False)
     _server: Toxiproxy = field(init=False)
     _stack: AsyncExitStack = field(init=False)
     _shim: Path | None = None
     _why_no_shim: str = ""
-    _cluster: ChaosCluster | None = None
+    _cluster: Target | None = None
     _trial_count: int = 0
     _cluster_count: int = 0
 
+    def __post_init__(self) -> None:
+        self.words = f"--mode {self.options.mode.value}"
+
     async def __aenter__(self) -> Self:
-        shared = Path("/dev/shm")
         self.artifacts.mkdir(parents=True, exist_ok=True)
         async with AsyncExitStack() as stack:
-            root = tempfile.TemporaryDirectory(
-                prefix="chaos-", dir=shared if os.access(shared, os.W_OK) else None
-            )
-            self._root = Path(stack.enter_context(root))
-            program = await asyncio.to_thread(install)
-            self._server = Toxiproxy(program, self._root / "toxiproxy.log")
-            stack.enter_context(self._server)
-            try:
-                self._shim = await asyncio.to_thread(compile_shim, self._root)
-            except NotPossibleHereError as reason:
-                self._why_no_shim = str(reason)
+            await asyncio.to_thread(self._prepare, stack)
             stack.push_async_callback(asyncio.to_thread, self._close_cluster, [])
             self._stack = stack.pop_all()
-        self.toxiproxy_version = self._server.version
         return self
+
+    def _prepare(self, stack: AsyncExitStack) -> None:
+        """Make the place for files, and what clusters need; `stack` removes it."""
+        root = tempfile.TemporaryDirectory(prefix="chaos-", dir=memory_directory())
+        self._root = Path(stack.enter_context(root))
+        self._server = Toxiproxy(install(), self._root / "toxiproxy.log")
+        stack.enter_context(self._server)
+        self.toxiproxy_version = self._server.version
+        try:
+            self._shim = compile_shim(self._root)
+        except NotPossibleHereError as reason:
+            self._why_no_shim = str(reason)
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
@@ -84,12 +92,12 @@ class Campaign:
         topic = f"chaos-{self._trial_count}"
         result = TrialResult(scenario, seed, self.options.transport_of(seed))
         try:
-            cluster = await asyncio.to_thread(self._cluster_for, scenario)
+            cluster = await asyncio.to_thread(self._cluster_for, scenario, seed)
             slowness = self.machine.slowness
             result = await Trial(scenario, cluster, self.options, seed, topic, slowness).run()
         except NotPossibleHereError as reason:
             result.verdict, result.why = unless_demanded(reason)
-        except NotSoError as reason:
+        except (NotSoError, ChaosError, LocalError) as reason:
             result.verdict, result.why = "failed", str(reason)
         self.results.append(result)
         if result.verdict == "failed":
@@ -105,27 +113,30 @@ class Campaign:
 
     # --- Clusters ---
 
-    def _cluster_for(self, scenario: Scenario) -> ChaosCluster:
-        profile = scenario.profile
-        if scenario.needs_shim and self._shim is None:
-            raise NotPossibleHereError(self._why_no_shim)
-        if self._cluster is not None and self._cluster.profile != profile:
+    def _cluster_for(self, scenario: Scenario, seed: int) -> Target:
+        self._demand(scenario)
+        if self._cluster is not None and self._cluster.profile != scenario.profile:
             self._close_cluster(self.results[-1:])
         if self._cluster is None:
-            self._cluster = self._start(profile)
+            self.machine = calibrate(self._root)
+            self.show(f"chaos-tests: this machine is {self.machine}")
+            directory = self._root / f"cluster-{self._trial_count}"
+            # Set first, so that it is closed in any case.
+            self._cluster = self._make(directory, scenario.profile, seed)
+            self._cluster.start()
+            self._cluster.wait_ready()
             self._cluster_count = 0
         self._cluster_count += 1
         return self._cluster
 
-    def _start(self, profile: Profile) -> ChaosCluster:
-        self.machine = calibrate(self._root)
-        self.show(f"chaos-tests: this machine is {self.machine}")
-        directory = self._root / f"cluster-{self._trial_count}"
-        cluster = ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
-        self._cluster = cluster  # Set first, so that it is closed in any case.
-        cluster.start()
-        cluster.wait_ready()
-        return cluster
+    def _demand(self, scenario: Scenario) -> None:
+        """Raise NotPossibleHereError if this machine lacks what a scenario needs."""
+        if scenario.needs_shim and self._shim is None:
+            raise NotPossibleHereError(self._why_no_shim)
+
+    def _make(self, directory: Path, profile: Profile, seed: int) -> Target:
+        """Return a cluster that is not started."""
+        return ChaosCluster(directory, profile, self._server, self._shim, self.options.mode)
 
     def _close_cluster(self, blamed: list[TrialResult]) -> None:
         """Stop the cluster gracefully; check every byte, and derived files against the log
@@ -150,37 +161,34 @@ class Campaign:
             self._save(result, cluster)
             cluster.remove()
 
-    def _save(self, result: TrialResult, cluster: ChaosCluster) -> None:
-        save_failure(result, self.artifacts, self._explained(result), cluster.directory)
+    def _save(self, result: TrialResult, cluster: Target) -> None:
+        """Save the history of a failure, its text and the files of its cluster."""
+        place = self._place_of(result)
+        place.mkdir(parents=True, exist_ok=True)
+        result.recorder.save(place)
+        (place / "why.txt").write_text(self._explained(result), "utf-8")
+        disks = shutil.ignore_patterns("*.disk")
+        shutil.copytree(
+            cluster.local.directory, place / "cluster", dirs_exist_ok=True, ignore=disks
+        )
 
     def _explained(self, result: TrialResult) -> str:
-        words = f"--mode {self.options.mode.value}"
-        return failure_text(result, self.artifacts, words, result.scenario.name)
+        """Return what is known of a failure, and the command that makes it again."""
+        again = f"chaos-tests/run {self.words} --transport {result.transport} --seed {result.seed}"
+        return (
+            f"{result.scenario.name} FAILED: {result.why}\n"
+            f"  all there is of it: {self._place_of(result)}\n"
+            f"  the same again:     {again} {result.scenario.name}\n"
+        )
+
+    def _place_of(self, result: TrialResult) -> Path:
+        return self.artifacts / f"{result.scenario.name}-{result.seed}"
 
 
-def failure_text(result: TrialResult, artifacts: Path, words: str, scenario: str) -> str:
-    """Return what is known of a failure. The command that repeats it begins with `words` and ends
-    with `scenario`."""
-    again = f"chaos-tests/run {words} --transport {result.transport} --seed {result.seed}"
-    return (
-        f"{result.scenario.name} FAILED: {result.why}\n"
-        f"  all there is of it: {_place_of(result, artifacts)}\n"
-        f"  the same again:     {again} {scenario}\n"
-    )
-
-
-def save_failure(result: TrialResult, artifacts: Path, text: str, cluster: Path) -> None:
-    """Save the history of a failure, its text and the files of its cluster."""
-    place = _place_of(result, artifacts)
-    place.mkdir(parents=True, exist_ok=True)
-    result.recorder.save(place)
-    (place / "why.txt").write_text(text, "utf-8")
-    disks = shutil.ignore_patterns("*.disk")
-    shutil.copytree(cluster, place / "cluster", dirs_exist_ok=True, ignore=disks)
-
-
-def _place_of(result: TrialResult, artifacts: Path) -> Path:
-    return artifacts / f"{result.scenario.name}-{result.seed}"
+def memory_directory() -> Path:
+    """Return a directory in memory; without one that can be written, that of temporary files."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def verify(stores: Mapping[int, Path]) -> list[str]:
@@ -213,18 +221,20 @@ FEATURES: Final = (
 """Features that the broker builds on the log; each has rules of its own."""
 
 
-def possible(mode: ClusterMode, names: Iterable[str] = ()) -> list[Scenario]:
+def possible(
+    mode: ClusterMode, names: Iterable[str] = (), table: Mapping[str, Scenario] = SCENARIOS
+) -> list[Scenario]:
     """Return the scenarios of a mode, all or the named ones, those of one cluster adjacent."""
-    chosen = [SCENARIOS[name] for name in names] if names else list(SCENARIOS.values())
+    chosen = [table[name] for name in names or table]
     first = {scenario.profile: at for at, scenario in reversed(list(enumerate(chosen)))}
     scenarios = [scenario for scenario in chosen if mode in scenario.modes]
     return sorted(scenarios, key=lambda scenario: first[scenario.profile])
 
 
-def drawn(mode: ClusterMode, random: Random) -> Iterator[tuple[Scenario, int]]:
+def drawn(scenarios: Iterable[Scenario], random: Random) -> Iterator[tuple[Scenario, int]]:
     """Yield scenarios without end, each with a seed, a few of one cluster at a time."""
     by_profile: dict[Profile, list[Scenario]] = {}
-    for scenario in possible(mode):
+    for scenario in scenarios:
         by_profile.setdefault(scenario.profile, []).append(scenario)
     profiles = list(by_profile)
     weights = [len(by_profile[profile]) for profile in profiles]

@@ -6,7 +6,6 @@ The suite reads the status past the proxies, so it is known while everything is 
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +29,6 @@ class ChaosCluster(Target):
         shim_library: Path | None,
         mode: ClusterMode = ClusterMode.RAFT,
     ) -> None:
-        self.directory, self.profile, self.mode = directory, profile, mode
         self.links: Final = Links(server)
         self.disks: Final = Disks()
         self._server = server
@@ -43,7 +41,7 @@ class ChaosCluster(Target):
             relay=self.links.relay,
         )
         _lead_askers_through_proxies(local, self.links)
-        super().__init__(local, _lead_clients_through_proxies(local, self.links))
+        super().__init__(local, _lead_clients_through_proxies(local, self.links), profile)
         self._ballast: dict[int, Ballast] = {}
         for node in self.node_ids:
             data = self.data_directory(node)
@@ -77,17 +75,16 @@ class ChaosCluster(Target):
             shim.clear()
         for node in tuple(self._ballast):
             self.make_room(node)
-        self.let_stop()
-        self.local.stop()
+        problems = super().close()
         self._server.destroy_all()
         for shim in self.shims.values():
             shim.close()
-        return self.unexpected_ends()
+        return problems
 
     def remove(self) -> None:
         """Delete the files, too."""
         self.disks.close()
-        shutil.rmtree(self.directory)
+        super().remove()
 
 
 def _lead_askers_through_proxies(local: LocalCluster, links: Links) -> None:

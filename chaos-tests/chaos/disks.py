@@ -1,7 +1,8 @@
 """Small disks for nodes, and a way to fill them.
 
-Owns the mounts of one run: each is a tmpfs below the run's own directory, and is gone at the end,
-however the run ended. Mounting needs rights; without them the scenarios are skipped by name.
+Owns the mounts of one run below its own directory: a tmpfs, which is gone at the end, however the
+run ended, or ext4 on a loop device, where the run has mounts of its own that end with it. Mounting
+needs rights; without them the scenarios are skipped by name.
 """
 
 import contextlib
@@ -22,19 +23,20 @@ class Disks:
     def __init__(self) -> None:
         self._mounted: list[Path] = []
 
-    def mount(self, path: Path, size_bytes: int) -> None:
-        """Make a directory a file system of this size. Raises NotPossibleHereError."""
-        path.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-            )
-        except FileNotFoundError as error:
-            raise NotPossibleHereError("there is no mount command for small disks") from error
-        if done.returncode != 0:
-            raise NotPossibleHereError(f"mounting is not permitted here: {done.stderr.strip()}")
+    def mount(self, path: Path, size_bytes: int, image: Path | None = None) -> None:
+        """Make a directory a file system of this size, in memory or in a file with holes. Raises
+        NotPossibleHereError."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if image is None:
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path))
+        else:
+            with image.open("wb") as file:
+                file.truncate(size_bytes)
+            _run("mkfs.ext4", "-q", "-F", str(image))
+            _run("mount", "-o", "loop", str(image), str(path))
         self._mounted.append(path)
+        if image is not None:
+            (path / "lost+found").rmdir()
 
     def close(self) -> None:
         """Unmount all."""
@@ -43,6 +45,17 @@ class Disks:
                 ["umount", "-l", str(path)], capture_output=True, check=True, timeout=_TIMEOUT_S
             )
         self._mounted.clear()
+
+
+def _run(*words: str) -> None:
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+    except FileNotFoundError as error:
+        raise NotPossibleHereError(f"there is no {words[0]} command for small disks") from error
+    if done.returncode != 0:
+        raise NotPossibleHereError(f"{words[0]} is not permitted here: {done.stderr.strip()}")
 
 
 class Ballast:

@@ -9,9 +9,9 @@ everything continues afterwards.
 import signal
 import threading
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from deploy.local import LocalCluster
 from deploy.local_process import NodeProcess
 
 STOPPED: Final = 0
@@ -20,18 +20,6 @@ EXIT_BAD_DATA: Final = 65
 EXIT_BROKEN: Final = 70
 EXIT_SYNC_FAILED: Final = 74
 _WITH_DUMP: Final = frozenset({EXIT_BROKEN, EXIT_SYNC_FAILED})
-
-
-class NodesPort(Protocol):
-    """The port to a cluster: its processes and directories."""
-
-    def process(self, node_id: int) -> NodeProcess | None:
-        """Return the last process of a node."""
-        ...
-
-    def node_directory(self, node_id: int) -> Path:
-        """Return the directory that holds the node's data."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +47,7 @@ class _End:
 class ProcessEnds:
     """The ends of all processes of one cluster. Safe from any thread."""
 
-    def __init__(self, nodes: NodesPort) -> None:
+    def __init__(self, nodes: LocalCluster) -> None:
         self._nodes = nodes
         self._lock = threading.Lock()
         self._open: dict[NodeProcess, int] = {}

@@ -70,13 +70,30 @@ async def strike_amid(
         await strike(x)
 
 
+async def is_at_end(client: quorumlog.Client, group: str, topic: str, queue_count: int) -> bool:
+    """Whether the offsets of a group are those of the ends of all queues of a topic."""
+    queues = (await client.admin.describe_group(group)).queues
+    own = [queue for queue in queues if queue.topic == topic]
+    return len(own) == queue_count and all(queue.offset == queue.max_offset for queue in own)
+
+
+async def messages_of(
+    client: quorumlog.Client, topic: str, node: int | None = None
+) -> list[quorumlog.Message]:
+    """Return the messages of a topic in order, by default as leaders show them, else one replica.
+
+    Raises UnknownTopicError."""
+    reading = client.pull_consumer(
+        topic, until="end", consistency="leader" if node is None else "local", node_id=node
+    )
+    async with reading as consumer:
+        messages = [message async for message in consumer]
+    return sorted(messages, key=lambda message: (message.queue_id, message.queue_offset))
+
+
 async def bodies_of(client: quorumlog.Client, topic: str) -> Counter[bytes]:
     """Return how often each body is in a topic."""
-    counts: Counter[bytes] = Counter()
-    async with client.pull_consumer(topic, until="end") as consumer:
-        async for batch in consumer.batches():
-            counts.update(batch.bodies())
-    return counts
+    return Counter([message.body for message in await messages_of(client, topic)])
 
 
 def demand_same(topic: str, bodies: Counter[bytes], wanted: Counter[bytes]) -> None:

@@ -9,6 +9,7 @@ says so.
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,40 +51,42 @@ async def pause(x: ScenarioContext, node: int, seconds: float) -> None:
 
 async def partition(x: ScenarioContext, node: int, seconds: float) -> None:
     """Lose all messages between a node and the others; clients still reach all of them."""
-    before = x.target.interceptor.counts()["dropped"]
     if node == await x.leader():
         x.leader_lost()
-    async with x.fault("partition", f"node {node}, for {seconds} s"):
-        await x.do(x.target.interceptor.cut, _links(x, node))
-        await x.linger(seconds)
-        await x.acked()
-        await x.do(x.target.interceptor.clear)
-    await x.until("messages were lost", _has_counted, x, "dropped", before)
-    x.prove("messages were lost", True)
+    cut = partial(x.target.interceptor.cut, _links(x, node))
+    await _disturb(x, "partition", f"node {node}", seconds, cut, "dropped")
 
 
 async def slow_link(x: ScenarioContext, node: int, seconds: float) -> None:
     """Let all messages between a node and the others be late by up to 300 ms, in any order."""
-    before = x.target.interceptor.counts()["late"]
-    async with x.fault("slow-link", f"node {node}, for {seconds} s"):
-        await x.do(x.target.interceptor.slow, _links(x, node), 300)
-        await x.linger(seconds)
-        await x.acked()
-        await x.do(x.target.interceptor.clear)
-    await x.until("messages were late", _has_counted, x, "late", before)
-    x.prove("messages were late", True)
+    slow = partial(x.target.interceptor.slow, _links(x, node), 300)
+    await _disturb(x, "slow-link", f"node {node}", seconds, slow, "late")
 
 
 async def lossy_link(x: ScenarioContext, node: int, seconds: float) -> None:
     """Lose, double and delay a tenth each of all messages between all nodes."""
-    before = x.target.interceptor.counts()["dropped"]
-    async with x.fault("lossy-link", f"all nodes, for {seconds} s"):
-        await x.do(x.target.interceptor.set, drop=0.1, double=0.1, late=0.1, late_ms=300)
+    lossy = partial(x.target.interceptor.set, drop=0.1, double=0.1, late=0.1, late_ms=300)
+    await _disturb(x, "lossy-link", "all nodes", seconds, lossy, "dropped")
+
+
+async def _disturb(
+    x: ScenarioContext,
+    kind: str,
+    where: str,
+    seconds: float,
+    begin: Callable[[], None],
+    counted: str,
+) -> None:
+    """Do something to messages for a time; demand that nodes count it."""
+    interceptor = x.target.interceptor
+    before = interceptor.counts()[counted]
+    async with x.fault(kind, f"{where}, for {seconds} s"):
+        await x.do(begin)
         await x.linger(seconds)
         await x.acked()
-        await x.do(x.target.interceptor.clear)
-    await x.until("messages were lost", _has_counted, x, "dropped", before)
-    x.prove("messages were lost", True)
+        await x.do(interceptor.clear)
+    await x.until(f"messages are {counted}", lambda: interceptor.counts()[counted] > before)
+    x.prove(f"messages were {counted}", True)
 
 
 async def slow_disk(x: ScenarioContext, node: int, seconds: float) -> None:
@@ -114,10 +117,6 @@ async def _restart(x: ScenarioContext, node: int) -> None:
 def _links(x: ScenarioContext, node: int) -> list[tuple[int, int]]:
     others = [other for other in x.target.node_ids if other != node]
     return [(node, other) for other in others] + [(other, node) for other in others]
-
-
-def _has_counted(x: ScenarioContext, what: str, before: int) -> bool:
-    return x.target.interceptor.counts()[what] > before
 
 
 ATTACKS: Final[dict[str, Attack]] = {

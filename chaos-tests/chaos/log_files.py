@@ -1,10 +1,12 @@
 """The files of a node's log on disk, and the extent known to be durable.
 
-Owns their location and the amount written; must not know what is done to them. Only the content of
-the files counts: the node may be dead.
+Owns their location, the amount written and the flip of bits; must not know why it is done. Only
+the content of the files counts: the node may be dead.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 from store.durability.durable_mark import FILE_NAME, SLOT_AT, Mark, decode_slot
 
@@ -13,6 +15,17 @@ def log_files(data: Path) -> list[Path]:
     """Return the log files of a node, of Raft or of a master-slave group, oldest first."""
     files = [*data.glob("dledger-*/data/*"), *data.glob("commitlog/*")]
     return sorted(path for path in files if path.name.isdecimal())
+
+
+def flip_bits(path: Path, places: Sequence[int], random: Random) -> int:
+    """Flip a random bit of each of these bytes; return their number."""
+    with path.open("r+b") as file:
+        for at in places:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << random.randrange(8)]))
+    return len(places)
 
 
 def written_size(path: Path) -> int:

@@ -21,6 +21,7 @@ from chaos.recorder import Event, Recorder, now_ns
 from chaos.target import Target
 from checkers.history import FaultNote
 from deploy.local import NodeState
+from quorumlog.errors import QuorumlogError
 
 _POLL_S: Final = 0.05
 DEADLINE_S: Final = 60.0
@@ -94,6 +95,27 @@ class ScenarioContext:
                 raise NotSoError(f"waited {DEADLINE_S} s without success: {what}")
             await asyncio.sleep(_POLL_S)
 
+    async def until_true(
+        self,
+        what: str,
+        condition: Callable[_Arguments, Awaitable[object]],
+        *given: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> None:
+        """Wait until a condition holds that asks nodes; an error of theirs is no answer. Raises
+        NotSoError."""
+        deadline, said = time.monotonic() + DEADLINE_S * self.options.time_scale, ""
+        while True:
+            try:
+                if await condition(*given, **named):
+                    return
+            except QuorumlogError as error:  # As between two leaders.
+                said = f", the last error: {error}"
+            self.load.check()
+            if time.monotonic() >= deadline:
+                raise NotSoError(f"waited {DEADLINE_S} s without success: {what}{said}")
+            await asyncio.sleep(_POLL_S)
+
     async def acked(self, count: int = 100, timeout_s: float = DEADLINE_S) -> None:
         """Wait until `count` more appends are acked."""
         await self.load.acked(count, timeout_s * self.options.time_scale)
@@ -156,12 +178,21 @@ class ScenarioContext:
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
         return self.recorder.note("fault", f"{kind}: {text}")
 
+    async def kill(self, node: int, text: str = "") -> None:
+        """Kill a node by SIGKILL."""
+        self.inject("kill", text or f"node {node}")
+        await self.do(self.target.kill, node)
+
+    async def ended(self, node: int, code: int, text: str) -> None:
+        """Wait until a node has ended with a status, which proves what `text` says."""
+        await self.do(self.target.wait_ended, node, code)
+        self.prove(f"{text}: {code}", True)
+
     async def kill_leader(self, what: str = "the leader") -> int:
         """Kill the leader by SIGKILL; return its number."""
         old = await self.leader()
         self.leader_lost()
-        self.inject("kill", f"{what}, node {old}")
-        await self.do(self.target.kill, old)
+        await self.kill(old, f"{what}, node {old}")
         return old
 
     async def restart(self, *nodes: int) -> None:
@@ -235,14 +266,15 @@ def scenario(
     modes: frozenset[ClusterMode] = ALL_MODES,
     needs_shim: bool = False,
     pause_s: float = 0.02,
+    table: dict[str, Scenario] = SCENARIOS,
 ) -> Callable[[Body], Body]:
     """Register a coroutine as a scenario; the first line of its docstring is the title."""
 
     def register(body: Body) -> Body:
-        assert name not in SCENARIOS, f"two scenarios are called {name}"
+        assert name not in table, f"two scenarios are called {name}"
         title = (body.__doc__ or "").strip().splitlines()[0]
         assert title, f"{name} does not say what it is"
-        SCENARIOS[name] = Scenario(
+        table[name] = Scenario(
             name,
             tuple(rows.split()),
             title,

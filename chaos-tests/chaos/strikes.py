@@ -4,15 +4,13 @@ Owns how a leader is killed, held or cut off and comes back; must not know the w
 meanwhile. For scenarios that are about this work, and strike several times while it lasts.
 """
 
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
-from chaos.errors import NotSoError
 from chaos.links import Pair
 from chaos.profile import ClusterMode
-from chaos.scenario import DEADLINE_S, ScenarioContext
-from quorumlog.errors import QuorumlogError
+from chaos.scenario import ScenarioContext
 
 CUT_S: Final = 2.0
 """Duration of the cut of a master from its slaves: it continues as master."""
@@ -32,6 +30,20 @@ async def bites(x: ScenarioContext, what: str, pairs: Sequence[Pair], before: in
     x.prove(f"{what} swallowed bytes", True)
 
 
+@asynccontextmanager
+async def cut(
+    x: ScenarioContext, kind: str, text: str, pairs: Sequence[Pair]
+) -> AsyncIterator[None]:
+    """Cut links for the length of a block, silently; demand that they took bytes in and gave none
+    out."""
+    before = await x.do(swallowed, x, pairs)
+    async with x.fault(kind, text):
+        await x.do(x.cluster.links.cut, pairs)
+        yield
+        await bites(x, f"the {kind}", pairs, before)
+        await x.do(x.cluster.links.join, pairs)
+
+
 async def kill_leader(x: ScenarioContext) -> None:
     """Kill the leader by SIGKILL, and start it once another node leads."""
     old = await x.kill_leader()
@@ -46,8 +58,11 @@ async def pause_leader(x: ScenarioContext) -> None:
     async with x.fault("pause", f"the leader, node {old}"):
         await x.do(x.cluster.pause, old)
         await x.new_leader(old)
+        await x.acked()
         await x.do(x.cluster.resume, old)
-    await x.until("the old leader follows", lambda: x.cluster.status()[old].role != "leader")
+    status = x.cluster.status
+    await x.until("the old leader follows", lambda: status()[old].leader_id not in (0, old))
+    x.prove("another leads", await x.leader() != old)
     await x.do(x.cluster.wait_ready)
 
 
@@ -57,26 +72,24 @@ async def cut_leader_off(x: ScenarioContext) -> None:
     if x.options.mode is ClusterMode.RAFT:
         x.leader_lost()
     pairs = links.between([old], [node for node in links.nodes if node != old])
-    before = await x.do(swallowed, x, pairs)
-    async with x.fault("isolate", f"the leader, node {old}"):
-        await x.do(links.cut, pairs)
+    async with cut(x, "isolate", f"the leader, node {old}", pairs):
         if x.options.mode is ClusterMode.RAFT:
             await x.new_leader(old)
         await x.linger(CUT_S)
-        await bites(x, "the cut", pairs, before)
-        await x.do(links.join, pairs)
     await x.do(x.cluster.wait_ready)
 
 
 async def lead(x: ScenarioContext, node: int) -> None:
     """Make a node lead; the request may be refused while the node has not caught up."""
-    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
-    while await x.leader() != node:
-        try:
-            await give(node)
-        except QuorumlogError as error:
-            x.recorder.note("admin", f"let {node} lead: {error}")
-            if time.monotonic() >= deadline:
-                raise NotSoError(f"node {node} does not come to lead: {error}") from error
+    await x.until_true(f"node {node} comes to lead", gives_lead, x, node)
     await x.acked(100)
+
+
+async def gives_lead(x: ScenarioContext, node: int) -> bool:
+    """Let a node lead if it does not; return whether it did before."""
+    if await x.do(x.target.leader) == node:
+        return True
+    admin = x.load.clients.client.admin
+    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
+    await give(node)
+    return False

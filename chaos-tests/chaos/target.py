@@ -6,6 +6,7 @@ cluster of a run (cluster.py) adds proxies and disks, a user's one (local_attack
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 from chaos.ends import KILLED, STOPPED, ProcessEnds
 from chaos.errors import NotSoError
 from chaos.interceptor import Interceptor
+from chaos.profile import Profile
 from chaos.shim import Shim
 from chaos.usage import Usage
 from deploy.local import LINK_FAULTS_FILE, LocalCluster, LocalError, NodeState
@@ -29,8 +31,9 @@ _POLL_S: Final = 0.03
 class Target:
     """A cluster that can be attacked. Blocking; call it from a thread."""
 
-    def __init__(self, local: LocalCluster, bootstrap: str) -> None:
+    def __init__(self, local: LocalCluster, bootstrap: str, profile: Profile | None = None) -> None:
         self.local: Final = local
+        self.profile: Final = profile or Profile()
         self.bootstrap: Final = bootstrap
         """Addresses for clients."""
         self.shims: Final[dict[int, Shim]] = {}
@@ -165,6 +168,16 @@ class Target:
         for shim in self.shims.values():
             shim.clear()
         self.start()
+
+    def close(self) -> list[str]:
+        """Stop all; return the problems of the nodes' ends. The directory stays."""
+        self.let_stop()
+        self.local.stop()
+        return self.unexpected_ends()
+
+    def remove(self) -> None:
+        """Delete the files, too."""
+        shutil.rmtree(self.local.directory)
 
     def wait_answering(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the processes of all nodes run and answer, ready or not: the work of a node

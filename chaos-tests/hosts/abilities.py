@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chaos.disks import Disks
 from chaos.errors import ChaosError, NotPossibleHereError
 
 from hosts.limits import ProcessLimits, device_of
@@ -20,13 +22,6 @@ from hosts.namespaces import UNSHARE, command, run_name
 
 _AHEAD_S: Final = 1_000_000
 _DISK_SIZE_BYTES: Final = 8 << 20
-_DISK: Final = """
-set -e
-mkfs.ext4 -q -F "$1/disk"
-mount -o loop "$1/disk" "$1/mounted"
-exec env PYTHONPATH="$3" "$2" -P -m hosts.abilities "$1/mounted"
-"""
-"""Ends in this module, which is shown the mounted disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ def _with_process(limit: Callable[[ProcessLimits], None]) -> None:
     """Set a limit on a process that does nothing."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            with ProcessLimits(run_name(os.getpid()), process.pid) as limits:
+            with closing(ProcessLimits(run_name(os.getpid()), process.pid)) as limits:
                 limit(limits)
         finally:
             process.kill()
@@ -76,31 +71,28 @@ def _slow_cores() -> str:
     return "a control group took a fifth of a core"
 
 
-def _loop_disks() -> str:
-    return _on_a_disk("exists")
-
-
 def _slow_disks() -> str:
-    return _on_a_disk("limited")
+    """Try it in this module as a program, which has mounts of its own."""
+    suites = str(Path(__file__).resolve().parents[1])
+    words = (*UNSHARE, "env", f"PYTHONPATH={suites}", sys.executable, "-P", "-m")
+    return command(*words, "hosts.abilities").strip()
 
 
-def _on_a_disk(what: str) -> str:
+def _limit_a_disk() -> str:
     with tempfile.TemporaryDirectory() as made:
-        directory = Path(made)
-        (directory / "mounted").mkdir()
-        with (directory / "disk").open("wb") as file:
-            file.truncate(_DISK_SIZE_BYTES)
-        script, suites = f"{_DISK.strip()} {what}", str(Path(__file__).resolve().parents[1])
-        words = (*UNSHARE, "sh", "-c", script, "sh", made, sys.executable, suites)
-        return command(*words).strip()
+        mounted = Path(made) / "mounted"
+        with closing(Disks()) as disks:
+            disks.mount(mounted, _DISK_SIZE_BYTES, Path(made) / "disk")
+            device = device_of(mounted)
+            _with_process(lambda limits: limits.writes_per_s(device, 20))
+    return f"a control group took 20 writes a second to ext4 on loop device {device}"
 
 
 _PROBES: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "namespaces": ("all scenarios", _namespaces),
     "switch": ("all scenarios", _switch),
     "clocks": ("hosts with other clocks", _clocks),
-    "loop-disks": ("disks of hosts", _loop_disks),
-    "slow-disks": ("one slow disk", _slow_disks),
+    "slow-disks": ("disks of hosts, one of them slow", _slow_disks),
     "slow-cores": ("one slow core", _slow_cores),
 }
 
@@ -118,23 +110,23 @@ def find_abilities(*names: str) -> dict[str, Ability]:
     return abilities
 
 
+def demand_abilities(names: Iterable[str]) -> None:
+    """Try these abilities. Raises NotPossibleHereError for one that is not there."""
+    for name in names:
+        ability = find_abilities(name)[name]
+        if not ability.is_there:
+            raise NotPossibleHereError(f"no {name}: {ability.detail}")
+
+
 def abilities_table(abilities: Mapping[str, Ability]) -> str:
     """Return the abilities as text."""
-    lines = [f"{'ability':<14} {'here':<5} {'used for':<52} detail"]
+    lines = [f"{'ability':<14} {'here':<5} {'used for':<34} detail"]
     lines += [
-        f"{one.name:<14} {'yes' if one.is_there else 'no':<5} {one.used_for:<52} {one.detail}"
-        for one in abilities.values()
+        f"{a.name:<14} {'yes' if a.is_there else 'no':<5} {a.used_for:<34} {a.detail}"
+        for a in abilities.values()
     ]
     return "\n".join(lines)
 
 
-def _show_disk(directory: Path, what: str) -> str:
-    device = device_of(directory)
-    if what == "limited":
-        _with_process(lambda limits: limits.writes_per_s(device, 20))
-        return f"a control group took 20 writes a second to device {device}"
-    return f"ext4 on loop device {device}"
-
-
 if __name__ == "__main__":
-    sys.stdout.write(_show_disk(Path(sys.argv[1]), sys.argv[2]) + "\n")
+    sys.stdout.write(f"{_limit_a_disk()}\n")

@@ -20,7 +20,6 @@ from chaos.recorder import is_write, now_ns
 from chaos.scenario import ScenarioContext
 
 from checkers.history import Operation
-from hosts.registry import on_hosts
 from raft.errors import Outcome
 
 COUNT_MIN: Final = 300
@@ -101,21 +100,11 @@ def _steps_ms(writes: Iterable[Operation]) -> list[float]:
 
 
 def judge_latencies(
-    x: ScenarioContext,
-    before: Percentiles,
-    during: Percentiles,
-    gate: LatencyGate,
-    what: str = "",
+    x: ScenarioContext, before: Percentiles, during: Percentiles, gate: LatencyGate
 ) -> None:
-    """Demand that a gate holds, and keep the figures. Raises NotSoError.
-
-    `what` goes before the names of the figures, where a scenario has several."""
+    """Demand that a gate holds; its figures are a proof of the scenario. Raises NotSoError."""
     bound_ms = gate.bound_ms(before, x.factor)
-    figures = on_hosts(x).figures
-    figures[f"{what}p99 of appends before, ms"] = before.p99
-    figures[f"{what}p99 of appends, ms"] = during.p99
-    figures[f"{what}p99 of appends, at most, ms"] = bound_ms
-    said = f"{what}appends {during} (before: {before}), p99 at most {bound_ms:.0f} ms"
+    said = f"appends {during} (before: {before}), p99 at most {bound_ms:.0f} ms"
     if during.p99 > bound_ms:
         raise NotSoError(f"I15: {said} (factor {x.factor:.2f}); {gate.why}")
     x.proofs.append(said)

@@ -47,7 +47,7 @@ def device_of(path: Path) -> str:
 
 
 class ProcessLimits:
-    """The limits of one process. In a `with` they can be set; at its end they are off."""
+    """The limits of one process, until `close`."""
 
     def __init__(self, name: str, pid: int) -> None:
         """`name` is that of the run, or begins with it and a slash."""
@@ -88,12 +88,6 @@ class ProcessLimits:
             group.rmdir()
             with contextlib.suppress(OSError):  # Another process of the run is limited as well.
                 group.parent.rmdir()
-
-    def __enter__(self) -> "ProcessLimits":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _write(self, controller: str, file: str, value: str) -> None:
         is_unified = (ROOT / _IS_UNIFIED).exists()

@@ -82,7 +82,7 @@ def command(*words: str, text: str = "") -> str:
 
 def enter(arguments: Sequence[str]) -> NoReturn:
     """Become the same command in namespaces of its own. Does not return."""
-    words = [*UNSHARE, sys.executable, "-P", "-m", "hosts", "--inside", *arguments]
+    words = [*UNSHARE, sys.executable, "-P", "-m", "chaos", "--inside", *arguments]
     os.execvp(words[0], words)
 
 

@@ -1,68 +1,34 @@
-"""Scenarios on hosts: what each needs of the machine, and the list of all.
+"""Scenarios on hosts: the list of all, and their registration.
 
-Owns the registration. A scenario here is one of `chaos` (a coroutine that is given a context), on
-another kind of cluster.
+A scenario here is one of `chaos` (a coroutine that is given a context), on another kind of cluster.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from chaos.profile import Profile
-from chaos.scenario import RAFT, Body, Scenario, ScenarioContext
+from chaos.scenario import RAFT, Body, Scenario, ScenarioContext, scenario
 
-from hosts.target import HostTarget
+from hosts.target import HostProfile, HostTarget
 
 ALWAYS: Final = ("namespaces", "switch")
 """Abilities of the machine without which there are no hosts."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostScenario(Scenario):
-    """A named attack on hosts."""
-
-    needs: tuple[str, ...]
-    """Abilities of the machine, by name."""
-    clock_offsets_s: tuple[int, ...]
-    """How far the clock of each host is ahead; those that are missing: 0."""
-    has_disks: bool
-
-
-HOST_SCENARIOS: Final[dict[str, HostScenario]] = {}
+HOST_SCENARIOS: Final[dict[str, Scenario]] = {}
 """All scenarios, registered by the modules of hosts.scenarios."""
+_THREE_HOSTS: Final = HostProfile()
 
 
 def host_scenario(
-    name: str,
-    rows: str,
-    *,
-    node_count: int = 3,
-    needs: tuple[str, ...] = (),
-    clock_offsets_s: tuple[int, ...] = (),
-    has_disks: bool = False,
-    pause_s: float = 0.02,
+    name: str, rows: str, profile: HostProfile = _THREE_HOSTS
 ) -> Callable[[Body], Body]:
     """Register a coroutine as a scenario; the first line of its docstring is the title."""
+    return scenario(name, rows, profile=profile, modes=RAFT, table=HOST_SCENARIOS)
 
-    def register(body: Body) -> Body:
-        assert name not in HOST_SCENARIOS, f"two scenarios are called {name}"
-        title = (body.__doc__ or "").strip().splitlines()[0]
-        HOST_SCENARIOS[name] = HostScenario(
-            name,
-            tuple(rows.split()),
-            title,
-            body,
-            Profile(node_count=node_count, is_own=True),
-            RAFT,
-            False,
-            pause_s,
-            (*ALWAYS, *needs),
-            clock_offsets_s,
-            has_disks,
-        )
-        return body
 
-    return register
+def host_profile(profile: Profile) -> HostProfile:
+    """Return the profile of a scenario as one of hosts."""
+    assert isinstance(profile, HostProfile), "a scenario of hosts has a profile of hosts"
+    return profile
 
 
 def on_hosts(x: ScenarioContext) -> HostTarget:

@@ -5,45 +5,64 @@ one host. Must not know scenarios or load.
 """
 
 import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chaos.disks import Disks
 from chaos.profile import Profile
 from chaos.target import Target
 
 from deploy.local import LocalCluster
 from hosts.fabric.network import HostNetwork
 from hosts.limits import ProcessLimits, device_of
-from hosts.loop_disks import LoopDisks
+
+DISK_SIZE_BYTES: Final = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HostProfile(Profile):
+    """The hosts that a scenario needs, which are its own."""
+
+    is_own: bool = True
+    needs: tuple[str, ...] = ()
+    """Abilities of the machine, by name."""
+    clock_offsets_s: tuple[int, ...] = ()
+    """How far the clock of each host is ahead; those that are missing: 0."""
+    has_disks: bool = False
+    """Whether each node has a disk of its own."""
 
 
 class HostTarget(Target):
     """Nodes on the hosts of a network. Node N runs on host N."""
 
     def __init__(
-        self, directory: Path, profile: Profile, network: HostNetwork, *, run: str, has_disks: bool
+        self, directory: Path, profile: HostProfile, network: HostNetwork, run: str
     ) -> None:
-        """`run` is the name of the run; `has_disks`: each node has a disk of its own."""
-        self.directory: Final = directory
+        """`run` is the name of the run."""
         self.network: Final = network
-        self.figures: Final[dict[str, float]] = {}
-        """Figures that a scenario has measured, by name, for the table."""
         self._run = run
-        self._disks = LoopDisks(directory)
         self._limits: dict[int, ProcessLimits] = {}
-        local = LocalCluster.create(
-            directory,
-            profile.node_count,
-            flush=profile.flush,
-            # A replica of the name server outside of loopback needs a password, and Raft needs no
-            # name server.
-            settings={**profile.node_settings(), "nameserver_listen": "off"},
-            hosts=network.node_hosts(),
-        )
-        super().__init__(local, local.bootstrap)
-        if has_disks:
-            for node in self.node_ids:
-                self._disks.mount(self.data_directory(node), f"node-{node}")
+        with ExitStack() as stack:
+            stack.enter_context(network)
+            local = LocalCluster.create(
+                directory,
+                profile.node_count,
+                flush=profile.flush,
+                # A replica of the name server outside of loopback needs a password, and Raft needs
+                # no name server.
+                settings={**profile.node_settings(), "nameserver_listen": "off"},
+                hosts=network.node_hosts(),
+            )
+            stack.callback(shutil.rmtree, directory)
+            super().__init__(local, local.bootstrap, profile)
+            disks = Disks()
+            stack.callback(disks.close)
+            for node in self.node_ids if profile.has_disks else ():
+                image = directory / f"node-{node}.disk"
+                disks.mount(self.data_directory(node), DISK_SIZE_BYTES, image)
+            self._stack = stack.pop_all()
 
     def slow_core(self, node: int, share: float) -> None:
         """Let a node have this share of one core. Raises NotPossibleHereError."""
@@ -72,14 +91,11 @@ class HostTarget(Target):
         """Stop all; return the problems of the nodes' ends. The directory stays."""
         self.network.heal()
         self.lift_limits()
-        self.let_stop()
-        self.local.stop()
-        return self.unexpected_ends()
+        return super().close()
 
     def remove(self) -> None:
-        """Delete the files, too."""
-        self._disks.close()
-        shutil.rmtree(self.directory)
+        """Delete the files, the disks and the network, too."""
+        self._stack.close()
 
     def _limits_of(self, node: int) -> ProcessLimits:
         if node not in self._limits:

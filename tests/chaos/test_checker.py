@@ -12,7 +12,7 @@ from chaos.clients import queue_name
 from chaos.scenario import SCENARIOS
 from chaos.verdict import judge
 
-from checkers.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, Records
+from checkers.history import AppendCall, Drain, HistoryReceipt, Kind, Operation, ReadCall, Records
 from raft.errors import Outcome
 from tests.chaos.histories import REGISTER, clean
 
@@ -58,7 +58,7 @@ def lose_a_put(random: Random, history: History) -> str:
 def lose_on_one_replica(random: Random, history: History) -> str:
     chosen = random.choice([d for d in history[1] if d.queue == QUEUE])
     history[1].remove(chosen)
-    history[1].append(chosen._replace(values=chosen.values[:-3]))
+    history[1].append(chosen._replace(values=chosen.values[:-9]))
     return "lost"
 
 
@@ -132,7 +132,7 @@ def invent(random: Random, history: History) -> str:
 def shift_time(random: Random, history: History) -> str:
     """An append is placed before others that had ended before it began."""
     at = random.choice(_acked(history)[:-5])
-    late = history[0][-1].invoke_ns + 10_000
+    late = 10**9
     history[0][at] = history[0][at]._replace(invoke_ns=late, return_ns=late + 5)
     return "real_time"
 
@@ -156,11 +156,34 @@ def get_stale(random: Random, history: History) -> str:
 
 def step_back(random: Random, history: History) -> str:
     """One reader gets the same messages again."""
-    polls = [at for at in _acked(history, Kind.POLL) if history[0][at].process == 1]
-    records = history[0][polls[0]].result
-    assert isinstance(records, Records)
-    history[0][polls[1]] = history[0][polls[1]]._replace(result=records)
+    polls = [at for at in _acked(history, Kind.POLL) if history[0][at].result != Records(())]
+    reader, records = history[0][polls[0]].process, history[0][polls[0]].result
+    again = next(at for at in polls[1:] if history[0][at].process == reader)
+    history[0][again] = history[0][again]._replace(result=records)
     return "non_monotonic"
+
+
+def skip(random: Random, history: History) -> str:
+    """One reader passes over a message."""
+    values = history[1][0].values
+    at = random.randrange(len(values) - 3)
+    for step, offset in enumerate((at, at + 2)):
+        records = Records(((offset, values[offset]),))  # type: ignore[arg-type]
+        late_ns, call = 10**9 + 10 * step, ReadCall(offset, 1)
+        history[0].append(
+            Operation(late_ns, 77, Kind.POLL, QUEUE, late_ns, late_ns + 1, Outcome.APPLIED, call,
+                      records)
+        )  # fmt: skip
+    return "skip"
+
+
+def place_second_first(random: Random, history: History) -> str:
+    """The second append of one client lies before its first, with overlapping time stamps."""
+    low, high = sorted(random.sample(_acked(history), 2))
+    first = history[0][high]._replace(process=55, invoke_ns=0, return_ns=10**9)
+    second = history[0][low]._replace(process=55, invoke_ns=1, return_ns=10**9)
+    history[0][low], history[0][high] = second, first
+    return "own_order"
 
 
 PLANTS: tuple[Plant, ...] = (
@@ -179,6 +202,8 @@ PLANTS: tuple[Plant, ...] = (
     read_stale,
     get_stale,
     step_back,
+    skip,
+    place_second_first,
 )
 
 

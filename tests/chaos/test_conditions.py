@@ -23,19 +23,26 @@ Ports = tuple[FrameSwitch, list[socket.socket]]
 
 
 def direction(**condition: float) -> Direction:
-    return Direction(Random(7), LinkCondition(**condition))  # type: ignore[arg-type]
+    return Direction(Random(7), condition_of(condition))
 
 
-def test_a_perfect_direction_passes_each_frame_at_once() -> None:
-    way = Direction(Random(7), PERFECT)
-    assert way.arrivals(1514, 5.0) == (5.0,)
-    assert asdict(way.counts) | {"sent": 1, "passed": 1} == asdict(way.counts)
-
-
-def test_a_cut_direction_passes_none_and_counts_them() -> None:
-    way = direction(is_cut=True)
-    assert way.arrivals(60, 1.0) == ()
-    assert (way.counts.sent, way.counts.cut, way.counts.passed) == (1, 1, 0)
+@pytest.mark.parametrize(
+    ("condition", "arrivals", "counted"),
+    [
+        ({}, (1.0,), "passed"),
+        ({"is_cut": True}, (), "cut"),
+        ({"duplicate": 1.0}, (1.0, 1.0), "doubled"),
+        ({"frame_size_bytes_max": 600}, (1.0,), "passed"),
+        ({"frame_size_bytes_max": 599}, (), "too_long"),
+    ],
+)
+def test_a_frame_arrives_as_its_condition_says_and_is_counted(
+    condition: dict[str, float], arrivals: tuple[float, ...], counted: str
+) -> None:
+    way = direction(**condition)
+    assert way.arrivals(600, 1.0) == arrivals
+    counts = {name: count for name, count in asdict(way.counts).items() if count}
+    assert counts == {"sent": 1, counted: 1} | ({"passed": 1} if arrivals else {})
 
 
 def test_loss_is_the_chance_that_was_asked_for_and_repeats_from_a_seed() -> None:
@@ -59,19 +66,6 @@ def test_a_frame_that_is_reordered_overtakes_those_on_the_way() -> None:
     times = [way.arrivals(60, at / 1000)[0] for at in range(500)]
     assert times != sorted(times)
     assert 100 < way.counts.overtook < 200
-
-
-def test_a_doubled_frame_arrives_twice_at_one_time() -> None:
-    way = direction(duplicate=1.0)
-    assert way.arrivals(60, 1.0) == (1.0, 1.0)
-    assert way.counts.doubled == 1
-
-
-def test_a_black_hole_takes_long_frames_and_no_others() -> None:
-    way = direction(frame_size_bytes_max=600)
-    assert way.arrivals(601, 1.0) == ()
-    assert way.arrivals(600, 1.0) == (1.0,)
-    assert way.counts.too_long == 1
 
 
 def test_frames_on_the_way_have_a_limit() -> None:
@@ -123,38 +117,23 @@ def received(far: socket.socket) -> list[bytes]:
             return frames
 
 
-def test_a_frame_for_all_and_one_for_an_unknown_address_reach_all_others(ports: Ports) -> None:
+def test_frames_go_where_their_address_was_learned_and_else_to_all(ports: Ports) -> None:
     switch, far = ports
-    switch.take(0, ALL + ONE, 0.0)
-    switch.take(0, THREE + ONE, 0.0)
-    assert [received(one) for one in far] == [
-        [],
-        [ALL + ONE, THREE + ONE],
-        [ALL + ONE, THREE + ONE],
-    ]
 
+    def sent(source: int, frame: bytes) -> list[int]:
+        """Return the ports that a frame reaches."""
+        switch.take(source, frame, 0.0)
+        return [port for port, end in enumerate(far) if received(end) == [frame]]
 
-def test_a_frame_for_a_learned_address_reaches_its_port_alone(ports: Ports) -> None:
-    switch, far = ports
-    switch.take(1, ALL + TWO, 0.0)
-    received(far[0]), received(far[2])
-    switch.take(0, TWO + ONE, 0.0)
-    assert [received(one) for one in far] == [[], [TWO + ONE], []]
-    switch.take(2, ALL + TWO, 0.0)  # The address has moved to another port.
-    received(far[0]), received(far[1])
-    switch.take(0, TWO + ONE, 0.0)
-    assert [received(one) for one in far] == [[], [], [TWO + ONE]]
-
-
-def test_addresses_that_are_learned_have_a_limit(ports: Ports) -> None:
-    switch, far = ports
-    for number in range(ADDRESS_COUNT_MAX):
-        switch.take(2, THREE + b"\x06" + number.to_bytes(5, "big"), 0.0)
-        received(far[0]), received(far[1])
-    switch.take(1, THREE + TWO, 0.0)
-    received(far[0]), received(far[2])
-    switch.take(0, TWO + ONE, 0.0)
-    assert [len(received(one)) for one in far] == [0, 1, 1]
+    assert sent(0, ALL + ONE) == sent(0, THREE + ONE) == [1, 2]
+    assert sent(1, ALL + TWO) == [0, 2]
+    assert sent(0, TWO + ONE) == [1]
+    assert sent(2, ALL + TWO) == [0, 1]
+    assert sent(0, TWO + ONE) == [2], "the address has moved to another port"
+    for number in range(ADDRESS_COUNT_MAX - 2):  # ONE and TWO are known.
+        sent(2, THREE + b"\x06" + number.to_bytes(5, "big"))
+    sent(1, TWO + THREE)
+    assert sent(0, THREE + ONE) == [1, 2], "addresses that are learned have a limit"
 
 
 def test_a_delayed_frame_arrives_when_it_is_due_and_not_before(ports: Ports) -> None:

@@ -28,6 +28,7 @@ class Processes:
         (directory / "doer.py").write_text(DOER, "utf-8")
         self._last: dict[int, NodeProcess] = {}
         self.all: list[NodeProcess] = []
+        self.ends = ProcessEnds(self)  # type: ignore[arg-type]
 
     def process(self, node_id: int) -> NodeProcess | None:
         return self._last.get(node_id)
@@ -35,12 +36,12 @@ class Processes:
     def node_directory(self, node_id: int) -> Path:
         return self._directory / f"node-{node_id}"
 
-    def start(self, ends: ProcessEnds, node: int, word: str = "wait") -> NodeProcess:
+    def start(self, node: int, word: str = "wait") -> NodeProcess:
         environment = {**os.environ, "PYTHONPATH": str(self._directory)}
         made = spawn("doer", [word], log=self._directory / "log", environment=environment)
         self._last[node] = made
         self.all.append(made)
-        ends.watch(node)
+        self.ends.watch(node)
         return made
 
 
@@ -64,63 +65,45 @@ def dump(nodes: Processes, node: int, process: NodeProcess) -> None:
     (data / f"dump-17-{process.pid}.txt").touch()
 
 
-def test_a_planned_kill_and_a_live_node_are_no_problem(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    killed = nodes.start(ends, 1)
-    nodes.start(ends, 2)
-    ends.allow(1, KILLED)
+def test_an_end_is_allowed_for_a_single_scenario_and_else_found_once(nodes: Processes) -> None:
+    killed, lives = nodes.start(1), nodes.start(2)
+    nodes.ends.allow(1, KILLED)
+    nodes.ends.allow(2, KILLED)
     end(killed, signal.SIGKILL)
-    assert ends.take() == []
-
-
-def test_an_end_that_nobody_expected_is_found_once(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    end(nodes.start(ends, 2), signal.SIGABRT)
-    assert ends.take() == ["I17: node 2 ended with -6, which was not expected"]
-    assert ends.take() == []
+    assert nodes.ends.take() == []
+    end(lives, signal.SIGKILL)
+    assert nodes.ends.take() == ["I17: node 2 ended with -9, which was not expected"]
+    assert nodes.ends.take() == []
 
 
 def test_an_unplanned_end_is_found_after_the_node_runs_again(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    end(nodes.start(ends, 2), signal.SIGBUS)
-    nodes.start(ends, 2)
-    ends.allow(2, KILLED)
-    assert ends.take() == ["I17: node 2 ended with -7, which was not expected"]
+    end(nodes.start(2), signal.SIGBUS)
+    nodes.start(2)
+    nodes.ends.allow(2, KILLED)
+    assert nodes.ends.take() == ["I17: node 2 ended with -7, which was not expected"]
 
 
 def test_another_status_than_the_one_expected_is_found(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    process = nodes.start(ends, 3, str(EXIT_BROKEN))
-    ends.allow(3, EXIT_BAD_DATA)
+    process = nodes.start(3, str(EXIT_BROKEN))
+    nodes.ends.allow(3, EXIT_BAD_DATA)
     assert process.wait_end(TIMEOUT_MS)
-    assert ends.take() == ["I17: node 3 ended with 70, expected [65]"]
+    assert nodes.ends.take() == ["I17: node 3 ended with 70, expected [65]"]
 
 
 def test_an_end_may_be_allowed_after_it_came(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    assert nodes.start(ends, 3, str(EXIT_BAD_DATA)).wait_end(TIMEOUT_MS)
-    ends.look()
-    ends.allow(3, EXIT_BAD_DATA)
-    assert ends.take() == []
-
-
-def test_an_end_is_allowed_for_a_single_scenario(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    process = nodes.start(ends, 1)
-    ends.allow(1, KILLED)
-    assert ends.take() == []
-    end(process, signal.SIGKILL)
-    assert ends.take() == ["I17: node 1 ended with -9, which was not expected"]
+    assert nodes.start(3, str(EXIT_BAD_DATA)).wait_end(TIMEOUT_MS)
+    nodes.ends.look()
+    nodes.ends.allow(3, EXIT_BAD_DATA)
+    assert nodes.ends.take() == []
 
 
 def test_only_an_end_that_says_so_leaves_a_dump(nodes: Processes) -> None:
-    ends = ProcessEnds(nodes)
-    broken, killed = nodes.start(ends, 1, str(EXIT_BROKEN)), nodes.start(ends, 2)
+    broken, killed = nodes.start(1, str(EXIT_BROKEN)), nodes.start(2)
     dump(nodes, 1, broken)
     dump(nodes, 2, killed)
-    ends.allow(1, EXIT_BROKEN)
-    ends.allow(2, KILLED, STOPPED)
+    nodes.ends.allow(1, EXIT_BROKEN)
+    nodes.ends.allow(2, KILLED, STOPPED)
     assert broken.wait_end(TIMEOUT_MS)
     end(killed, signal.SIGKILL)
     left = f"dump-17-{killed.pid}.txt"
-    assert ends.take() == [f"I17: node 2 ended with -9 as expected, and left {left}"]
+    assert nodes.ends.take() == [f"I17: node 2 ended with -9 as expected, and left {left}"]

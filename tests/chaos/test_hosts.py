@@ -1,4 +1,4 @@
-"""Runs on hosts: their names, what is left of ended ones, abilities, gates, results; one whole run.
+"""Runs on hosts: their names, what is left of ended ones, abilities, gates; one whole run.
 
 All but the last need no rights.
 """
@@ -12,15 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hosts.scenarios
-import psutil
+import hosts.scenarios  # noqa: F401  Registers them.
 import pytest
 from chaos.errors import ChaosError, NotPossibleHereError, NotSoError
 from chaos.percentiles import Percentiles
 from chaos.profile import ScenarioOptions
-from chaos.trial import TrialResult
 from hosts import abilities, limits
 from hosts.abilities import Ability, abilities_table, find_abilities
+from hosts.campaign import HostCampaign
 from hosts.fabric.network import CLIENTS, Host, HostNetwork
 from hosts.latencies import COUNT_MIN, LatencyGate, append_latencies
 from hosts.namespaces import (
@@ -31,19 +30,13 @@ from hosts.namespaces import (
     run_name,
     stale_in,
 )
-from hosts.registry import ALWAYS, HOST_SCENARIOS
-from hosts.results import results_json, results_table
-from hosts.suite import HostRun, HostSuite
+from hosts.registry import HOST_SCENARIOS, host_profile
 
 from checkers.history import AppendCall, Kind, Operation
-from deploy.local_process import NodeProcess, started_at
 from raft.errors import Outcome
 from tests import missing
+from tests.chaos.test_slice import END_TIMEOUT_MS, RUN, TIMEOUT_S, nodes_and
 from tests.patience import wait_for
-
-RUN = Path(hosts.scenarios.__file__).resolve().parents[2] / "run"
-TIMEOUT_S = 900
-END_TIMEOUT_MS = 60_000
 
 
 def ended_name() -> str:
@@ -54,27 +47,15 @@ def ended_name() -> str:
     return name
 
 
-def test_a_run_is_stale_once_its_process_has_ended() -> None:
-    assert is_stale(ended_name())
-    assert not is_stale(run_name(os.getpid()))
-
-
-def test_a_later_process_of_the_same_number_does_not_own_a_run() -> None:
-    pid, started = run_name(os.getpid()).removeprefix("ql-").split("-")
-    assert is_stale(f"ql-{pid}-{int(started) + 1}")
-
-
-@pytest.mark.parametrize("name", ["ql-1", "ql-x-1", "systemd", "ql-1-2-3", "a ql-1-2", ""])
-def test_names_of_others_are_never_stale(name: str) -> None:
-    assert not is_stale(name)
-
-
 def test_only_directories_of_ended_runs_are_stale(tmp_path: Path) -> None:
     ended, own = ended_name(), run_name(os.getpid())
-    for name in (ended, own, "another"):
+    pid, started = own.removeprefix("ql-").split("-")
+    later = f"ql-{pid}-{int(started) + 1}"  # Another process had the same number.
+    for name in (ended, own, later, "ql-1", "ql-x-1", "systemd", "ql-1-2-3", "a ql-1-2"):
         (tmp_path / name).mkdir()
     (tmp_path / "ql-1-1").write_text("a file")
-    assert stale_in([tmp_path, tmp_path / "missing"]) == [tmp_path / ended]
+    stale = stale_in([tmp_path, tmp_path / "missing"])
+    assert {path.name for path in stale} == {ended, later}
 
 
 def test_control_groups_of_ended_runs_are_removed_and_no_others(
@@ -88,14 +69,8 @@ def test_control_groups_of_ended_runs_are_removed_and_no_others(
     assert limits.remove_stale() == []
     assert {one.name for one in (tmp_path / "cpu").iterdir()} == {own, "another"}
     assert not any((tmp_path / "blkio").iterdir())
-
-
-def test_a_control_group_that_cannot_be_removed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "ROOT", tmp_path)
-    left = tmp_path / "cpu" / ended_name()
-    left.mkdir(parents=True)
+    left = tmp_path / "cpu" / ended
+    left.mkdir()
     (left / "busy").write_text("")
     (complaint,) = limits.remove_stale()
     assert complaint.startswith(f"{left}: ")
@@ -168,12 +143,11 @@ def test_abilities_are_tried_and_a_missing_one_says_why(monkeypatch: pytest.Monk
     assert [row.split()[:2] for row in rows] == [["a", "yes"], ["b", "no"], ["c", "no"]]
 
 
-def test_scenarios_need_abilities_that_are_tried_and_name_rows() -> None:
+def test_scenarios_need_abilities_that_are_tried() -> None:
     for scenario in HOST_SCENARIOS.values():
-        assert set(scenario.needs) <= set(abilities._PROBES), scenario.name
-        assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
-        assert scenario.title.endswith((".", ";", "from")) or len(scenario.title) > 20
-        assert len(scenario.clock_offsets_s) <= scenario.profile.node_count
+        profile = host_profile(scenario.profile)
+        assert set(profile.needs) <= set(abilities._PROBES), scenario.name
+        assert len(profile.clock_offsets_s) <= profile.node_count
 
 
 def test_the_table_of_hosts_names_every_scenario_and_no_other() -> None:
@@ -183,41 +157,21 @@ def test_the_table_of_hosts_names_every_scenario_and_no_other() -> None:
     assert sorted(rows) == sorted(HOST_SCENARIOS)
 
 
-def result_of(name: str, verdict: str, why: str = "") -> HostRun:
-    scenario = HOST_SCENARIOS[name]
-    return HostRun(scenario, TrialResult(scenario, 7, "grpc", verdict, why), {"p99, ms": 12.4})
-
-
 async def test_a_scenario_that_the_machine_cannot_do_is_not_run_and_not_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CI", "")
-    abilities = {name: Ability(name, "all", True, "") for name in ALWAYS}
-    abilities["slow-cores"] = Ability("slow-cores", "some", False, "no control groups")
+    def absent() -> str:
+        raise NotPossibleHereError("no control groups")
+
+    monkeypatch.setattr(abilities, "_PROBES", {"slow-cores": ("some", absent)})
     shown: list[str] = []
-    suite = HostSuite(RunPlace(tmp_path), ScenarioOptions(1), tmp_path, abilities, shown.append)
-    run = await suite.run(HOST_SCENARIOS["slow-core"], 1)
-    assert (run.result.verdict, run.result.operation_count) == ("skipped", 0)
-    table = results_table(suite.runs).splitlines()
-    assert table[1].split(maxsplit=1)[1] == "not possible here: no slow-cores: no control groups"
-    assert results_json(suite.runs)[0]["verdict"] == "not possible here"
-    assert shown == []
-    monkeypatch.setenv("CI", "true")
-    run = await suite.run(HOST_SCENARIOS["slow-core"], 1)
-    assert run.result.verdict == "failed"
-    assert "no control groups" in shown[0]
-
-
-def test_results_show_verdicts_and_figures() -> None:
-    runs = [result_of("wan", "passed"), result_of("flapping", "failed", "lost one")]
-    runs[0].result.failovers_ms += [800.0, 1234.0]
-    text = results_table(runs)
-    assert re.search(r"^wan +7 +grpc +passed .* 800 1,234", text, re.MULTILINE)
-    assert "    p99, ms: 12\n" in text
-    assert re.search(r"^flapping +7 +grpc +failed ", text, re.MULTILINE)
-    document = results_json(runs)
-    assert [one["verdict"] for one in document] == ["passed", "failed"]
-    assert json.loads(json.dumps(document))[1]["why"] == "lost one"
+    campaign = HostCampaign(ScenarioOptions(1), tmp_path, shown.append)
+    for ci, verdict in (("", "skipped"), ("true", "failed")):
+        monkeypatch.setenv("CI", ci)
+        result = await campaign.run(HOST_SCENARIOS["slow-core"], 1)
+        assert (result.verdict, result.operation_count) == (verdict, 0)
+        assert "no slow-cores: no control groups" in result.why
+    assert "chaos-tests/run --hosts --transport" in shown[0]
 
 
 def operation(
@@ -231,37 +185,24 @@ def operation(
     return Operation(0, client, kind, "q0", invoke_ns, returned, outcome, AppendCall("v"), None)
 
 
-def test_latencies_are_of_appends_of_the_interval() -> None:
+def test_latencies_are_of_steps_of_appends_of_the_interval() -> None:
     operations = [operation(at, 10 + (at % 100 == 0) * 90) for at in range(1000)]
     operations += [operation(at, 5000, Kind.GET) for at in range(1000)]
     operations += [operation(1000, 5000), operation(-1, 5000)]
     latencies = append_latencies(operations, 0, int(1000 * 1e6))
-    assert (latencies.count, latencies.p50, latencies.max) == (1000, 10.0, 100.0)
-    assert latencies.p99 == 100.0
-
-
-def test_a_window_is_one_step_as_long_as_its_slowest_message() -> None:
+    assert latencies == Percentiles(1000, 10.0, 100.0, 100.0)
+    # A window is one step, as long as its slowest message; a call without a receipt took for ever.
     windows = [
         operation(100 * window + at / 10, 30 + at, process=1)
         for window in range(COUNT_MIN)
         for at in range(20)
     ]
-    latencies = append_latencies(windows, 0, int(1e12))
-    assert (latencies.count, latencies.p50, latencies.max) == (COUNT_MIN, 50.9, 50.9)
+    assert append_latencies(windows, 0, int(1e12)) == Percentiles(COUNT_MIN, 50.9, 50.9, 50.9)
     lost = [operation(at, None, process=2) for at in range(4)]
     latencies = append_latencies([*windows, *lost], 0, int(1e12))
     assert (latencies.count, latencies.max) == (COUNT_MIN + 1, math.inf)
-
-
-def test_calls_without_a_receipt_took_for_ever() -> None:
-    operations = [operation(at, None if at % 50 == 0 else 10) for at in range(1000)]
-    assert append_latencies(operations, 0, int(1e12)).p99 == math.inf
-
-
-def test_few_appends_are_not_judged() -> None:
-    operations = [operation(at, 10) for at in range(COUNT_MIN - 1)]
     with pytest.raises(NotSoError, match="299 steps are too few to judge; 300 are needed"):
-        append_latencies(operations, 0, int(1e12))
+        append_latencies(operations[: COUNT_MIN - 1], 0, int(1e12))
 
 
 def test_a_gate_is_a_multiple_of_the_time_before_and_an_allowance() -> None:
@@ -294,10 +235,10 @@ def test_links_are_directions_between_hosts_and_clients(tmp_path: Path) -> None:
 
 def _words(name: str, artifacts: Path) -> tuple[list[str], dict[str, str]]:
     """Return the command of a run, and its environment; says why where there can be none."""
-    for one in find_abilities(*HOST_SCENARIOS[name].needs).values():
+    for one in find_abilities(*host_profile(HOST_SCENARIOS[name].profile).needs).values():
         if not one.is_there:
             missing.injector(f"{one.name}: {one.detail}")
-    words = [sys.executable, "-P", "-m", "hosts", "--scenario", name, "-o", "json", "--seed", "7"]
+    words = [sys.executable, "-P", "-m", "chaos", "--hosts", name, "--seed", "7"]
     path = f"{RUN.parent}:{RUN.parent.parent}"
     return [*words, "--artifacts", str(artifacts)], {**os.environ, "PYTHONPATH": path}
 
@@ -309,11 +250,10 @@ def test_a_whole_run_on_hosts(tmp_path: Path) -> None:
         words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (report,) = json.loads(done.stdout)
-    assert (report["verdict"], report["lost_count"], report["anomaly_count"]) == ("passed", 0, 0)
-    assert report["acked_count"] > 0
-    assert len(report["failovers_ms"]) == 1
-    assert "1 of 1: host-isolated passed" in done.stderr
+    summary = json.loads((tmp_path / "7" / "summary.json").read_text())
+    assert (summary["passed"], summary["lost"], summary["anomalies"]) == (1, 0, 0)
+    assert summary["acked"] > 0
+    assert summary["failovers"]["count"] == 1
     assert (tmp_path / "7" / "report.html").read_text().count("<svg") == 1
 
 
@@ -323,7 +263,9 @@ def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Pat
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as run:
         try:
             name = run_name(run.pid)
-            started = wait_for("a switch and nodes", lambda: _switch_and_nodes(run.pid))
+            started = wait_for(
+                "a switch and nodes", lambda: nodes_and("-m hosts.fabric.switch", run.pid)
+            )
             devices = wait_for("disks of its nodes", lambda: _loop_devices(name))
         finally:
             run.kill()
@@ -336,17 +278,6 @@ def test_a_killed_run_leaves_what_the_next_one_removes_and_no_more(tmp_path: Pat
     remove_stale_directories(shared)
     limits.remove_stale()
     assert not [one for one in stale_in([shared, *limits.parents()]) if one.name == name]
-
-
-def _switch_and_nodes(run: int) -> list[NodeProcess]:
-    """Return the processes of a run, once all of them are there."""
-    processes, kinds = [], []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(run).children(recursive=True):
-            line = " ".join(child.cmdline())
-            kinds += [kind for kind in ("-m node", "-m hosts.fabric.switch") if kind in line]
-            processes.append(NodeProcess(child.pid, started_at(child.pid)))
-    return processes if sorted(kinds) == ["-m hosts.fabric.switch"] + ["-m node"] * 3 else []
 
 
 def _loop_devices(name: str) -> list[str]:

@@ -9,7 +9,7 @@ import chaos.scenarios  # noqa: F401  Registers them.
 import pytest
 from chaos import cluster
 from chaos.campaign import Campaign
-from chaos.links import CLIENTS, Links
+from chaos.links import CLIENTS, Links, asking
 from chaos.page import page
 from chaos.profile import ScenarioOptions
 from chaos.scenario import SCENARIOS
@@ -100,6 +100,22 @@ def test_every_fault_on_the_link_of_clients_hits_both_proxies(tmp_path: Path) ->
     assert all(proxy.is_enabled for proxy in others)
     links.accept([LINK])
     assert [proxy.is_enabled for proxy in hit] == [True, True]
+
+
+def test_each_asker_of_the_name_server_has_proxies_of_its_own(tmp_path: Path) -> None:
+    links = Links(_Server())  # type: ignore[arg-type]
+    local = LocalCluster.create(tmp_path / "c", 5, replication="sync_master", relay=links.relay)
+    cluster._lead_askers_through_proxies(local, links)
+    for node in (4, 5):
+        assert links.to_nameserver(node) == [(asking(node), one) for one in (1, 2, 3)]
+        settings = tomllib.loads((local.node_directory(node) / "node.toml").read_text("utf-8"))
+        ports = [links.ports((asking(node), one)) for one in (1, 2, 3)]
+        assert settings["nameserver_servers"] == [f"127.0.0.1:{port}" for (port,) in ports]
+    assert not links.to_nameserver(1, 2, 3)
+    # They are no links between nodes, nor of clients.
+    assert all(pair[0] > 0 for pair in links.all_pairs())
+    assert all(pair[0] >= CLIENTS for pair in links.all_pairs(with_clients=True))
+    assert all(pair[0] > 0 for pair in links.between([4], [1, 2, 3]))
 
 
 @pytest.mark.parametrize(

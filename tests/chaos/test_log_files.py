@@ -1,19 +1,15 @@
 """What scenarios read from the files of a dead node, and what they compute, is right."""
 
-import json
 from pathlib import Path
 from random import Random
 
 import pytest
-from chaos import cluster
-from chaos.links import CLIENTS, Links, asking
 from chaos.log_files import durable_mark, end_position, log_files, newest
 from chaos.recorder import Recorder
 from chaos.scenarios import derived, resources
 from chaos.scenarios.membership import longest_pause_ms
 
 from checkers.history import AppendCall, HistoryReceipt, Kind
-from deploy.local import LocalCluster
 from store.config import StoreConfig
 from store.derived.keys.index_file import file_size_bytes
 from store.durability.durable_mark import DurableMark, Mark
@@ -77,41 +73,6 @@ def test_bits_are_flipped_in_the_field_that_is_named(tmp_path: Path) -> None:
         ]
         assert len(changed) == count == derived.DAMAGE_COUNT
         assert all(lo <= at % 20 < hi and at < 20 * 50 for at in changed)
-
-
-class _Server:
-    """Names proxies and gives them ports."""
-
-    def __init__(self) -> None:
-        self.made: dict[str, int] = {}
-
-    def create(self, name: str, port: int) -> "_Proxy":
-        self.made[name] = port
-        return _Proxy(name, 50_000 + len(self.made))
-
-
-class _Proxy:
-    def __init__(self, name: str, port: int) -> None:
-        self.name, self.port = name, port
-
-
-def test_each_asker_of_the_name_server_has_proxies_of_its_own(tmp_path: Path) -> None:
-    server = _Server()
-    links = Links(server)  # type: ignore[arg-type]
-    local = LocalCluster.create(tmp_path / "c", 5, replication="sync_master", relay=links.relay)
-    cluster._lead_askers_through_proxies(local, links)
-    for node in (4, 5):
-        assert links.to_nameserver(node) == [(asking(node), one) for one in (1, 2, 3)]
-        text = (local.node_directory(node) / "node.toml").read_text("utf-8")
-        line = next(line for line in text.splitlines() if line.startswith("nameserver_servers"))
-        servers = json.loads(line.partition(" = ")[2])
-        ports = [links.ports((asking(node), one)) for one in (1, 2, 3)]
-        assert servers == [f"127.0.0.1:{port}" for (port,) in ports]
-    assert not links.to_nameserver(1, 2, 3)
-    # They are no links between nodes, nor of clients.
-    assert all(pair[0] > 0 for pair in links.all_pairs())
-    assert all(pair[0] in (CLIENTS, 1, 2, 3, 4, 5) for pair in links.all_pairs(with_clients=True))
-    assert all(pair[0] > 0 for pair in links.between([4], [1, 2, 3]))
 
 
 def test_the_slots_of_an_index_file_follow_from_its_size() -> None:

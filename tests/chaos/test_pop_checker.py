@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -107,13 +108,8 @@ def hand_out(history: PopHistory, one: PopDelivery, taken_unix_ms: int) -> None:
     history.deliveries.append(more)
 
 
-def hand_out_acked(history: PopHistory) -> None:
-    _, delivery = end(history, is_ack=True)
-    hand_out(history, delivery, delivery.visible_unix_ms + 60_000)
-
-
-def hand_out_rejected(history: PopHistory) -> None:
-    _, delivery = end(history, is_ack=False)
+def hand_out_ended(history: PopHistory, *, is_ack: bool) -> None:
+    _, delivery = end(history, is_ack=is_ack)
     hand_out(history, delivery, delivery.visible_unix_ms + 60_000)
 
 
@@ -140,14 +136,9 @@ def share_one_that_was_held_longer(history: PopHistory) -> None:
     history.settles[at] = replace(history.settles[at], handle="more")
 
 
-def hand_out_twice(history: PopHistory) -> None:
+def hand_out_twice(history: PopHistory, **changes: str) -> None:
     _, delivery = end(history, is_ack=True)
-    history.deliveries.append(replace(delivery, receive=10_000))
-
-
-def count_twice(history: PopHistory) -> None:
-    _, delivery = end(history, is_ack=True)
-    history.deliveries.append(replace(delivery, handle="another", receive=10_000))
+    history.deliveries.append(replace(delivery, receive=10_000, **changes))  # type: ignore[arg-type]
 
 
 def lose(history: PopHistory) -> None:
@@ -221,13 +212,13 @@ def swap_within_a_receive(history: PopHistory) -> None:
 
 
 PLANTS: list[tuple[Callable[[PopHistory], None], str]] = [
-    (hand_out_acked, "again"),
-    (hand_out_rejected, "again"),
+    (partial(hand_out_ended, is_ack=True), "again"),
+    (partial(hand_out_ended, is_ack=False), "again"),
     (ack_behind_the_back, "again"),
     (share, "shared"),
     (share_one_that_was_held_longer, "shared"),
     (hand_out_twice, "twice"),
-    (count_twice, "twice"),
+    (partial(hand_out_twice, handle="another"), "twice"),
     (lose, "lost"),
     (lose_before_anybody_had_it, "lost"),
     (lose_dead, "lost"),

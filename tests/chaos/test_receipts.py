@@ -1,5 +1,6 @@
 """Receipts that nobody could give are found, one by one; those that somebody could are left."""
 
+import pytest
 from chaos.losses import MessagePlace
 from chaos.receipts import Moment, acked_count, strays
 
@@ -18,53 +19,42 @@ def call(
     return Operation(0, 1, kind, "q0", invoke_ns, return_ns, outcome, request, result, 1, term)
 
 
-def place(position: int, term: int = 4) -> MessagePlace:
-    return MessagePlace(term, position, "q0", 0)
+EARLY, LATE = (900, 1_100), (1_001, 1_100)
+OVER = Moment(1_000, 4, 500, until_ns=2_000)
+TERM_4 = {"only_term": True}
 
 
-def found(
-    operation: Operation, at: MessagePlace, moment: Moment = MOMENT, **how: bool
-) -> list[str]:
-    request = operation.request
-    value = request.value if isinstance(request, AppendCall) else request
-    assert isinstance(value, str)
-    places: dict[Value, MessagePlace] = {value: at}
-    return strays([operation], places, moment, **how)
-
-
-def test_a_receipt_may_arrive_after_the_decision() -> None:
-    assert not found(call("a", 900, 1_100), place(499))
-    assert not found(call("a", 100, 200), place(10_000, term=9))
-    assert not found(call("a", 1_100, None), place(10))
-
-
-def test_a_single_call_that_began_later_and_was_acked_is_found() -> None:
-    (text,) = found(call("a", 1_001, 1_100), place(10))
-    assert "the call began" in text
-    (text,) = found(call("a", 1_001, 1_100, kind=Kind.PUT), place(10))
-    assert "'a' at 10 of term 4" in text
-
-
-def test_a_receipt_of_a_term_that_nobody_led_is_found() -> None:
-    (text,) = found(call("a", 900, 1_100, term=5), place(10, term=5))
-    assert "no node led that term, the last was 4" in text
-
-
-def test_a_receipt_behind_the_end_of_its_leaders_log_is_found() -> None:
-    (text,) = found(call("a", 900, 1_100), place(500))
-    assert "the log ends at 500" in text
-    assert not found(call("a", 900, 1_100), place(500), Moment(1_000, 4))
-
-
-def test_a_later_leader_may_ack_where_only_the_old_one_is_judged() -> None:
-    assert not found(call("a", 1_100, 1_200, term=5), place(10, term=5), only_term=True)
-    assert found(call("a", 1_100, 1_200), place(10), only_term=True)
-
-
-def test_receipts_after_the_end_are_left_alone() -> None:
-    over = Moment(1_000, 4, 500, until_ns=2_000)
-    assert not found(call("a", 1_100, 2_001), place(10), over)
-    assert found(call("a", 1_100, 2_000), place(10), over)
+@pytest.mark.parametrize(
+    ("span", "at", "moment", "how", "why"),
+    [
+        (EARLY, (499, 4), MOMENT, {}, None),
+        ((100, 200), (10_000, 9), MOMENT, {}, None),
+        ((1_100, None), (10, 4), MOMENT, {}, None),
+        (LATE, (10, 4), MOMENT, {}, "'a' at 10 of term 4: the call began"),
+        (EARLY, (10, 5), MOMENT, {}, "no node led that term, the last was 4"),
+        (EARLY, (500, 4), MOMENT, {}, "the log ends at 500"),
+        (EARLY, (500, 4), Moment(1_000, 4), {}, None),
+        # A later leader may ack where only the old one is judged.
+        (LATE, (10, 5), MOMENT, TERM_4, None),
+        (LATE, (10, 4), MOMENT, TERM_4, "the call began"),
+        ((1_100, 2_001), (10, 4), OVER, {}, None),
+        ((1_100, 2_000), (10, 4), OVER, {}, "the call began"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Kind.APPEND, Kind.PUT])
+def test_receipts_that_no_node_could_give_are_found_and_no_others(
+    span: tuple[int, int | None],
+    at: tuple[int, int],
+    moment: Moment,
+    how: dict[str, bool],
+    why: str | None,
+    kind: Kind,
+) -> None:
+    position, term = at
+    places: dict[Value, MessagePlace] = {"a": MessagePlace(term, position, "q0", 0)}
+    problems = strays([call("a", *span, term, kind)], places, moment, **how)
+    assert len(problems) == (why is not None)
+    assert all(str(why) in problem for problem in problems)
 
 
 def test_receipts_of_an_epoch_are_counted_by_the_beginning_of_their_calls() -> None:

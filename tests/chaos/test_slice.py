@@ -9,11 +9,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import hosts.scenarios  # noqa: F401  Registers them.
 import psutil
 import pytest
 from chaos.campaign import FEATURES, SHORT, SLICE
 from chaos.scenario import SCENARIOS
 from chaos.scenarios import network
+from hosts.registry import HOST_SCENARIOS
 
 from deploy.local_process import NodeProcess, started_at
 from tests import missing
@@ -58,28 +60,30 @@ def test_a_killed_run_leaves_neither_nodes_nor_proxies(tmp_path: Path) -> None:
     words = [str(RUN), "kill-leader", "--artifacts", str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
         try:
-            started = wait_for("three nodes and a proxy", lambda: _nodes_and_proxy(run.pid))
+            started = wait_for(
+                "three nodes and a proxy", lambda: nodes_and("-proxy-metrics", run.pid)
+            )
         finally:
             run.kill()
     for process in started:
         assert process.wait_end(END_TIMEOUT_MS), "a process outlived the run"
 
 
-def _nodes_and_proxy(run: int) -> list[NodeProcess]:
-    """Those of a run, when all of them are there."""
+def nodes_and(word: str, run: int) -> list[NodeProcess]:
+    """Return the processes of a run, once there are three nodes and one with this word."""
     processes, kinds = [], []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(run).children(recursive=True):
             line = " ".join(child.cmdline())
-            kinds += [kind for kind in ("-m node", "-proxy-metrics") if kind in line]
+            kinds += [kind for kind in ("-m node", word) if kind in line]
             processes.append(NodeProcess(child.pid, started_at(child.pid)))
-    return processes if sorted(kinds) == ["-m node"] * 3 + ["-proxy-metrics"] else []
+    return processes if sorted(kinds) == sorted(["-m node"] * 3 + [word]) else []
 
 
 def test_tiers_name_scenarios_and_every_scenario_names_rows() -> None:
     assert set(SHORT) | set(SLICE) | set(FEATURES) <= set(SCENARIOS)
     assert len(SHORT) == 12
-    for scenario in SCENARIOS.values():
+    for scenario in (*SCENARIOS.values(), *HOST_SCENARIOS.values()):
         assert scenario.rows, f"{scenario.name} stands for no row of the fault matrix"
         assert scenario.title.endswith((".", ":")) or len(scenario.title) > 20
 

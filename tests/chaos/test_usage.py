@@ -4,13 +4,9 @@ import os
 import socket
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import chaos.scenarios  # noqa: F401  Registers them.
 from chaos.__main__ import GROWN_MIN, GROWTH_MIB_MAX, grows
-from chaos.scenario import SCENARIOS
 from chaos.summary import CampaignSummary
 from chaos.trial import TrialResult
 from chaos.usage import (
@@ -21,6 +17,8 @@ from chaos.usage import (
     THREAD_SLACK,
     Usage,
 )
+
+from tests.chaos.test_gates import some
 
 MIB = 1 << 20
 
@@ -79,10 +77,6 @@ def test_memory_is_what_a_process_has_for_itself() -> None:
     taken = bytearray(b"x" * (64 * MIB))
     assert own().memory_size_bytes - before > 32 * MIB
     del taken
-
-
-def some(**values: Any) -> TrialResult:
-    return replace(TrialResult(SCENARIOS["kill-leader"], 0, "auto"), **values)
 
 
 def summary(results: list[TrialResult]) -> CampaignSummary:

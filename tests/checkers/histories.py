@@ -181,7 +181,7 @@ def clean_history(random: Random, count: int) -> tuple[list[Operation], list[Dra
                 process = random.choice(list(pollers))
                 offset = pollers[process]
             wanted = random.randint(1, 4)
-            records = tuple(enumerate(log))[offset : offset + wanted]
+            records = tuple(enumerate(log[offset : offset + wanted], offset))
             request, result = ReadCall(offset, wanted), Records(records)
             if kind is Kind.POLL:
                 pollers[process] += len(records)

@@ -1,9 +1,9 @@
-"""The checkers are tested harder than what they test: against search, plants and clean runs."""
+"""The checkers are tested harder than what they test: against search here, and with planted
+violations in `tests/chaos/test_checker.py`."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -23,7 +23,6 @@ from checkers.history import (
     Seen,
 )
 from checkers.register import check_register_by_index, check_register_by_zones
-from raft.errors import Outcome
 from tests.checkers.histories import (
     QUEUE,
     call,
@@ -34,8 +33,6 @@ from tests.checkers.histories import (
     random_log,
     random_register,
 )
-
-History = tuple[list[Operation], list[Drain]]
 
 
 def test_log_checker_agrees_with_exhaustive_search() -> None:
@@ -92,147 +89,6 @@ def test_register_indexes_agree_with_zones_on_what_is_legal() -> None:
             assert check_register_by_zones(operations) == []
         accepted, refused = accepted + is_legal, refused + (not is_legal)
     assert min(accepted, refused) > 200
-
-
-def test_clean_histories_are_not_reported() -> None:
-    random = Random(4)
-    for _ in range(300):
-        operations, drains = clean_history(random, 120)
-        assert check_log(operations, drains) == []
-
-
-def _acked(operations: list[Operation]) -> list[int]:
-    return [
-        at
-        for at, operation in enumerate(operations)
-        if operation.kind is Kind.APPEND and operation.outcome is Outcome.APPLIED
-    ]
-
-
-def _drop(random: Random, history: History) -> str:
-    operations, drains = history
-    offset = operations[random.choice(_acked(operations))].result.offset  # type: ignore[union-attr]
-    values = list(drains[0].values)
-    del values[offset]
-    drains[0] = drains[0]._replace(values=values)
-    return "lost"
-
-
-def _swap(random: Random, history: History) -> str:
-    drains = history[1]
-    values = list(drains[1].values)
-    at = random.randrange(len(values) - 1)
-    values[at], values[at + 1] = values[at + 1], values[at]
-    drains[1] = drains[1]._replace(values=values)
-    return "divergence"
-
-
-def _double(random: Random, history: History) -> str:
-    again = random.choice(history[1][0].values)
-    history[1][:] = [drain._replace(values=[*drain.values, again]) for drain in history[1]]
-    return "duplicate"
-
-
-def _shift_time(random: Random, history: History) -> str:
-    """An append is said to have begun after a later one had ended."""
-    operations = history[0]
-    at = random.choice(_acked(operations)[:-1])
-    late = max(operation.return_ns or 0 for operation in operations) + 10
-    operations[at] = operations[at]._replace(invoke_ns=late, return_ns=late + 5)
-    return "real_time"
-
-
-def _change_byte(random: Random, history: History) -> str:
-    drains = history[1]
-    values = list(drains[2].values)
-    values[random.randrange(len(values))] = 10**9 + random.randrange(99)
-    drains[2] = drains[2]._replace(values=values)
-    return "phantom"
-
-
-def _resurrect(random: Random, history: History) -> str:
-    """What was refused for certain turns up in every replica."""
-    operations, drains = history
-    refused = [op for op in operations if op.outcome is Outcome.NOT_APPLIED]
-    call_ = random.choice(refused).request
-    assert isinstance(call_, AppendCall)
-    drains[:] = [drain._replace(values=[*drain.values, call_.value]) for drain in drains]
-    return "aborted_read"
-
-
-def _stale_tail(random: Random, history: History) -> str:
-    operations = history[0]
-    late = max(operation.return_ns or 0 for operation in operations) + 10
-    last = operations[_acked(operations)[-1]].result
-    assert isinstance(last, HistoryReceipt)
-    end = random.randrange(last.offset + 1)
-    operations.append(call(10**6, Kind.TAIL, (late, late + 1), None, end))
-    return "stale_read"
-
-
-def _hole(random: Random, history: History) -> str:
-    drains = history[1]
-    values = list(drains[0].values)
-    values[random.randrange(len(values))] = None
-    drains[0] = drains[0]._replace(values=values)
-    return "hole"
-
-
-def _skip(random: Random, history: History) -> str:
-    operations, drains = history
-    at = random.randrange(len(drains[0].values) - 3)
-    for step, offset in enumerate((at, at + 2)):
-        records = Records(((offset, drains[0].values[offset]),))  # type: ignore[arg-type]
-        late = 10**6 + 10 * step
-        operations.append(
-            call(late, Kind.POLL, (late, late + 1), ReadCall(offset, 1), records, process=77)
-        )
-    return "skip"
-
-
-def _step_back(random: Random, history: History) -> str:
-    _skip(random, history)
-    operations = history[0]
-    operations[-2], operations[-1] = operations[-1], operations[-2]
-    return "non_monotonic"
-
-
-def _own_order(random: Random, history: History) -> str:
-    """One process gets its second append placed before its first, with overlapping time stamps."""
-    operations = history[0]
-    low, high = sorted(random.sample(_acked(operations), 2))
-    first = operations[high]._replace(process=55, invoke_ns=0, return_ns=10**6)
-    second = operations[low]._replace(process=55, invoke_ns=1, return_ns=10**6)
-    operations[low], operations[high] = second, first
-    return "own_order"
-
-
-@pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _drop,
-        _swap,
-        _double,
-        _shift_time,
-        _change_byte,
-        _resurrect,
-        _stale_tail,
-        _hole,
-        _skip,
-        _step_back,
-        _own_order,
-    ],
-)
-def test_planted_violation_is_always_found(
-    plant: Callable[[Random, History], str], count: int
-) -> None:
-    for seed in range(count):
-        random = Random(seed)
-        history = clean_history(random, 250)
-        rule = plant(random, history)
-        rules = {violation.rule for violation in check_log(*history)}
-        assert rule in rules, f"seed {seed}: planted {rule}, found {rules}"
 
 
 def test_acked_record_that_readers_passed_over_is_found_without_a_drain() -> None:

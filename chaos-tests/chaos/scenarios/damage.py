@@ -3,22 +3,20 @@
 Owns the damage, which touches only the directory of a node that does not run.
 """
 
-import asyncio
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from chaos.ends import EXIT_BAD_DATA
-from chaos.errors import NotSoError
-from chaos.log_files import durable_mark, end_position, log_files, newest, written_size
+from chaos.log_files import durable_mark, end_position, flip_bits, log_files, newest, written_size
 from chaos.profile import ClusterMode, Profile
 from chaos.receipts import Moment
 from chaos.recorder import now_ns
-from chaos.scenario import DEADLINE_S, HA, RAFT, ScenarioContext, scenario
-from chaos.scenarios.membership import addresses, change, is_voter
+from chaos.scenario import HA, RAFT, ScenarioContext, scenario
+from chaos.scenarios.membership import add, addresses, change, promote
 from chaos.scenarios.process import ROLLING
 
 OWN: Final = Profile(is_own=True)
@@ -31,15 +29,6 @@ _LEVEL_SIZE_BYTES: Final = 128 << 10
 """Size of the newest file at which its first half is behind all pending entries."""
 
 
-def _flip(path: Path, places: list[int]) -> None:
-    with path.open("r+b") as file:
-        for at in places:
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 0x10]))
-
-
 @scenario("bit-flips", "D5", modes=RAFT)
 async def bit_flips(x: ScenarioContext) -> None:
     """Bits of a follower's log are flipped while it is down: found, refetched, never cut."""
@@ -48,17 +37,13 @@ async def bit_flips(x: ScenarioContext) -> None:
     # older one is found when it is read.
     while (await x.do(newest, x.cluster.data_directory(node)))[1] < 128 << 10:
         await x.acked(200)
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
+    await x.kill(node)
     path, written = await x.do(newest, x.cluster.data_directory(node))
     places = sorted(x.random.sample(range(written // 2), 5))
     x.inject("flip", f"{len(places)} bits of node {node}, at {places}", count=len(places))
-    await x.do(_flip, path, places)
+    await x.do(flip_bits, path, places, x.random)
     await x.acked()
-    await x.restart(node)
-    log = x.cluster.local.log_path(node)
-    await x.until("it repairs itself", lambda: "repaired" in log.read_text("utf-8"))
-    x.prove("the damage was repaired", True)
+    await _repair(x, node)
 
 
 @scenario("tail-flips", "D7", modes=RAFT)
@@ -68,16 +53,14 @@ async def tail_flips(x: ScenarioContext) -> None:
     This end is neither cut off nor voted away, and is repaired when that node is back."""
     leader = await x.leader()
     behind, victim = x.random.sample([n for n in x.cluster.node_ids if n != leader], 2)
-    x.inject("kill", f"node {behind}, which misses what follows")
-    await x.do(x.cluster.kill, behind)
+    await x.kill(behind, f"node {behind}, which misses what follows")
     data = x.cluster.data_directory(victim)
     while (await x.do(newest, data))[1] < _LEVEL_SIZE_BYTES:
         await x.acked(200)
     await x.acked(100)
     term = await x.term()
     for node in (leader, victim):
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
     dead_ns, end = now_ns(), await x.do(end_position, x.cluster.data_directory(leader))
     mark = await x.do(durable_mark, data)
     path = max(one for one in log_files(data) if int(one.name) < mark.durable_position)
@@ -85,7 +68,7 @@ async def tail_flips(x: ScenarioContext) -> None:
     assert hi - lo > _TAIL_SIZE_BYTES, f"the mark {hi} is at the beginning of {path}"
     places = x.random.sample(range(hi - lo - _TAIL_SIZE_BYTES, hi - lo), 3)
     x.inject("flip", f"{places} of {path.name} of node {victim}, durable to {hi}", count=3)
-    await x.do(_flip, path, places)
+    await x.do(flip_bits, path, places, x.random)
     damaged = path.read_bytes()[: hi - lo]
     await x.do(x.cluster.start, behind, victim)
     await x.until(f"node {victim} says what it found", _says, x, victim, 0, "damage")
@@ -109,8 +92,7 @@ async def lost_file(x: ScenarioContext) -> None:
     """A log file of a follower is lost, another one is zeroed in the middle: both come back."""
     await x.acked(3_000)
     node = await x.follower()
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
+    await x.kill(node)
     files = [path for path in log_files(x.cluster.data_directory(node)) if written_size(path)]
     assert len(files) > 2, f"the log has grown to {files} only"
     lost, zeroed = files[0], files[1]
@@ -143,13 +125,19 @@ async def bit_flips_two(x: ScenarioContext) -> None:
             place = half // 2 if is_same else x.random.randrange(at * half, (at + 1) * half)
             x.inject("flip", f"a bit at {place} of {name}, node {node}")
             path = next(p for p in log_files(x.cluster.data_directory(node)) if p.name == name)
-            await x.do(_flip, path, [place])
+            # The same bit of the same byte: two equal copies are no majority either.
+            await x.do(flip_bits, path, [place], Random(place))
         await x.acked()
-        before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
-        await x.restart(*nodes)
-        for node, size_bytes in zip(nodes, before, strict=True):
-            await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
-            x.prove(f"node {node} repaired itself", True)
+        await _repair(x, *nodes)
+
+
+async def _repair(x: ScenarioContext, *nodes: int) -> None:
+    """Start damaged nodes, and demand that each repairs itself."""
+    before = [x.cluster.local.log_path(node).stat().st_size for node in nodes]
+    await x.restart(*nodes)
+    for node, size_bytes in zip(nodes, before, strict=True):
+        await x.until(f"node {node} repairs itself", _says, x, node, size_bytes, "repaired")
+        x.prove(f"node {node} repaired itself", True)
 
 
 async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
@@ -173,8 +161,7 @@ async def _kill_level(x: ScenarioContext, nodes: list[int]) -> tuple[str, int]:
 
     await x.until(f"nodes {nodes} write one file", are_level)
     for node in nodes:
-        await x.do(x.cluster.kill, node)
-        x.inject("kill", f"node {node}")
+        await x.kill(node)
     return files[0][0].name, min(written for _, written in files)
 
 
@@ -188,10 +175,8 @@ async def misplaced_bytes(x: ScenarioContext) -> None:
     """A follower's log has an old copy of a sector, a write that landed elsewhere, a short file."""
     await x.acked(2_000)
     node = await x.follower()
-    log = x.cluster.local.log_path(node)
     for what in ("an old sector", "a write that landed elsewhere", "a short file"):
-        await x.do(x.cluster.kill, node)
-        x.inject("kill", f"node {node}")
+        await x.kill(node)
         path, written = await x.do(newest, x.cluster.data_directory(node))
         good = await x.do(path.read_bytes)
         to = written // 2 // 512 * 512
@@ -205,11 +190,7 @@ async def misplaced_bytes(x: ScenarioContext) -> None:
                 file.write(good[:size_bytes])
         x.inject("misplace", f"{what}, {path.name} of node {node}")
         await x.acked()
-        before = log.stat().st_size
-        await x.do(x.cluster.start, node)
-        await x.until("it repairs itself", _says, x, node, before, "repaired")
-        x.prove(f"{what} was repaired", True)
-        await x.do(x.cluster.wait_ready)
+        await _repair(x, node)
 
 
 @scenario("lost-vote", "D10", modes=RAFT)
@@ -219,8 +200,7 @@ async def lost_vote(x: ScenarioContext) -> None:
     await x.acked()
     data = x.cluster.data_directory(node)
     for what in ("lost", "torn", "one of them lost"):
-        await x.do(x.cluster.kill, node)
-        x.inject("kill", f"node {node}")
+        await x.kill(node)
         metas = {path: path.read_bytes() for path in (data / "raft.0", data / "raft.1")}
         newest = max(metas, key=lambda path: int(metas[path].split()[2]))
         if what == "lost":
@@ -232,8 +212,7 @@ async def lost_vote(x: ScenarioContext) -> None:
             await x.do(newest.unlink)
         x.inject("meta", f"{what}, node {node}")
         await x.do(x.cluster.start, node)
-        code = await x.do(x.cluster.wait_ended, node, EXIT_BAD_DATA)
-        x.prove(f"with term and vote {what} node {node} ended with {code}", True)
+        await x.ended(node, EXIT_BAD_DATA, f"with term and vote {what} node {node} ended")
         await x.acked(50)
         for path, good in metas.items():
             await x.do(path.write_bytes, good)
@@ -254,7 +233,6 @@ async def wiped_disk(x: ScenarioContext) -> None:
 
     where = await addresses(x)
     await forget(x, leader, behind, victim, wipe)
-    await _joins(x, victim)
     await _begin_anew(x, victim, where)
 
 
@@ -262,7 +240,8 @@ async def wiped_disk(x: ScenarioContext) -> None:
 async def wiped_slave(x: ScenarioContext) -> None:
     """A slave comes up with an empty disk: it counts for nothing until it has all of the log."""
     node = await x.follower()
-    await _wipe(x, node)
+    await x.kill(node)
+    await _start_empty(x, node)
     await x.acked(200)
     await x.until("all of it is there", _has_level, x, node)
     x.prove("it got everything again", True)
@@ -275,8 +254,7 @@ async def damaged_slave(x: ScenarioContext) -> None:
     node = await x.follower()
     data = x.cluster.data_directory(node)
     for what in ("a log file", "its binding"):
-        await x.do(x.cluster.kill, node)
-        x.inject("kill", f"node {node}")
+        await x.kill(node)
         if what == "a log file":
             files = sorted(path for path in (data / "commitlog").iterdir() if path.is_file())
             await x.do(files[len(files) // 2].unlink)
@@ -285,20 +263,14 @@ async def damaged_slave(x: ScenarioContext) -> None:
                 await x.do(path.unlink)
         x.inject("lose", f"{what}, node {node}")
         await x.do(x.cluster.start, node)
-        code = await x.do(x.cluster.wait_ended, node, EXIT_BAD_DATA)
-        x.prove(f"without {what} node {node} ended with {code}", True)
-        await x.do(shutil.rmtree, data)
-        await x.do(data.mkdir)
-        x.inject("wipe", f"node {node}")
-        await x.do(x.cluster.start, node)
+        await x.ended(node, EXIT_BAD_DATA, f"without {what} node {node} ended")
+        await _start_empty(x, node)
         await x.acked(100)
         await x.until("all of it is there", _has_level, x, node)
 
 
-async def _wipe(x: ScenarioContext, node: int) -> None:
-    """Give a node an empty disk, and start it."""
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
+async def _start_empty(x: ScenarioContext, node: int) -> None:
+    """Give a dead node an empty disk, and start it."""
     data = x.cluster.data_directory(node)
     await x.do(shutil.rmtree, data)
     await x.do(data.mkdir)
@@ -325,8 +297,7 @@ async def cloned_disk(x: ScenarioContext) -> None:
     await x.do(shutil.copytree, x.cluster.data_directory(other), data)
     x.inject("clone", f"node {node} has the directory of node {other}")
     await x.do(x.cluster.start, other, node)
-    code = await x.do(x.cluster.wait_ended, node, EXIT_BAD_DATA)
-    x.prove(f"node {node} refused the directory of another with {code}", True)
+    await x.ended(node, EXIT_BAD_DATA, f"node {node} refused the directory of another")
     await x.acked()
     await x.do(shutil.rmtree, data)
     await x.do(aside.rename, data)
@@ -362,7 +333,6 @@ async def old_backup(x: ScenarioContext) -> None:
 
     await forget(x, leader, behind, victim, put_back)
     if x.options.mode is ClusterMode.RAFT:
-        await _joins(x, victim)
         await _begin_anew(x, victim, where)
     await x.do(x.cluster.wait_ready)
     await x.until("all of it is there", _has_level, x, victim)
@@ -374,13 +344,11 @@ async def forget(
     """Let a voter come back with a changed directory, after acks that only the leader has as well.
 
     Demand that nothing goes on while the leader is down, and that all goes on once it is back."""
-    x.inject("kill", f"node {behind}, which misses what follows")
-    await x.do(x.cluster.kill, behind)
+    await x.kill(behind, f"node {behind}, which misses what follows")
     await x.acked(300)
     term = await x.term()
     for node in (leader, victim):
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
     dead_ns, reads = now_ns(), x.load.clients.read_count
     await x.do(change, x.cluster.data_directory(victim))
     x.inject("forget", f"node {victim} has another directory than it had")
@@ -419,32 +387,22 @@ async def _addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
     return await addresses(x) if x.options.mode is ClusterMode.RAFT else {}
 
 
-async def _joins(x: ScenarioContext, node: int) -> None:
-    """Wait until a node reports that it has no memory with which it could be counted."""
-    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    while (standing := (await admin.node_status(node)).standing) != "joining":
-        if time.monotonic() >= deadline:
-            raise NotSoError(f"node {node} is {standing}, not joining")
-        await asyncio.sleep(0.1)
-    x.prove(f"node {node} is joining", True)
+async def _joins(x: ScenarioContext, node: int) -> bool:
+    """Whether a node reports that it has no memory with which it could be counted."""
+    return (await x.load.clients.client.admin.node_status(node)).standing == "joining"
 
 
 async def _begin_anew(x: ScenarioContext, node: int, where: dict[int, tuple[str, str]]) -> None:
     """Make a node that is known to have lost memory count again, as a new member."""
-    admin = x.load.clients.client.admin
-    address, peer_address = where[node]
-    await change(x, f"remove {node}", admin.remove_member, node)
-    await change(
-        x, f"add {node}", admin.add_learner, node, address=address, peer_address=peer_address
-    )
-    await change(x, f"promote {node}", admin.promote, node)
-    x.prove(f"node {node} is a voter again", await is_voter(x, node))
+    await x.until_true(f"node {node} is joining", _joins, x, node)
+    await change(x, f"remove {node}", x.load.clients.client.admin.remove_member, node)
+    await add(x, node, where[node])
+    await promote(x, node)
     # The others alone are no quorum without it, and its memory outlives a crash.
     leader = await x.leader()
     away = next(n for n in x.cluster.node_ids if n not in (node, leader))
     for victim in (away, node):
-        x.inject("kill", f"node {victim}")
-        await x.do(x.cluster.kill, victim)
+        await x.kill(victim)
         await x.acked()
         await x.restart(victim)
     x.prove(f"node {node} counts", True)

@@ -11,7 +11,7 @@ import quorumlog
 from chaos.body import body_of, value_of
 from chaos.delayed import Cancel, DelayHistory, Delivered, Sent, check_delayed
 from chaos.errors import NotSoError
-from chaos.feature import PATIENT_MS, QUEUE_COUNT, feature_topic, running, strike_amid
+from chaos.feature import PATIENT_MS, QUEUE_COUNT, feature_topic, messages_of, running, strike_amid
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
@@ -99,32 +99,15 @@ class _Work:
 
     async def drain(self, node: int) -> list[Delivered]:
         """Read the topic from one replica."""
-        messages = []
-        consumer = self._client.pull_consumer(
-            self._topic, until="end", consistency="local", node_id=node
-        )
-        async with consumer:
-            async for message in consumer:
-                value = value_of(message.body)
-                place = message.queue_id, message.queue_offset
-                messages.append(Delivered(value, *place, message.store_unix_ms))
-        return sorted(messages, key=lambda message: (message.queue_id, message.queue_offset))
+        return [
+            Delivered(value_of(one.body), one.queue_id, one.queue_offset, one.store_unix_ms)
+            for one in await messages_of(self._client, self._topic, node)
+        ]
 
-    async def held_count(self) -> int:
-        """Return the number of messages that all leaders hold back."""
-        return sum(status.held_count for status in await self._client.admin.delay_status())
-
-
-async def _all_came(x: ScenarioContext, work: _Work) -> None:
-    """Wait until no message is held and all expected ones were seen."""
-    async with asyncio.timeout(END_S * x.options.time_scale):
-        while True:
-            try:
-                if not await work.held_count() and not work.due_count:
-                    return
-            except QuorumlogError:
-                pass  # Between two leaders.
-            await asyncio.sleep(PAUSE_S)
+    async def is_through(self) -> bool:
+        """Whether no leader holds a message, and all expected ones were seen."""
+        statuses = await self._client.admin.delay_status()
+        return not self.due_count and not any(status.held_count for status in statuses)
 
 
 async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
@@ -143,19 +126,18 @@ async def _delayed(x: ScenarioContext, strikes: tuple[Strike, ...]) -> None:
                 )
                 await sending
                 try:
-                    await _all_came(x, work)
-                except TimeoutError:
-                    x.recorder.note("wait", f"{work.due_count} messages did not come in time")
+                    await x.until_true("all messages came", work.is_through)
+                except NotSoError as error:
+                    x.recorder.note("wait", f"{work.due_count} messages are missing: {error}")
         finally:
             x.keep_history(history)
         await caught_up(client, x.cluster.node_ids, END_S * x.options.time_scale)
         drains = [await work.drain(node) for node in x.cluster.node_ids]
         history.delivered = max(drains, key=len)
         x.keep_history(history)
-        for sent in history.sent.values():
-            x.recorder.outcomes[f"delayed send {sent.outcome}"] += 1
-        for cancel in history.cancels:
-            x.recorder.outcomes[f"delayed cancel {cancel.outcome}"] += 1
+        outcomes = x.recorder.outcomes
+        outcomes.update(f"delayed send {sent.outcome}" for sent in history.sent.values())
+        outcomes.update(f"delayed cancel {cancel.outcome}" for cancel in history.cancels)
         x.demand_none(check_delayed(history))
         if any(one != drains[0] for one in drains):
             raise NotSoError("replicas differ in what was delivered")

@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from random import Random
 from typing import Final
 
 import quorumlog
+from chaos.log_files import flip_bits
 from chaos.scenario import DEADLINE_S, ScenarioContext, scenario
 from chaos.strikes import lead
 from chaos.told import now_unix_ms
@@ -74,16 +75,6 @@ async def _send(x: ScenarioContext, topic: str) -> _Sent:
 # --- Damage ---
 
 
-def _flip_bits(path: Path, places: Sequence[int], random: Random) -> int:
-    with path.open("r+b") as file:
-        for at in places:
-            file.seek(at)
-            byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 1 << random.randrange(8)]))
-    return len(places)
-
-
 def flip_units(data: Path, topic: str, lo: int, hi: int, random: Random) -> int:
     """Flip a bit in bytes [lo, hi) of some of the last units of each queue of a topic."""
     count = 0
@@ -91,7 +82,7 @@ def flip_units(data: Path, topic: str, lo: int, hi: int, random: Random) -> int:
         path = max(path for path in queue.iterdir() if path.name.isdecimal())
         written = -(-len(path.read_bytes().rstrip(b"\0")) // _UNIT)
         chosen = random.sample(range(max(0, written - COUNT), written), min(DAMAGE_COUNT, written))
-        count += _flip_bits(
+        count += flip_bits(
             path, [unit * _UNIT + random.randrange(lo, hi) for unit in chosen], random
         )
     return count
@@ -102,7 +93,7 @@ def _newest_index(data: Path) -> Path:
 
 
 def _index_header(data: Path, sent: _Sent, random: Random) -> int:
-    return _flip_bits(
+    return flip_bits(
         _newest_index(data), random.sample(range(fmt.INDEX_HEADER_SIZE_BYTES), 4), random
     )
 
@@ -116,7 +107,7 @@ def _index_slots(data: Path, sent: _Sent, random: Random) -> int:
         + random.randrange(fmt.INDEX_SLOT_SIZE_BYTES)
         for key in random.sample(sorted(sent.by_key), KEY_COUNT // 2)
     ]
-    return _flip_bits(path, places, random)
+    return flip_bits(path, places, random)
 
 
 def slot_count_of(size_bytes: int) -> int:
@@ -139,7 +130,7 @@ def _index_entries(data: Path, sent: _Sent, random: Random) -> int:
         base + entry * fmt.INDEX_ENTRY_SIZE_BYTES + random.randrange(fmt.INDEX_ENTRY_SIZE_BYTES)
         for entry in chosen
     ]
-    return _flip_bits(path, places, random)
+    return flip_bits(path, places, random)
 
 
 def _lose(data: Path, sent: _Sent, random: Random) -> int:

@@ -2,6 +2,8 @@
 
 import errno
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from chaos.clients import LOG_QUEUES, SHORT_MS
@@ -32,6 +34,21 @@ def _all_hit(x: ScenarioContext, before: dict[int, int]) -> bool:
     return all(_is_hit(x.cluster.shims[node], SystemCall.SYNC, before[node]) for node in before)
 
 
+@asynccontextmanager
+async def _failing(
+    x: ScenarioContext, node: int, kind: str, call: SystemCall, error: int
+) -> AsyncIterator[None]:
+    """Let calls of a node fail; the body begins once one has failed."""
+    shim = x.cluster.shims[node]
+    before, text = shim.hits(call), f"{errno.errorcode[error]}, node {node}"
+    async with x.fault(kind, text):
+        shim.fail(call, error)
+        await x.until(f"{kind}: {text}", _is_hit, shim, call, before)
+        x.prove(f"a call failed with {text}", True)
+        yield
+        shim.clear()
+
+
 # --- Errors, delays, hangs ---
 
 
@@ -53,8 +70,7 @@ async def sync_error(x: ScenarioContext) -> None:
             x.prove("one sync failed", shim.hits(SystemCall.SYNC) == before + 1)
             # An error in its name server ends only that, which keeps no message.
             is_alive = x.cluster.local.is_alive(node)
-        await x.do(x.cluster.wait_ended, node, EXIT_SYNC_FAILED)
-        x.prove(f"node {node} ended with 74", True)
+        await x.ended(node, EXIT_SYNC_FAILED, f"node {node} ended with 74")
         await x.acked()
         await x.restart(node)
 
@@ -78,12 +94,7 @@ async def slow_disk(x: ScenarioContext) -> None:
             for node in slow:
                 x.cluster.shims[node].delay(SystemCall.SYNC, delay_ms)
             await x.acked(100)
-            await x.until(
-                "syncs were slow",
-                _all_hit,
-                x,
-                hits,
-            )
+            await x.until("syncs were slow", _all_hit, x, hits)
             x.prove(f"syncs of {slow} were slow", True)
             if slow == [follower]:
                 x.prove("the leader stayed", await x.leader() == leader)
@@ -138,35 +149,16 @@ async def _hangs_for_good(x: ScenarioContext) -> None:
 async def allocation_errors(x: ScenarioContext) -> None:
     """Files cannot be allocated or made on one node, then on the leader; both get over it."""
     for node in (await x.follower(), await x.leader()):
-        shim = x.cluster.shims[node]
-        before = shim.hits(SystemCall.ALLOCATE)
-        async with x.fault("no-space", f"ENOSPC at allocation, node {node}"):
-            shim.fail(SystemCall.ALLOCATE, errno.ENOSPC)
-            await x.until(
-                "an allocation fails",
-                _is_hit,
-                shim,
-                SystemCall.ALLOCATE,
-                before,
-            )
+        async with _failing(x, node, "no-space", SystemCall.ALLOCATE, errno.ENOSPC):
             await x.acked(300)
-            shim.clear()
-        x.prove(f"allocations of node {node} failed", shim.hits(SystemCall.ALLOCATE) > before)
         x.prove(f"node {node} lives", x.cluster.local.is_alive(node))
 
 
 @scenario("rename-errors", "D13", needs_shim=True)
 async def rename_errors(x: ScenarioContext) -> None:
     """No file can be renamed on a follower: checkpoints fail, the log does not."""
-    node = await x.follower()
-    shim = x.cluster.shims[node]
-    before = shim.hits(SystemCall.RENAME)
-    async with x.fault("rename", f"EIO, node {node}"):
-        shim.fail(SystemCall.RENAME, errno.EIO)
-        await x.until("a rename fails", _is_hit, shim, SystemCall.RENAME, before)
+    async with _failing(x, await x.follower(), "rename", SystemCall.RENAME, errno.EIO):
         await x.acked(300)
-        shim.clear()
-    x.prove("renames failed", shim.hits(SystemCall.RENAME) > before)
 
 
 # --- Full ---
@@ -300,14 +292,7 @@ async def no_new_files(x: ScenarioContext) -> None:
     """No file can be made, on a read-only file system, without rights or inodes: no node dies."""
     for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
         for node in (await x.follower(), await x.leader()):
-            shim = x.cluster.shims[node]
-            before = shim.hits(SystemCall.CREATE)
-            name = errno.errorcode[error]
-            async with x.fault("no-new-files", f"{name}, node {node}"):
-                shim.fail(SystemCall.CREATE, error)
-                await x.until("a file cannot be made", _is_hit, shim, SystemCall.CREATE, before)
+            async with _failing(x, node, "no-new-files", SystemCall.CREATE, error):
                 await x.linger(0.5)
-                shim.clear()
-            x.prove(f"node {node} could make no file: {name}", True)
             await x.do(x.cluster.wait_ready)
             await x.acked()

@@ -6,8 +6,6 @@ point was passed.
 """
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,7 +13,7 @@ from chaos.ends import EXIT_BROKEN, KILLED
 from chaos.errors import NotSoError
 from chaos.losses import reported
 from chaos.profile import ClusterMode
-from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
+from chaos.scenario import RAFT, ScenarioContext, scenario
 from chaos.scenarios.master_slave import lose_by_lagging
 from chaos.scenarios.membership import (
     CHANGED,
@@ -26,6 +24,7 @@ from chaos.scenarios.membership import (
     is_voter,
 )
 from chaos.scenarios.process import ROLLING
+from chaos.strikes import gives_lead
 from quorumlog.errors import QuorumlogError
 from store.files.staging import TEMPORARY_SUFFIX
 
@@ -109,8 +108,7 @@ async def _die_at(x: ScenarioContext, node: int, point: str, nth: int) -> None:
     """Start a node that does not run, wait until it has died at a point, start it again."""
     x.inject("failpoint", f"{point} at pass {nth}, node {node}")
     await x.do(x.cluster.start, node, failpoints=f"{point}=kill@{nth}")
-    await x.do(x.cluster.wait_ended, node, KILLED)
-    x.prove(f"node {node} died at {point}", True)
+    await x.ended(node, KILLED, f"node {node} died at {point}")
 
 
 @scenario("kill-at-failpoints", "P2", profile=ROLLING)
@@ -160,17 +158,13 @@ async def _armed_leader(x: ScenarioContext, node: int, point: str) -> None:
     await x.do(x.cluster.stop, node)
     await x.do(x.cluster.start, node, failpoints=point)
     await x.until(f"node {node} is up", x.cluster.is_up, node)
-    admin = x.load.clients.client.admin
-    give = admin.transfer_leadership if x.options.mode is ClusterMode.RAFT else admin.ha_promote
     x.cluster.may_end(node, KILLED)
     x.leader_lost()
-    deadline = time.monotonic() + DEADLINE_S
-    while x.cluster.local.is_alive(node) and await x.do(x.cluster.leader) != node:
-        if time.monotonic() >= deadline:
-            raise NotSoError(f"node {node} does not come to lead")
-        with contextlib.suppress(QuorumlogError):  # The node lags, or died before its answer.
-            await give(node)
-        await asyncio.sleep(0.05)
+
+    async def leads_or_died() -> bool:
+        return not x.cluster.local.is_alive(node) or await gives_lead(x, node)
+
+    await x.until_true(f"node {node} comes to lead", leads_or_died)
 
 
 async def _die_leading(x: ScenarioContext, point: str) -> None:
@@ -178,8 +172,7 @@ async def _die_leading(x: ScenarioContext, point: str) -> None:
     victim = await x.follower()
     x.inject("failpoint", f"{point}, node {victim}, which leads")
     await _armed_leader(x, victim, f"{point}=kill@1")
-    await x.do(x.cluster.wait_ended, victim, KILLED)
-    x.prove(f"node {victim} died at {point}", True)
+    await x.ended(victim, KILLED, f"node {victim} died at {point}")
     await x.acked(50)
     await x.restart(victim)
 
@@ -249,8 +242,7 @@ async def _die_changing(
     await _armed_leader(x, victim, f"{point}=kill@1")
     x.inject("failpoint", f"{point}, node {victim}, amid: {what}")
     changing = asyncio.ensure_future(change(x, what, call))
-    await x.do(x.cluster.wait_ended, victim, KILLED)
-    x.prove(f"node {victim} died at {point} amid: {what}", True)
+    await x.ended(victim, KILLED, f"node {victim} died at {point} amid: {what}")
     await changing
     await x.acked(50)
     # A node that is no member, or a learner, is not ready.
@@ -279,8 +271,7 @@ async def kill_in_cuts(x: ScenarioContext) -> None:
             await x.new_leader(victim)
             await x.do(links.join, pairs)
         x.inject("failpoint", f"{point}, node {victim}")
-        await x.do(x.cluster.wait_ended, victim, KILLED)
-        x.prove(f"node {victim} died at {point}", True)
+        await x.ended(victim, KILLED, f"node {victim} died at {point}")
         await x.restart(victim)
         await x.acked(50)
 
@@ -306,8 +297,7 @@ async def assertion(x: ScenarioContext) -> None:
         x.inject("assertion", f"node {victim}")
         # No step between a roll and its entry can fail: the node relies on that.
         await x.do(x.cluster.start, victim, failpoints="ledger.before_append=EIO@30")
-        await x.do(x.cluster.wait_ended, victim, EXIT_BROKEN)
-        x.prove(f"node {victim} ended with 70", True)
+        await x.ended(victim, EXIT_BROKEN, f"node {victim} ended with 70")
         dumps = x.cluster.data_directory(victim).glob("dump-*")
         x.prove(f"node {victim} left a dump", any(dumps))
         await x.acked(50)

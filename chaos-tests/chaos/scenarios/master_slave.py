@@ -13,7 +13,7 @@ from chaos.losses import reported
 from chaos.profile import ClusterMode
 from chaos.receipts import Moment, acked_count
 from chaos.recorder import now_ns
-from chaos.scenario import DEADLINE_S, HA, ScenarioContext, scenario
+from chaos.scenario import HA, ScenarioContext, scenario
 from quorumlog.admin.ha_types import HaLoss
 from quorumlog.cluster.nameserver import NameServers
 
@@ -78,10 +78,11 @@ async def _lost_by_lagging(x: ScenarioContext, *, is_killed: bool) -> set[HaLoss
     losses: set[HaLoss] = set()
     if is_async:
         # The old master reports the loss once it has met the new log.
-        async with asyncio.timeout(DEADLINE_S * x.options.time_scale):
-            while not losses:
-                losses = set(await reported(client)) - before
-                await asyncio.sleep(0.05)
+        async def is_reported() -> bool:
+            losses.update(set(await reported(client)) - before)
+            return bool(losses)
+
+        await x.until_true("a loss is reported", is_reported)
         statements = [f"{loss.acked_record_count} acked of epoch {loss.epoch}" for loss in losses]
         x.prove(f"a loss is reported: {statements}", statements)
     return losses
@@ -155,8 +156,7 @@ async def lost_controller(x: ScenarioContext) -> None:
     epoch = await x.term()
     nodes = x.cluster.node_ids
     for node in nodes:
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
         await x.do(shutil.rmtree, x.cluster.data_directory(node) / "nameserver")
         x.inject("lose", f"what the name server of node {node} knows")
     await x.do(x.cluster.start, *nodes)  # No fail-over: no node could have led.
@@ -174,8 +174,7 @@ async def no_controller(x: ScenarioContext) -> None:
     master, epoch = await x.leader(), await x.term()
     slaves = [node for node in x.cluster.node_ids if node != master]
     for node in slaves:
-        x.inject("kill", f"node {node}")
-        await x.do(x.cluster.kill, node)
+        await x.kill(node)
         journal = x.cluster.data_directory(node) / "nameserver" / "journal"
         await x.do(journal.write_bytes, b"junk" * 100)
         x.inject("damage", f"the journal of the name server of node {node}")
@@ -206,8 +205,10 @@ async def _keep_one_directory(x: ScenarioContext, kept: int, *lost: int) -> None
     first, *rest = lost
     await x.do(x.cluster.start, kept, first)
     addresses = [x.cluster.local.address(node) for node in (kept, first)]
-    async with NameServers(addresses) as names, asyncio.timeout(DEADLINE_S * x.options.time_scale):
-        while not any(replica.leader for replica in await names.status()):
-            x.load.check()
-            await asyncio.sleep(0.05)
+    async with NameServers(addresses) as names:
+
+        async def is_led() -> bool:
+            return any(replica.leader for replica in await names.status())
+
+        await x.until_true("a replica of the name server leads", is_led)
     await x.restart(*rest)

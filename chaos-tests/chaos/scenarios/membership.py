@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
@@ -102,8 +102,7 @@ async def snapshot(x: ScenarioContext) -> None:
         if with_kill:
             old = await x.leader()
             x.leader_lost()
-            x.inject("kill", f"the leader, node {old}, while node {node} needs a snapshot")
-            await x.do(x.cluster.kill, old)
+            await x.kill(old, f"the leader, node {old}, while node {node} needs a snapshot")
             await x.do(x.cluster.start, old)
         await x.do(x.cluster.wait_ready)
         await x.until("a snapshot", _has_snapshot, log, before)
@@ -118,8 +117,7 @@ async def behind_retention(x: ScenarioContext, *, of_all: bool = False) -> int:
     """
     node, leader, admin = await x.follower(), await x.leader(), x.load.clients.client.admin
     others = [other for other in x.cluster.node_ids if other != node] if of_all else [leader]
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node}")
+    await x.kill(node)
     missed = (await admin.node_status(leader)).commit_index
     while min([(await admin.node_status(other)).first_index for other in others]) <= missed:
         await x.acked(500)
@@ -148,18 +146,15 @@ async def members(x: ScenarioContext) -> None:
         await change(x, f"remove {node}", admin.remove_member, node)
         if phase == "removal":
             await _kill_leader(x)
-        where = by_node[node]
         # Its old log and its old vote stay with it: it comes back under its old identity.
-        await change(
-            x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
-        )
+        await add(x, node, by_node[node])
         if phase == "adding":
             await _kill_leader(x)
-        await change(x, f"promote {node}", admin.promote, node)
+        await promote(x, node)
         if phase == "promotion":
             await _kill_leader(x)
         await x.acked(50)
-        x.prove(f"node {node} is a voter again", await is_voter(x, node))
+        x.prove(f"node {node} stays a voter", await is_voter(x, node))
 
 
 @scenario("members-amid", "M1", profile=PATIENT, modes=RAFT)
@@ -171,14 +166,12 @@ async def members_amid(x: ScenarioContext) -> None:
         await _die_amid(x, f"remove {node}", admin.remove_member, node, is_shared=is_shared)
         if not is_shared:
             await change(x, f"remove {node}", admin.remove_member, node)
-        where = by_node[node]
-        await change(
-            x, f"add {node}", admin.add_learner, node, address=where[0], peer_address=where[1]
-        )
+        await add(x, node, by_node[node])
         await _die_amid(x, f"promote {node}", admin.promote, node, is_shared=is_shared)
-        if not is_shared:
-            await change(x, f"promote {node}", admin.promote, node)
-        x.prove(f"node {node} is a voter again", await is_voter(x, node))
+        if is_shared:
+            x.prove(f"node {node} is a voter again", await is_voter(x, node))
+        else:
+            await promote(x, node)
 
 
 async def _die_amid(
@@ -190,7 +183,7 @@ async def _die_amid(
     is_shared: bool,
 ) -> None:
     """Kill the leader while a change, not committed, is in its log only, or in all others too."""
-    await _all_follow(x)
+    await x.until_true("all others follow", _all_follow, x)
     old, term, was_voter = await x.leader(), await x.term(), await is_voter(x, node)
     others = [other for other in x.cluster.node_ids if other not in (old, node)]
     # A node to be promoted has to report first that it has all entries; with it they are two of
@@ -203,7 +196,9 @@ async def _die_amid(
     await x.do(links.cut, cut)
     await x.until("messages are lost", lambda: links.counts()["dropped"] > lost)
     changing = asyncio.ensure_future(call(node))
-    await _voter_at(x, holders, node, is_voter=not was_voter)
+    for holder in holders:  # Their logs have it, committed or not.
+        what_has = f"node {holder} has the change of node {node}"
+        await x.until_true(what_has, _has_change, x, holder, node, not was_voter)
     x.inject("kill", f"the leader, node {old}, amid: {what}, which nodes {holders} have")
     x.prove(f"it dies amid: {what}", not changing.done() and await x.term() == term)
     await x.do(x.cluster.kill, old)
@@ -217,30 +212,11 @@ async def _die_amid(
     await x.acked(50)
 
 
-async def _all_follow(x: ScenarioContext) -> None:
-    """Wait until the leader knows the match of each other member: only then it keeps sending."""
-    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    while True:
-        status = await admin.node_status()
-        others = [member for member in status.members if member.node_id != status.node_id]
-        if all(member.progress == "replicate" for member in others):
-            return
-        if time.monotonic() >= deadline:
-            raise NotSoError(f"not all follow: {others}")
-        await asyncio.sleep(0.05)
-
-
-async def _voter_at(x: ScenarioContext, nodes: Sequence[int], node: int, *, is_voter: bool) -> None:
-    """Wait until the logs of nodes contain a change, committed or not."""
-    admin, deadline = x.load.clients.client.admin, time.monotonic() + DEADLINE_S
-    for at in nodes:
-        while True:
-            members = (await admin.node_status(at)).members
-            if is_voter is any(m.node_id == node and m.is_voter for m in members):
-                break
-            if time.monotonic() >= deadline:
-                raise NotSoError(f"node {at} has no change of node {node}")
-            await asyncio.sleep(0.005)
+async def _all_follow(x: ScenarioContext) -> bool:
+    """Whether the leader knows the match of each other member: only then it keeps sending."""
+    status = await x.load.clients.client.admin.node_status()
+    others = [member for member in status.members if member.node_id != status.node_id]
+    return all(member.progress == "replicate" for member in others)
 
 
 @scenario("members-away", "M2", profile=CHANGED, modes=RAFT)
@@ -263,12 +239,8 @@ async def members_away(x: ScenarioContext) -> None:
     x.prove("another leads", await x.new_leader(old) != old)
     await x.acked()
     for back in (node, old):
-        where = by_node[back]
-        await change(
-            x, f"add {back}", admin.add_learner, back, address=where[0], peer_address=where[1]
-        )
-        await change(x, f"promote {back}", admin.promote, back)
-        x.prove(f"node {back} is a voter again", await is_voter(x, back))
+        await add(x, back, by_node[back])
+        await promote(x, back)
 
 
 def _candidacies(x: ScenarioContext, node: int) -> int:
@@ -282,10 +254,26 @@ async def addresses(x: ScenarioContext) -> dict[int, tuple[str, str]]:
     return {member.node_id: (member.address, member.peer_address) for member in status.members}
 
 
-async def is_voter(x: ScenarioContext, node: int) -> bool:
-    """Whether the leader has a node among its voters."""
-    status = await x.load.clients.client.admin.node_status()
+async def is_voter(x: ScenarioContext, node: int, at: int | None = None) -> bool:
+    """Whether the leader, or the node `at`, has a node among its voters."""
+    status = await x.load.clients.client.admin.node_status(at)
     return any(member.node_id == node and member.is_voter for member in status.members)
+
+
+async def _has_change(x: ScenarioContext, at: int, node: int, is_wanted: bool) -> bool:
+    return await is_voter(x, node, at) is is_wanted
+
+
+async def add(x: ScenarioContext, node: int, where: tuple[str, str]) -> None:
+    """Add a node as a learner, with its addresses for clients and for peers."""
+    call = x.load.clients.client.admin.add_learner
+    await change(x, f"add {node}", call, node, address=where[0], peer_address=where[1])
+
+
+async def promote(x: ScenarioContext, node: int) -> None:
+    """Promote a learner, which is a voter then."""
+    await change(x, f"promote {node}", x.load.clients.client.admin.promote, node)
+    x.prove(f"node {node} is a voter again", await is_voter(x, node))
 
 
 async def change(

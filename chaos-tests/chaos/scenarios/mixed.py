@@ -16,14 +16,13 @@ import grpc
 
 import quorumlog
 from chaos.body import body_of, value_of
-from chaos.feature import PATIENT_MS, feature_topic
+from chaos.feature import PATIENT_MS, feature_topic, is_at_end
 from chaos.links import CLIENTS
 from chaos.mixed import MixedHistory, check_mixed
 from chaos.profile import Profile
 from chaos.recorder import now_ns
 from chaos.scenario import RAFT, ScenarioContext, scenario
 from chaos.strikes import kill_leader, lead
-from quorumlog.errors import QuorumlogError
 from quorumlog.pb import rocketmq_pb2 as pb
 
 QUEUE_COUNT: Final = 8
@@ -32,7 +31,6 @@ POP_S: Final = 0.25
 STABLE_S: Final = 3.0
 """Time for which no queue changes hands before a quiet phase begins."""
 QUIET_S: Final = 2.0
-END_S: Final = 40.0
 OVERLAP_RATIO: Final = 0.3
 """Changes that do not wait until the group has settled after the one before."""
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService"
@@ -71,7 +69,7 @@ class _Group:
         framed = [f"127.0.0.1:{links.ports((CLIENTS, node))[1]}" for node in links.nodes]
         addresses = self._x.target.bootstrap if kind == "sdk" else ",".join(framed)
         given = (kind, addresses, self._topic, self._group, name)
-        with (self._x.cluster.directory / f"member-{name}").open("wb") as log:
+        with (self._x.cluster.local.directory / f"member-{name}").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "chaos.mixed_member", *given,
                 stdout=asyncio.subprocess.PIPE, stderr=log,
@@ -188,18 +186,12 @@ class _Group:
 
     async def is_stored(self) -> bool:
         """Whether the offsets of the group are those of the ends of its queues."""
-        try:
-            queues = (await self._client.admin.describe_group(self._group)).queues
-        except QuorumlogError:
-            return False  # Between two leaders.
-        own = [queue for queue in queues if queue.topic == self._topic]
-        return len(own) == QUEUE_COUNT and all(queue.offset == queue.max_offset for queue in own)
+        return await is_at_end(self._client, self._group, self._topic, QUEUE_COUNT)
 
 
 async def _kill_follower(x: ScenarioContext) -> None:
     node = await x.follower()
-    x.inject("kill", f"a follower, node {node}")
-    await x.do(x.cluster.kill, node)
+    await x.kill(node, f"a follower, node {node}")
     await x.linger(0.0, 2.0)
     await x.restart(node)
 
@@ -252,9 +244,7 @@ async def _mixed(x: ScenarioContext, home: int = 0) -> None:
             await _settled(x, group)
             group.is_stopping = True
             await asyncio.gather(*work)
-            async with asyncio.timeout(END_S * x.options.time_scale):
-                while not await group.is_stored():
-                    await x.linger(0.1)
+            await x.until_true("all offsets are those of the ends", group.is_stored)
             await group.end_all()
         finally:
             for task in work:

@@ -12,7 +12,7 @@ from chaos.links import CLIENTS, Pair
 from chaos.profile import ClusterMode, Profile
 from chaos.recorder import now_ns
 from chaos.scenario import DEADLINE_S, RAFT, ScenarioContext, scenario
-from chaos.strikes import bites, swallowed
+from chaos.strikes import bites, cut, swallowed
 from chaos.toxiproxy import DOWNSTREAM, HOST, UPSTREAM
 
 FIVE: Final = Profile(node_count=5)
@@ -28,21 +28,15 @@ _SILENCE_WORDS: Final = ("ended, silent", ": nothing heard for")
 async def _isolated(x: ScenarioContext, node: int, seconds: float, *, is_leader: bool) -> None:
     links = x.cluster.links
     pairs = links.between([node], [other for other in links.nodes if other != node])
-    before = swallowed(x, pairs)
     if is_leader:
         x.leader_lost()
-    async with x.fault("isolate", f"node {node}"):
-        await x.do(links.isolate, node)
+    async with cut(x, "isolate", f"node {node}", pairs):
         if is_leader:
             await x.new_leader(node)
-            await x.until(
-                "the old leader steps down",
-                lambda: x.cluster.status()[node].role != "leader",
-            )
+            status = x.cluster.status
+            await x.until("the old leader steps down", lambda: status()[node].role != "leader")
         await x.acked()
-        await bites(x, "the cut", pairs, before)
         await x.linger(seconds)
-        await x.do(links.join, pairs)
 
 
 @scenario("isolate-leader", "N1", modes=RAFT)
@@ -74,17 +68,13 @@ async def split_five(x: ScenarioContext) -> None:
         x.random.shuffle(others)
         side = [leader, *others[: with_leader - 1]]
         rest = others[with_leader - 1 :]
-        before = swallowed(x, links.between(side, rest))
         if with_leader == 2:
             x.leader_lost()
-        async with x.fault("split", f"{side} from {rest}"):
-            pairs = await x.do(links.split, side, rest)
+        async with cut(x, "split", f"{side} from {rest}", links.between(side, rest)):
             if with_leader == 2:
                 x.prove("the larger side elects", await x.new_leader(leader) in rest)
             await x.acked()
-            await bites(x, "the split", pairs, before)
             x.prove("the smaller side does not lead", await x.leader() in max(side, rest, key=len))
-            await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
 
 
@@ -95,9 +85,8 @@ async def one_way(x: ScenarioContext) -> None:
     for at in range(3):
         leader = await x.leader()
         follower, other = [node for node in x.cluster.node_ids if node != leader]
-        lost = [[(leader, follower)], [(follower, leader)], [(leader, follower), (leader, other)]][
-            at
-        ]
+        to, back = (leader, follower), (follower, leader)
+        lost = ([to], [back], [to, (leader, other)])[at]
         pairs = links.between([leader], [follower, other])
         before = swallowed(x, pairs)
         term = await x.term()
@@ -119,16 +108,12 @@ async def partial(x: ScenarioContext) -> None:
     for middle in nodes:
         left, right = [node for node in nodes if node != middle]
         pairs = links.between([left], [right])
-        before = swallowed(x, pairs)
-        async with x.fault("partial", f"{left} from {right}"):
-            await x.do(links.cut, pairs)
+        async with cut(x, "partial", f"{left} from {right}", pairs):
             await x.linger(2.0)
             await x.acked()
             term = await x.term()
             await x.linger(1.5)
             x.prove("the term has settled", await x.term() <= term + 1)
-            await bites(x, "the cut", pairs, before)
-            await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
 
 
@@ -143,13 +128,9 @@ async def ring_and_bridge(x: ScenarioContext) -> None:
         ("ring", [pair for each in ring for pair in each]),
         ("bridge", links.between([a, b], [d, e])),
     ):
-        before = swallowed(x, pairs)
-        async with x.fault(what, f"order {nodes}, {c} joins"):
-            await x.do(links.cut, pairs)
+        async with cut(x, what, f"order {nodes}, {c} joins", pairs):
             await x.linger(1.0)
             await x.acked()
-            await bites(x, f"the {what}", pairs, before)
-            await x.do(links.join, pairs)
         await x.do(x.cluster.wait_ready)
 
 
@@ -234,8 +215,7 @@ async def thin_link(x: ScenarioContext) -> None:
 
     When its link breaks it continues where it was."""
     links, node = x.cluster.links, await x.follower()
-    await x.do(x.cluster.kill, node)
-    x.inject("kill", f"node {node} misses something")
+    await x.kill(node, f"node {node} misses something")
     start = await _end(x, await x.leader())
     while await _end(x, await x.leader()) < start + 4 * MESSAGE_SIZE_BYTES:
         await x.acked(200)
@@ -292,7 +272,7 @@ async def slices(x: ScenarioContext) -> None:
         before = _sent(x, pairs)
         await x.acked(500)
         await _reconnect(x, pairs)
-        await x.until("bytes came in slices", _has_sent_more, x, pairs, before)
+        await x.until("bytes came in slices", lambda: _sent(x, pairs) > before)
         x.prove("bytes came in slices", True)
 
 
@@ -308,10 +288,6 @@ def _sent(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
     use, of connections that ended."""
     counts = x.cluster.links.swallowed(pairs, x.load.transport).values()
     return sum(sent for _, sent in counts)
-
-
-def _has_sent_more(x: ScenarioContext, pairs: Sequence[Pair], before: int) -> bool:
-    return _sent(x, pairs) > before
 
 
 @scenario("broken-links", "N11")
@@ -341,7 +317,7 @@ async def broken_links(x: ScenarioContext) -> None:
                 await x.linger(0.2, 1.0)
                 await x.do(links.remove, chosen, "reset_peer")
         # The proxies count the bytes of a connection once it is over.
-        await x.until("a client's connection ended", _has_ended, x, before, used)
+        await x.until("a client's connection ended", _ended, x, {used: before[used]})
         over = f"transport {x.load.transport}"
         x.prove(f"{kind}: connections of {await x.do(_ended, x, before)} ended, {over}", True)
         await x.linger(0.2)
@@ -356,10 +332,6 @@ def _sent_by_link(x: ScenarioContext, pairs: Sequence[Pair]) -> dict[Pair, int]:
 def _ended(x: ScenarioContext, before: dict[Pair, int]) -> list[Pair]:
     """Return the links with an increased byte count."""
     return [pair for pair, sent in before.items() if _sent(x, [pair]) > sent]
-
-
-def _has_ended(x: ScenarioContext, before: dict[Pair, int], pair: Pair) -> bool:
-    return pair in _ended(x, before)
 
 
 def _count_refused(x: ScenarioContext, pairs: Sequence[Pair]) -> int:
@@ -434,8 +406,7 @@ async def clients_cut(x: ScenarioContext) -> None:
         x.prove("nothing was acked", x.load.clients.acked_count == before)
         x.prove("the leader stayed", await x.leader() == leader)
         x.leader_lost()
-        x.inject("kill", f"the leader, node {leader}")
-        await x.do(x.cluster.kill, leader)
+        await x.kill(leader, f"the leader, node {leader}")
         await x.new_leader(leader)
         # All clients have followed hints to the old leader until now.
         await x.acked()
@@ -453,7 +424,7 @@ async def half_open(x: ScenarioContext) -> None:
     pairs = links.between([node], links.nodes)
     async with x.fault("half-open", f"node {node}"):
         await x.do(links.cut, pairs)
-        await x.until("a silent connection is given up", _is_noticed, x, before)
+        await x.until("a silent connection is given up", lambda: _silences(x) > before)
         x.prove("silence was noticed", True)
         await x.acked()
         await x.do(links.join, pairs)
@@ -463,7 +434,3 @@ def _silences(x: ScenarioContext) -> int:
     logs = map(x.cluster.local.log_path, x.cluster.node_ids)
     texts = [log.read_text("utf-8", errors="replace") for log in logs]
     return sum(text.count(words) for text in texts for words in _SILENCE_WORDS)
-
-
-def _is_noticed(x: ScenarioContext, before: int) -> bool:
-    return _silences(x) > before

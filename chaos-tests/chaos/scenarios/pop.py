@@ -11,19 +11,17 @@ from typing import Final
 
 import quorumlog
 from chaos.body import value_of
-from chaos.feature import QUEUE_COUNT, feature_topic, running, strike_amid
+from chaos.feature import QUEUE_COUNT, feature_topic, is_at_end, messages_of, running, strike_amid
 from chaos.pop_clients import INVISIBLE_MS, TIMEOUT_MS, PopProducer, PopWorker
 from chaos.popped import PopHistory, check_pop
 from chaos.profile import ClusterMode
 from chaos.scenario import ALL_MODES, ScenarioContext, scenario
 from chaos.strikes import Strike, cut_leader_off, kill_leader, pause_leader
-from quorumlog.errors import QuorumlogError, UnknownTopicError
+from quorumlog.errors import UnknownTopicError
 
 COUNT: Final = 300
 WORKER_COUNT: Final = 4
-POLL_S: Final = 0.1
 LEFT_COUNT_MIN: Final = 21
-END_S: Final = 120.0
 
 
 class _Work:
@@ -60,14 +58,10 @@ class _Work:
         """Send all messages."""
         await PopProducer(self._client, self._topic, self.history).run(COUNT)
 
-    async def is_through(self) -> bool:
-        """Whether the group has no work left."""
-        try:
-            queues = (await self._client.admin.describe_group(self._group)).queues
-        except QuorumlogError:
-            return False  # Between two leaders.
-        own = [queue for queue in queues if queue.topic == self._topic]
-        return len(own) == QUEUE_COUNT and all(queue.offset == queue.max_offset for queue in own)
+    async def is_through(self, consuming: "asyncio.Future[None]") -> bool:
+        """Whether the group has no work left, while its consumers run."""
+        assert not consuming.done(), consuming
+        return await is_at_end(self._client, self._group, self._topic, QUEUE_COUNT)
 
     async def stop(self, consuming: "asyncio.Future[None]") -> None:
         """Let consumers finish their current messages."""
@@ -77,15 +71,11 @@ class _Work:
 
     async def dead(self) -> list[str]:
         """Return the values of the dead letters of the group."""
-        dead_letters = []
         try:
-            consumer = self._client.pull_consumer(f"%DLQ%{self._group}", until="end")
-            async with consumer:
-                async for message in consumer:
-                    dead_letters.append(value_of(message.body))
+            letters = await messages_of(self._client, f"%DLQ%{self._group}")
         except UnknownTopicError:
-            pass  # No message was rejected.
-        return dead_letters
+            return []  # No message was rejected.
+        return [value_of(letter.body) for letter in letters]
 
 
 async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -> None:
@@ -104,10 +94,7 @@ async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -
                     left_count_min=LEFT_COUNT_MIN,
                 )
                 await producing
-                async with asyncio.timeout(END_S * x.options.time_scale):
-                    while not await work.is_through():
-                        assert not consuming.done(), consuming
-                        await asyncio.sleep(POLL_S)
+                await x.until_true("the group has no work left", work.is_through, consuming)
                 await work.stop(consuming)
         finally:
             x.keep_history(history)
@@ -125,10 +112,10 @@ async def _pop(x: ScenarioContext, strikes: tuple[Strike, ...], *, fifo: bool) -
 def _count(outcomes: Counter[str], history: PopHistory) -> None:
     outcomes["pop delivery ok"] += len(history.deliveries)
     outcomes["pop receive failed"] += history.failed_receive_count
-    for hide in history.hides:
-        outcomes[f"pop hide {hide.outcome}"] += 1
-    for settle in history.settles:
-        outcomes[f"pop {'ack' if settle.is_ack else 'reject'} {settle.outcome}"] += 1
+    outcomes.update(f"pop hide {hide.outcome}" for hide in history.hides)
+    outcomes.update(
+        f"pop {'ack' if end.is_ack else 'reject'} {end.outcome}" for end in history.settles
+    )
 
 
 @scenario("pop", "P1 K1", modes=ALL_MODES - {ClusterMode.ASYNC_MASTER})

@@ -5,8 +5,8 @@ import os
 import signal
 from typing import Final
 
+from chaos import strikes
 from chaos.ends import KILLED
-from chaos.interceptor import Interceptor
 from chaos.log_files import end_position
 from chaos.profile import ClusterMode, Profile
 from chaos.receipts import Moment
@@ -21,8 +21,7 @@ ROLLING: Final = Profile(
 
 
 async def _kill(x: ScenarioContext, node: int, what: str) -> None:
-    x.inject("kill", f"{what}, node {node}")
-    await x.do(x.cluster.kill, node)
+    await x.kill(node, f"{what}, node {node}")
     x.prove(f"node {node} died of SIGKILL", x.cluster.local.exit_code(node) == KILLED)
 
 
@@ -31,10 +30,6 @@ async def recover(x: ScenarioContext, node: int) -> None:
     began_ns = now_ns()
     await x.restart(node)
     x.restarts_ms.append((now_ns() - began_ns) / 1e6)
-
-
-def _follows_another(x: ScenarioContext, node: int) -> bool:
-    return x.cluster.status()[node].leader_id not in (0, node)
 
 
 @scenario("kill-leader", "P1 H1")
@@ -109,20 +104,7 @@ async def kill_storm(x: ScenarioContext) -> None:
 async def pause_leader(x: ScenarioContext) -> None:
     """The leader sleeps through an election and wakes up deposed, twice."""
     for _ in range(2):
-        old = await x.leader()
-        x.leader_lost()
-        async with x.fault("pause", f"the leader, node {old}"):
-            await x.do(x.cluster.pause, old)
-            await x.new_leader(old)
-            await x.acked()
-            await x.do(x.cluster.resume, old)
-        await x.until(
-            "the old leader follows",
-            _follows_another,
-            x,
-            old,
-        )
-        x.prove("another leads", await x.leader() != old)
+        await strikes.pause_leader(x)
         await x.acked()
 
 
@@ -155,7 +137,7 @@ async def stutter(x: ScenarioContext) -> None:
                 began_ns = now_ns()
                 await x.do(hold, node, duration_ms)
                 # The node reports it once it can again: its loop, which was held, writes the count.
-                await x.until("it was held", _has_held_more, links, held)
+                await x.until("it was held", _has_held_more, x, held)
                 took_ms = (now_ns() - began_ns) / 1e6
                 await x.acked(50)
             await x.do(x.cluster.wait_ready)
@@ -174,8 +156,8 @@ async def stutter(x: ScenarioContext) -> None:
     x.prove("the number of terms is bounded", await x.term() - term <= 6)
 
 
-def _has_held_more(links: Interceptor, before: int) -> bool:
-    return links.counts()["held"] > before
+def _has_held_more(x: ScenarioContext, before: int) -> bool:
+    return x.cluster.interceptor.counts()["held"] > before
 
 
 @scenario("abort", "P7")
@@ -184,19 +166,20 @@ async def abort(x: ScenarioContext) -> None:
     victim = await x.follower()
     x.inject("abort", f"SIGABRT, node {victim}")
     await x.do(x.cluster.send, victim, signal.SIGABRT)
-    await x.do(x.cluster.wait_ended, victim, -signal.SIGABRT)
-    x.prove(f"node {victim} died of SIGABRT", True)
-    await x.acked()
-    await x.restart(victim)
+    await _dies_of(x, victim, signal.SIGABRT)
     victim = await x.leader()
     x.leader_lost()
     x.inject("abort", f"SIGBUS, node {victim}")
     await x.do(x.cluster.send, victim, signal.SIGBUS)
-    await x.do(x.cluster.wait_ended, victim, -signal.SIGBUS)
-    x.prove(f"node {victim} died of SIGBUS", True)
-    await x.new_leader(victim)
+    await _dies_of(x, victim, signal.SIGBUS)
+
+
+async def _dies_of(x: ScenarioContext, node: int, number: signal.Signals) -> None:
+    """Wait for the death of a node, and start it once the others go on."""
+    await x.ended(node, -number, f"node {node} died of {number.name}")
+    await x.new_leader(node)
     await x.acked()
-    await x.restart(victim)
+    await x.restart(node)
 
 
 @scenario("shrunk-map", "P7 D9", modes=RAFT)
@@ -209,10 +192,7 @@ async def shrunk_map(x: ScenarioContext) -> None:
     active = max(path for path in mapped if int(path.name) <= status.end_position)
     x.inject("shrink", f"{active.name} of node {victim}")
     await x.do(os.truncate, active, 0)
-    await x.do(x.cluster.wait_ended, victim, -signal.SIGBUS)
-    x.prove(f"node {victim} died of SIGBUS", True)
-    await x.acked()
-    await x.restart(victim)
+    await _dies_of(x, victim, signal.SIGBUS)
 
 
 @scenario("rolling-restart", "P8")

@@ -7,10 +7,12 @@ machine has wide gates, and a node that got slower alone has not.
 from typing import Final
 
 from chaos.scenario import ScenarioContext
+from chaos.strikes import kill_leader
 
 from hosts.fabric.conditions import LinkCondition
 from hosts.latencies import LatencyGate, judge_latencies, measured
 from hosts.registry import host_scenario, on_hosts
+from hosts.target import HostProfile
 
 MEASURED_S: Final = 6.0
 WAN: Final = LinkCondition(delay_ms=30.0, jitter_ms=5.0)
@@ -52,17 +54,6 @@ _SLOW_LEADER_CORE_GATE: Final = LatencyGate(
 )
 
 
-async def _kill_leader(x: ScenarioContext) -> None:
-    """Kill the leader while the fault is there; the gates of fail-overs hold."""
-    old = await x.leader()
-    x.leader_lost()
-    async with x.fault("kill", f"node {old}"):
-        await x.do(x.target.kill, old)
-        await x.new_leader(old)
-        await x.acked()
-    await x.do(x.target.start, old)
-
-
 @host_scenario("wan", "N8")
 async def wan(x: ScenarioContext) -> None:
     """30 +- 5 ms one way between all hosts, and to clients; then the leader is killed."""
@@ -74,7 +65,8 @@ async def wan(x: ScenarioContext) -> None:
         during = await measured(x, MEASURED_S)
         x.prove(f"appends took {during.p50:.0f} ms", during.p50 > 100.0)
         judge_latencies(x, before, during, _WAN_GATE)
-        await _kill_leader(x)
+        await kill_leader(x)
+        await x.acked()
 
 
 @host_scenario("one-percent-loss", "N8 N15")
@@ -91,7 +83,8 @@ async def one_percent_loss(x: ScenarioContext) -> None:
         x.prove(f"{lost} frames were lost", lost > 0)
         judge_latencies(x, before, during, _LOSS_GATE)
         network.set(network.all_pairs(with_clients=True), _LOSS)
-        await _kill_leader(x)
+        await kill_leader(x)
+        await x.acked()
 
 
 @host_scenario("reordered", "N10 N15")
@@ -107,10 +100,11 @@ async def reordered(x: ScenarioContext) -> None:
         x.prove(f"{counts.overtook} frames overtook others", counts.overtook > 0)
         x.prove(f"{counts.doubled} frames came twice", counts.doubled > 0)
         judge_latencies(x, before, during, _REORDER_GATE)
-        await _kill_leader(x)
+        await kill_leader(x)
+        await x.acked()
 
 
-@host_scenario("slow-disk", "D15", needs=("loop-disks", "slow-disks"), has_disks=True)
+@host_scenario("slow-disk", "D15", HostProfile(needs=("slow-disks",), has_disks=True))
 async def slow_disk(x: ScenarioContext) -> None:
     """A follower's disk takes 25 writes a second, then the leader's; then the leader is killed."""
     target = on_hosts(x)
@@ -119,18 +113,19 @@ async def slow_disk(x: ScenarioContext) -> None:
     async with x.fault("slow disk", f"host {slow}"):
         await x.do(target.slow_disk, slow, WRITES_PER_S)
         during = await measured(x, MEASURED_S)
-        judge_latencies(x, before, during, _SLOW_FOLLOWER_GATE, "follower ")
+        judge_latencies(x, before, during, _SLOW_FOLLOWER_GATE)
         await x.do(target.lift_limits)
     slow = await x.leader()
     async with x.fault("slow disk", f"host {slow}"):
         await x.do(target.slow_disk, slow, WRITES_PER_S)
         during = await measured(x, MEASURED_S)
         x.prove(f"appends took {during.p50:.0f} ms", during.p50 > before.p50)
-        judge_latencies(x, before, during, _SLOW_LEADER_GATE, "leader ")
-        await _kill_leader(x)
+        judge_latencies(x, before, during, _SLOW_LEADER_GATE)
+        await kill_leader(x)
+        await x.acked()
 
 
-@host_scenario("slow-core", "P6 P10", needs=("slow-cores",))
+@host_scenario("slow-core", "P6 P10", HostProfile(needs=("slow-cores",)))
 async def slow_core(x: ScenarioContext) -> None:
     """A follower has a twentieth of a core; then the leader a tenth, and it is killed."""
     target = on_hosts(x)
@@ -140,11 +135,12 @@ async def slow_core(x: ScenarioContext) -> None:
         await x.do(target.slow_core, slow, FOLLOWER_CORE_SHARE)
         during = await measured(x, MEASURED_S)
         x.prove("it used its share up", await x.do(target.throttled_count, slow) > 0)
-        judge_latencies(x, before, during, _SLOW_FOLLOWER_GATE, "follower ")
+        judge_latencies(x, before, during, _SLOW_FOLLOWER_GATE)
         await x.do(target.lift_limits)
     slow = await x.leader()
     async with x.fault("slow core", f"host {slow}"):
         await x.do(target.slow_core, slow, LEADER_CORE_SHARE)
         during = await measured(x, MEASURED_S)
-        judge_latencies(x, before, during, _SLOW_LEADER_CORE_GATE, "leader ")
-        await _kill_leader(x)
+        judge_latencies(x, before, during, _SLOW_LEADER_CORE_GATE)
+        await kill_leader(x)
+        await x.acked()

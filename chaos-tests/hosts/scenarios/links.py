@@ -9,6 +9,7 @@ from chaos.scenario import ScenarioContext
 from hosts.fabric.conditions import LinkCondition
 from hosts.fabric.network import CLIENTS, Pair
 from hosts.registry import host_scenario, on_hosts
+from hosts.target import HostProfile
 
 CUT: Final = LinkCondition(is_cut=True)
 SHORT: Final = LinkCondition(frame_size_bytes_max=600)
@@ -149,7 +150,7 @@ async def mtu_black_hole(x: ScenarioContext) -> None:
     await x.do(x.target.wait_ready)
 
 
-@host_scenario("five-hosts", "N3", node_count=5)
+@host_scenario("five-hosts", "N3", HostProfile(node_count=5))
 async def five_hosts(x: ScenarioContext) -> None:
     """Five hosts in two places 10 ms apart are split 2 to 3, the leader on the smaller side."""
     network = on_hosts(x).network
