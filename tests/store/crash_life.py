@@ -10,9 +10,14 @@ and opened again.
     python -m tests.store.crash_life commit_log inline '["fs.sync=EIO@3"]'
 
 live once with each seed, or with each failpoint, and print the counts of each.
+
+    python -m tests.store.crash_life write ledger DIRECTORY
+
+writes until it is killed.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -59,7 +64,7 @@ Loss = Literal["kill", "power"]
 
 OPERATION_COUNT = 70
 IMAGE_COUNT_MAX = 5  # Of a life, beside those at points that had none.
-DAMAGE_SHARE = 0.2  # Of the images of a kill, for another one in a rebuild.
+DAMAGE_SHARE = 0.2  # Of the images, for another loss in a rebuild.
 FAULT_SEED = 1
 PASSES_PER_IMAGE = 300  # One pass in so many is a loss, and each point that has had none.
 # Between a roll and its entry nothing can fail, and the ledger relies on that: a failure there ends
@@ -391,7 +396,7 @@ class Losses:
         """Open what a loss left, in the middle of which the next may come, and use it."""
         self.boot()
         fs, random = PowerLossFileSystem(), life.random
-        if self.loss == "kill" and random.random() < DAMAGE_SHARE:
+        if random.random() < DAMAGE_SHARE:
             damage_derived(image.root, random)
         fs.adopt(str(image.root))
         again, history = Path(f"{image.root}-again"), image.history.copy()
@@ -536,7 +541,22 @@ def lives_with_faults(
     return outcomes
 
 
+# --- A process of its own ---
+
+
+def write(container: Container, root: str) -> None:
+    """Put batches for ever, and print where each one is once it is acknowledged."""
+    with open_store(root, crash_config(container=container, preallocate_file_count=2)) as store:
+        for number in itertools.count():
+            result = store.put(encode(number))
+            print(json.dumps([number, result.record_positions, result.queue_offsets]), flush=True)
+            if number % 10 == 0:
+                store.maintain()
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        write(*sys.argv[2:])  # type: ignore[arg-type]
     arguments: list[Any] = [*sys.argv[1:3], json.loads(sys.argv[3])]
     live = lives_with_losses if arguments[0] in ("kill", "power") else lives_with_faults
     print(json.dumps(live(*arguments)))
