@@ -16,13 +16,11 @@ from store.durability.durable_mark import Mark
 from store.errors import (
     BusyError,
     ClosedError,
-    CorruptionError,
     FlushTimeoutError,
     LayoutError,
     PositionRangeError,
     RecordFormatError,
     StoreFullError,
-    SyncFailedError,
 )
 from store.files import failpoints
 from store.record.message import encode_message, tags_code
@@ -176,24 +174,6 @@ def test_a_torn_tail_is_cut_and_reported(
         assert read_all(store) == list(range(21))
 
 
-def test_damage_below_the_durable_mark_refuses_to_open(tmp_path: Path, config: StoreConfig) -> None:
-    with open_store(tmp_path, config) as store:
-        store.put(batch(0, 20))
-        path = store.log.files.files[0].path
-        at = store.put(batch(20, 21)).record_positions[0] + 100
-    content = bytearray(Path(path).read_bytes())
-    content[at] ^= 4
-    Path(path).write_bytes(content)
-    with pytest.raises(CorruptionError) as caught:
-        open_store(tmp_path, config)
-    assert (caught.value.path, caught.value.field) == (path, "body CRC")
-    assert Path(path).read_bytes() == content, "evidence is kept"
-    content[at] ^= 4
-    Path(path).write_bytes(content)
-    with open_store(tmp_path, config) as store:
-        assert read_all(store) == list(range(21))
-
-
 def test_lost_marks_refuse_to_open(tmp_path: Path, config: StoreConfig) -> None:
     with open_store(tmp_path, config) as store:
         store.put(batch(0, 5))
@@ -276,22 +256,6 @@ def put_until_full(store: Store, written: int) -> int:
         except StoreFullError:
             return lo
     raise AssertionError("the disk was never full")
-
-
-def test_a_failed_sync_is_fatal_and_final(tmp_path: Path, config: StoreConfig) -> None:
-    causes: list[BaseException] = []
-    store = Store.open(str(tmp_path), config, maintain=False, on_fatal=causes.append)
-    store.put(batch(0, 5))
-    with failpoints.armed("fs.sync=EIO"), pytest.raises(SyncFailedError):
-        store.put(batch(5, 6))
-    assert [type(cause) for cause in causes] == [SyncFailedError]
-    with pytest.raises(SyncFailedError):
-        store.put(batch(6, 7))
-    with pytest.raises(SyncFailedError):
-        store.close()
-    with open_store(tmp_path, config) as store:
-        assert not store.recovery.was_clean
-        assert read_all(store)[:5] == list(range(5))
 
 
 def test_a_put_that_is_not_synced_in_time_says_unknown(tmp_path: Path) -> None:
@@ -390,18 +354,6 @@ def test_the_transient_pool_serves_reads_once_committed(tmp_path: Path) -> None:
         assert read_all(store) == list(range(400))
     with open_store(tmp_path, config) as store:
         assert read_all(store) == list(range(400))
-
-
-def test_warm_up_and_preallocation_serve_rolls(tmp_path: Path, config: StoreConfig) -> None:
-    settings = {name: getattr(config, name) for name in config.__slots__}
-    warm = StoreConfig(**{**settings, "preallocate_file_count": 2, "warm_up": True})
-    with open_store(tmp_path, warm) as store:
-        for lo in range(0, 600, 30):
-            store.put(batch(lo, lo + 30))
-        assert len(store.log.files.files) > 4
-        assert read_all(store) == list(range(600))
-    names = [path.name for path in tmp_path.rglob("*") if path.is_file()]
-    assert not [name for name in names if name.endswith(".allocating")]
 
 
 def test_the_background_thread_keeps_the_derived_files_up(tmp_path: Path) -> None:
