@@ -1,7 +1,7 @@
-"""Damage to the files of a whole store: torn tails, flipped bits, files and sectors that are wrong.
+"""Damage to the files of a whole store: flipped bits, files and sectors that are wrong.
 
-The tail above the durable mark is cut back to whole records (whole entries in a ledger), exactly;
-below the mark nothing is ever cut: the store refuses to open, or a read and the full check see it.
+Below the durable mark nothing is ever cut: the store refuses to open, or a read and the full check
+see it. Torn tails are tests of the two logs.
 """
 
 import shutil
@@ -28,7 +28,6 @@ from store.store import Store
 from tests.store.crash_check import (
     FILE,
     History,
-    RecordId,
     check_derived,
     check_store,
     crash_config,
@@ -58,77 +57,6 @@ def replace_tree(source: Path, target: Path) -> None:
 def log_files(root: Path) -> list[Path]:
     directory = root / "commitlog" if (root / "commitlog").exists() else root / "dledger-n0/data"
     return sorted(directory.iterdir())
-
-
-# --- D3: sectors of the last batches are missing (cuts at each byte are tests of the two logs) ---
-
-
-@dataclass
-class Torn:
-    """A store that was killed, the last three batches of which were never synced."""
-
-    root: Path
-    config: StoreConfig
-    history: History
-    ends: list[tuple[int, RecordId]]
-    """Of each record of the last batches, in a ledger as if all of a batch ended with it."""
-    lo: int
-
-
-def make_torn(parent: Path, container: Container) -> Torn:
-    root, config = parent / "torn", crash_config(container=container, flush_interval_ms=1_000_000)
-    history = History(container == "ledger")
-    ends: list[tuple[int, RecordId]] = []
-    with open_store(str(parent / "run"), config) as store:
-        number = 0
-        while number < 8:
-            history.attempted.add(number)
-            result = store.put(encode(number))
-            history.acknowledge(number, result.record_positions, result.queue_offsets)
-            number += 1
-        lo = result.end_position
-        small = [n for n in range(number, number + 200) if len(encode(n)) < 700][:3]
-        for number in small:
-            history.attempted.add(number)
-            result = store.append(encode(number))
-            starts = [*result.record_positions[1:], result.end_position]
-            if container == "ledger":
-                starts = [result.end_position] * len(starts)
-            ends += [(end, (number, i)) for i, end in enumerate(starts)]
-        assert lo // FILE == result.end_position // FILE, "the batches are in one file"
-        assert store.engine.mark.mark.durable_position == lo
-        shutil.copytree(parent / "run", root)
-    return Torn(root, config, history, ends, lo)
-
-
-@pytest.mark.parametrize("count", [20, pytest.param(60, marks=pytest.mark.long)])
-@pytest.mark.parametrize("container", ["commit_log", "ledger"])
-def test_any_sectors_of_the_last_three_batches_may_be_missing(
-    parent: Path, container: Container, count: int
-) -> None:
-    """Later sectors may be there without earlier ones; what counts is up to the first gap."""
-    torn = make_torn(parent / f"sectors-{container}-{count}", container)
-    name = log_files(torn.root)[torn.lo // FILE].relative_to(torn.root)
-    whole, work, random = (torn.root / name).read_bytes(), parent / "work", Random(3)
-    cut_count = 0
-    for _ in range(count):
-        replace_tree(torn.root, work)
-        data = bytearray(whole)
-        size_bytes = random.choice([SECTOR, PAGE])
-        for at in range(0, FILE, size_bytes):
-            lo = max(at, torn.lo % FILE)
-            if lo < at + size_bytes and random.random() < 0.4:
-                data[lo : at + size_bytes] = bytes(at + size_bytes - lo)
-        (work / name).write_bytes(data)
-        gap = next((i for i in range(FILE) if data[i] != whole[i]), FILE)
-        sure = {record_id for end, record_id in torn.ends if end % FILE <= gap}
-        with open_store(str(work), torn.config) as store:
-            history = torn.history.copy()
-            check_store(store, history)
-            check_derived(store, f"{work}-rebuilt")
-            assert set(history.must) >= set(torn.history.must) | sure
-            cut_count += store.recovery.cut_size_bytes > 0
-    assert cut_count > count // 6
 
 
 # --- D5: bits flip in a ledger ---
