@@ -113,24 +113,19 @@ class Engine(Generic[LogT_co]):
         self.log = opened.log
         log = opened.log
         undo.callback(log.close)
-        if opened.end_position < max(mark.durable_position, mark.dispatched_position):
-            self.mark.lower(opened.end_position, log.last_index_before(opened.end_position))
         self.queues = ConsumeQueues(fs, root, config)
         self.index = IndexFiles(fs, root, config)
         undo.callback(self.queues.close)
         undo.callback(self.index.close)
-        hi = log.max_position
-        if self._is_replica:  # Up to the dispatched position the log was confirmed once.
-            hi = min(self.mark.mark.dispatched_position, hi)
         self.guard, again, is_rebuilt = open_derived(
             self.queues,
             self.index,
             opened,
-            self.mark.mark,
+            self.mark,
             last_run,
             progress,
             counters,
-            hi_position=hi,
+            is_replica=self._is_replica,
         )
         self.dispatcher = self.guard.dispatcher
         log.stamper.next_offsets = self.queues.next_offsets()

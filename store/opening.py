@@ -226,36 +226,51 @@ def open_derived(
     queues: ConsumeQueues,
     index: IndexFiles,
     opened: OpenedLog[CommitLog | Ledger],
-    mark: Mark,
+    marks: DurableMark,
     last_run: LastRun,
     progress: Progress,
     counters: StoreCounters,
     *,
-    hi_position: int,
+    is_replica: bool,
 ) -> tuple[DerivedGuard, int, bool]:
-    """Bring queues and index up to `hi_position` of the log.
+    """Bring queues and index up to the log's end, or to what a replica knows as confirmed.
 
     Return (their guard, bytes of the log dispatched again, whether everything was rebuilt).
-    Derived files are never trusted over the log: a damaged one is repaired or rebuilt.
+    Derived files are never trusted over the log: a damaged one is repaired or rebuilt. A mark that
+    is ahead of the log is lowered, once its count has proven the files.
     """
-    log = opened.log
+    log, mark = opened.log, marks.mark
     # What was built since the last sync is built again: its checksums may not have been written.
     lo, item_count = mark.dispatched_durable_position, mark.dispatched_durable_item_count
-    hi = max(hi_position, log.min_position)
-    assert lo <= hi <= log.max_position, f"built to {lo} of {hi}, the log ends {log.max_position}"
+    # Up to the dispatched position the log was confirmed once.
+    hi = min(mark.dispatched_position, log.max_position) if is_replica else log.max_position
+    hi = max(hi, log.min_position)
     # Records are gone that may never have been built, or another program built.
     is_rebuilt = opened.was_adopted or lo < log.min_position
+    # A rebuild must find the files as they are: they tell the offsets of silent queues.
+    if not is_rebuilt:
+        try:
+            queues.recover(lo, is_clean=last_run.was_clean)
+            is_cached = not last_run.page_cache_lost
+            index.recover(lo, is_clean=last_run.was_clean, is_cached=is_cached)
+            if item_count != UNKNOWN_COUNT:
+                built = Dispatcher(log, queues, index).built()
+                is_rebuilt = item_count != built.item_count
+            else:  # A queue that lost its last units would look like a shorter one.
+                is_rebuilt = last_run.page_cache_lost and lo > log.min_position
+        except DerivedFileError:
+            is_rebuilt = True
+    if opened.end_position < max(mark.durable_position, mark.dispatched_position):
+        marks.lower(opened.end_position, log.last_index_before(opened.end_position))
+    is_ahead, lo = lo > opened.end_position, min(lo, opened.end_position)
     dispatcher = Dispatcher(log, queues, index, dispatched_position=lo)
     guard = DerivedGuard(log, dispatcher, counters)
     try:
-        # A rebuild must find the files as they are: they tell the offsets of silent queues.
         if not is_rebuilt:
-            queues.recover(lo, is_clean=last_run.was_clean)
+            if is_ahead:
+                queues.recover(lo, is_clean=False)
+                index.truncate(lo)
             queues.correct_min_offsets(log.min_position)
-            is_cached = not last_run.page_cache_lost
-            index.recover(lo, is_clean=last_run.was_clean, is_cached=is_cached)
-            is_rebuilt = item_count not in (UNKNOWN_COUNT, dispatcher.built().item_count)
-        if not is_rebuilt:
             guard.check_opened()
             _catch_up(dispatcher, hi, progress)
     except (DerivedFileError, QueueOrderError):

@@ -3,7 +3,7 @@
 What a test that plays a crash leaves open is closed, as the kernel does for a dead process.
 
 Without it a run of all tests would use up the descriptors of a process that they share. That
-a store which is closed in order leaves nothing open is tested in test_crash_faults.py.
+a store which is closed in order leaves nothing open is tested in test_crash.py.
 """
 
 import os

@@ -25,7 +25,6 @@ from tests.store.records import BORN, PAGE, small_config
 
 FILE = 4 * PAGE
 RETAINED_FILE_COUNT = 6
-WRITER_COUNT = 2
 
 RecordId = tuple[int, int]  # Batch, number in the batch.
 QueueKey = tuple[str, int]
@@ -150,8 +149,6 @@ class History:
     """A batch is there as a whole or not at all (ledger). A plain log may keep its beginning."""
     attempted: set[int] = field(default_factory=set)
     must: dict[RecordId, Place] = field(default_factory=dict)
-    maybe: dict[RecordId, Place] = field(default_factory=dict)
-    """Records that were in the log and promised to nobody: they may be lost, or have expired."""
     expired_next: dict[QueueKey, int] = field(default_factory=dict)
     """Offset after the last record of a queue that retention took away."""
     min_position: int = 0
@@ -165,27 +162,20 @@ class History:
         for i, place in enumerate(zip(positions, queue_offsets, strict=True)):
             self.must[number, i] = Place(*place)
 
-    def place(self, number: int, positions: Iterable[int], queue_offsets: Iterable[int]) -> None:
-        """The batch was seen at these places."""
-        for i, place in enumerate(zip(positions, queue_offsets, strict=True)):
-            self.maybe[number, i] = Place(*place)
-
     def copy(self) -> "History":
         """A history that goes on by itself."""
         return History(
             self.is_atomic,
             set(self.attempted),
             dict(self.must),
-            dict(self.maybe),
             dict(self.expired_next),
             self.min_position,
             self.kept_size_bytes_min,
         )
 
     def next_number(self) -> int:
-        """The first batch number that was never tried, a multiple of the workers."""
-        hi = max(self.attempted, default=-1) + 1
-        return hi + -hi % WRITER_COUNT
+        """The first batch number that was never tried."""
+        return max(self.attempted, default=-1) + 1
 
     def expire(self, min_position: int, max_position: int) -> None:
         """Take note of what retention deleted."""
@@ -196,9 +186,9 @@ class History:
         if min_position > 0 and max_position - min_position < self.kept_size_bytes_min:
             raise BrokenPromiseError(f"retention left [{min_position}, {max_position})")
         self.min_position = min_position
-        for (number, i), place in [*self.must.items(), *self.maybe.items()]:
+        for (number, i), place in list(self.must.items()):
             if place.position < min_position:
-                self.must.pop((number, i), None)
+                del self.must[number, i]
                 key = plan(number)[i].topic, plan(number)[i].queue_id
                 hi = max(self.expired_next.get(key, 0), place.queue_offset + 1)
                 self.expired_next[key] = hi
@@ -223,13 +213,13 @@ def check_store(store: Store, history: History) -> int:
             )
     queues = _check_offsets(places, history)
     _check_reads(store, queues, history)
-    history.must, history.maybe = places, {}
+    history.must = places
     return len(places)
 
 
 def _records(store: Store) -> Iterator[tuple[RecordId, Place]]:
     seen: set[RecordId] = set()
-    last: dict[int, RecordId] = {}
+    last: RecordId = (-1, 0)
     for lo, data in store.log.record_runs(store.log.min_position, store.log.max_position):
         at = 0
         while at < len(data):
@@ -240,10 +230,9 @@ def _records(store: Store) -> Iterator[tuple[RecordId, Place]]:
             if record_id in seen:
                 raise BrokenPromiseError(f"record {record_id} is there twice")
             seen.add(record_id)
-            writer = record_id[0] % WRITER_COUNT
-            if record_id < last.get(writer, record_id):
-                raise BrokenPromiseError(f"record {record_id} follows {last[writer]}")
-            last[writer] = record_id
+            if record_id < last:
+                raise BrokenPromiseError(f"record {record_id} follows {last}")
+            last = record_id
             yield record_id, Place(message.position, message.queue_offset)
             at += message.size_bytes
 

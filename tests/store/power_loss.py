@@ -6,6 +6,7 @@ are durable once they are made: each level is synced.
 """
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from random import Random
@@ -121,3 +122,8 @@ class PowerLossFileSystem(FileSystem):
         """Write into the new directory `image` what a power loss now might leave of `root`."""
         with self._lock:
             self._model.build_image(os.path.abspath(root), image, random, share)
+
+    def copy(self, root: str, image: str) -> None:
+        """Write into the new directory `image` what the end of the process now leaves of `root`."""
+        with self._lock:
+            shutil.copytree(root, image)

@@ -264,11 +264,12 @@ def test_a_spare_file_that_cannot_be_removed_does_not_keep_the_others(tmp_path: 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("call", ["append", "queues", "maintain", "delete_expired"])
-def test_a_failed_sync_is_fatal_whoever_meets_it(tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize("container", ["commit_log", "ledger"])
+@pytest.mark.parametrize("call", ["append", "put", "queues", "maintain", "delete_expired"])
+def test_a_failed_sync_is_fatal_whoever_meets_it(tmp_path: Path, call: str, container: str) -> None:
     """Only the flush thread told the owner, so a store went on and closed as if all were well."""
     fatal: list[BaseException] = []
-    config = crash_config(durable_mark_interval_ms=1_000_000)
+    config = crash_config(container=container, durable_mark_interval_ms=1_000_000)
     store = Store.open(str(tmp_path), config, maintain=False, on_fatal=fatal.append)
     if call != "append":
         store.append(record(0))
@@ -276,6 +277,7 @@ def test_a_failed_sync_is_fatal_whoever_meets_it(tmp_path: Path, call: str) -> N
         store.queues()
     calls: dict[str, Callable[[], object]] = {
         "append": lambda: store.append(record(0)),
+        "put": lambda: store.put(record(1)),
         "queues": store.queues,
         "maintain": store.maintain,
         "delete_expired": store.delete_expired,
@@ -283,10 +285,12 @@ def test_a_failed_sync_is_fatal_whoever_meets_it(tmp_path: Path, call: str) -> N
     point = "fs.sync_directory" if call == "queues" else "fs.sync"
     with failpoints.armed(f"{point}=EIO"), pytest.raises(SyncFailedError):
         calls[call]()
-    assert [type(cause) for cause in fatal] == [SyncFailedError]
+    if call == "put":
+        with pytest.raises(SyncFailedError):
+            store.put(record(2))
     with pytest.raises(SyncFailedError):
         store.close()
-    assert len(fatal) == 1, "told once"
+    assert [type(cause) for cause in fatal] == [SyncFailedError], "told once"
     with open_store(str(tmp_path), config) as store:
         assert not store.recovery.was_clean
 

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +17,14 @@ import pytest
 from tests import missing
 from tests.patience import PATIENCE_S
 from tests.store.crash_check import FILE, temporary_parent
-from tests.store.test_crash_kill import REPOSITORY
+from tests.two_processes import run_module
 
 DISK_SIZE_BYTES = 1 << 20
 
 
 def fill(root: Path, container: str, squeeze: str) -> dict[str, int]:
     """Run the program to its end; a signal or a broken promise fails."""
-    command = [sys.executable, "-m", "tests.store.crash_full", str(root), container, squeeze]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run_module("tests.store.crash_full", root, container, squeeze)
     assert done.returncode == 0, f"ended with {done.returncode}\n{done.stderr[-3000:]}"
     counts: dict[str, int] = json.loads(done.stdout)
     print(f"{container} {squeeze}: {counts}")

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +14,10 @@ from store.files.file_system import FileSystem
 from store.ledger.entry import file_end
 from store.log.commit_log import CommitLog
 from store.record.message import encode_message
-from tests.patience import PATIENCE_S
 from tests.store.crash_check import open_store, temporary_parent
 from tests.store.memory_probe import TOUCHED_SIZE_BYTES, probe_config
 from tests.store.records import batch
-from tests.store.test_crash_kill import REPOSITORY
+from tests.two_processes import run_module
 
 FILE_COUNT = 10
 PRIVATE_SIZE_BYTES_MAX = 200 * MIB
@@ -71,14 +68,7 @@ def test_ten_gibibytes_open_in_200_mebibytes(
     if how == "killed":  # The queues are gone, too: all that can be read is read.
         (root / "abort").write_text("1\n")
         shutil.rmtree(root / "consumequeue")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.store.memory_probe", str(root), container],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_module("tests.store.memory_probe", root, container)
     assert done.returncode == 0, done.stderr
     counts: dict[str, int] = json.loads(done.stdout)
     print({name: f"{value / MIB:.1f} MiB" for name, value in counts.items() if "bytes" in name})

@@ -1,4 +1,4 @@
-"""The power-loss double itself, and the rule that names are synced before bytes rest on them."""
+"""The rule that names are synced before bytes rest on them."""
 
 from pathlib import Path
 from random import Random
@@ -7,13 +7,6 @@ import pytest
 
 from store.files.mapped_file_queue import MappedFileQueue
 from tests.store.power_loss import PAGE, PowerLossFileSystem
-
-
-class ForgetfulFileSystem(PowerLossFileSystem):
-    """A store on it never syncs a directory: the planted fault."""
-
-    def sync_directory(self, path: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -36,19 +29,3 @@ def test_directory_entries(tmp_path: Path, seed: int) -> None:
     names = sorted(entry.name for entry in (tmp_path / "image").iterdir())
     assert names == ["00000000000000008192", "00000000000000016384"]
     assert (tmp_path / "image" / names[0]).read_bytes() == b"\2" * 2 * PAGE
-
-
-def test_the_double_loses_names_that_were_not_synced(tmp_path: Path) -> None:
-    lost = 0
-    for seed in range(20):
-        fs = ForgetfulFileSystem()
-        run = tmp_path / f"run{seed}"
-        queue = MappedFileQueue(fs, str(run), 2 * PAGE)
-        queue.load()
-        queue.roll().append(b"x" * 2 * PAGE)
-        queue.sync()
-        image = tmp_path / f"image{seed}"
-        fs.build_image(str(run), str(image), Random(seed))
-        queue.close()
-        lost += not (image / "00000000000000000000").exists()
-    assert lost > 0

@@ -84,10 +84,11 @@ class ConsumeQueues:
     def recover(self, hi_position: int, *, is_clean: bool) -> None:
         """Open every queue of the directory, each cut to the records before `hi_position`.
 
+        Before there are readers and writers; a second call, for a smaller position, cuts again.
         Raises DerivedFileError when a queue is damaged or a rebuild was not completed (both:
         rebuild), or FileSystemError.
         """
-        assert not self._queues, "recovered twice"
+        self._queues, self.dirty = {}, {}
         self.inner_batches.load()
         sweep(self._fs, self.directory)
         if os.path.exists(self._rebuild_mark):

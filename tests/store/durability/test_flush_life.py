@@ -201,17 +201,6 @@ ASYNC = FlushRules(
 )
 
 
-def test_the_timer_flushes_what_nobody_asked_for() -> None:
-    log, clock = FakeLog(is_free=True), Clock()
-    service = FlushService(log, ASYNC, on_fatal=never, monotonic_ns=clock)
-    log.append(4 * 4096)
-    service.run_round()
-    assert log.sync_count == 0, "not before the interval"
-    clock.now_ms += 500
-    service.run_round()
-    assert log.flushed_position == 4 * 4096
-
-
 def test_the_thread_begins_a_round_by_itself_when_the_timer_is_due() -> None:
     """With flush=async nobody asks: without it nothing would be durable before the store closes."""
     log, clock = FakeLog(is_free=True), Clock()

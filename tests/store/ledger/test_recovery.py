@@ -155,24 +155,6 @@ def test_a_file_whose_end_was_not_filled_yet_ends_the_log(tmp_path: Path, spare:
     ledger.close()
 
 
-@pytest.mark.parametrize("point", ["ledger_recovery.before_cut", "ledger_recovery.before_index"])
-def test_a_crash_during_recovery_changes_nothing(tmp_path: Path, point: str) -> None:
-    ledger = new_ledger(tmp_path)
-    grow(ledger, Random(3), FILE + 9000)
-    at = ledger.position_of(ledger.last_index - 3)
-    ledger.close()
-    path = data_file(tmp_path, FILE)
-    bad = bytearray(path.read_bytes())
-    bad[at - FILE + 40] ^= 1
-    path.write_bytes(bad)
-    copy_ledger(tmp_path, tmp_path / "other")
-    with failpoints.armed(f"{point}=EIO"), pytest.raises(OSError, match=point):
-        open_ledger(tmp_path, at)
-    open_ledger(tmp_path, at)[0].close()
-    open_ledger(tmp_path / "other", at)[0].close()
-    assert image(tmp_path) == image(tmp_path / "other")
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_truncate_then_crash(tmp_path: Path, seed: int) -> None:
     """S09: once a cut returned, no power loss brings an old entry back."""

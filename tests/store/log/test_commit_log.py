@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +24,6 @@ from store.log.commit_log_recovery import RecoveryReport, recover_commit_log
 from store.record.message import encode_message
 from tests.seeds import examples
 from tests.store.overwrites import overwrite
-from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch, numbers, record, small_config
 from tests.store.written_ranges import WrittenRanges
 
@@ -254,29 +252,6 @@ def test_any_history_reopens_to_itself(
     log, report = open_log(root, end)
     assert content(log) == list(range(lo))
     assert report.end_position == end
-    log.close()
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_power_loss_keeps_all_that_was_synced(tmp_path: Path, seed: int) -> None:
-    """Whatever subset of unsynced pages and names survives, synced records are all there."""
-    random = Random(seed)
-    fs = PowerLossFileSystem()
-    log, _ = open_log(tmp_path / "run", fs=fs)
-    lo = synced_count = synced_position = 0
-    for _ in range(random.randint(1, 40)):
-        count = random.randint(1, 15)
-        append(log, lo, lo + count, size_bytes=random.randint(10, 600))
-        lo += count
-        if random.random() < 0.4:
-            synced_position, synced_count = log.sync(), lo
-    fs.build_image(str(tmp_path / "run"), str(tmp_path / "image"), random)
-    log.close()
-    log, report = open_log(tmp_path / "image", synced_position)
-    recovered = content(log)
-    assert recovered == list(range(len(recovered)))
-    assert len(recovered) >= synced_count
-    assert log.flushed_position == log.max_position == report.end_position
     log.close()
 
 
