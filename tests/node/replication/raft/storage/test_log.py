@@ -8,11 +8,7 @@ import pytest
 
 from node.runtime.identity import IdentityMismatchError
 from raft.errors import HardStateNotSavedError
-from raft.messages import (
-    Configuration,
-    ConfigurationAt,
-    Standing,
-)
+from raft.messages import Configuration, ConfigurationAt, Standing
 from raft.ready import EntryKind, HardState
 from store.derived.queues.pull import PullStatus
 from store.errors import (

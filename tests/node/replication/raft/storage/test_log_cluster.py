@@ -84,17 +84,11 @@ def check_equal(cluster: Cluster) -> None:
     assert images[0] == images[1] == images[2]
     for node in nodes:
         check_acked(cluster, node)
-        times = [m.store_unix_ms for m in all_messages(node)]
+        ledger = node.log.store.ledger
+        entries = map(ledger.entry, range(ledger.first_index, ledger.last_index + 1))
+        bodies = [entry.body for entry in entries if entry.kind == KIND_DATA]
+        times = [message.store_unix_ms for body in bodies for message in messages(body)]
         assert times == sorted(times), "the log's time goes back"
-
-
-def all_messages(node: Node) -> list:  # type: ignore[type-arg]
-    ledger, log_messages = node.log.store.ledger, []
-    for index in range(ledger.first_index, ledger.last_index + 1):
-        entry = ledger.entry(index)
-        if entry.kind == KIND_DATA:
-            log_messages += messages(entry.body)
-    return log_messages
 
 
 def check_rebuild(cluster: Cluster) -> None:

@@ -9,17 +9,10 @@ import pytest
 
 from node.replication.raft.storage.log import LedgerLog
 from raft.errors import ForeignChainError, PeerProtocolError
-from raft.messages import (
-    AppendRequest,
-    Configuration,
-    ConfigurationAt,
-)
+from raft.messages import AppendRequest, Configuration, ConfigurationAt
 from raft.pump.foreign_chain import ForeignChains
 from raft.ready import EntryKind
-from store.errors import (
-    CorruptionError,
-    StoreError,
-)
+from store.errors import CorruptionError, StoreError
 from store.files import failpoints
 from tests.node.ledger_cluster import Clock, crash, sync
 from tests.node.ledger_logs import (

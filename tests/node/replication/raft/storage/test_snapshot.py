@@ -27,15 +27,7 @@ from store.ledger.start import LogStart
 from store.maintenance.retention import DELETE_COUNT_MAX
 from store.record.stamp import QueueKey
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
-from tests.node.ledger_logs import (
-    data_image,
-    delete_to,
-    new_log,
-    put,
-    queue_numbers,
-    reopen,
-    ship,
-)
+from tests.node.ledger_logs import data_image, delete_to, new_log, put, queue_numbers, reopen, ship
 from tests.store.records import batch, numbers
 
 MEMBERS = ConfigurationAt(2, Configuration((1, 2, 3), (4,)))
@@ -278,15 +270,6 @@ def test_a_state_is_offered_until_it_was_restored(leader: LedgerLog, tmp_path: P
 
 
 # --- Retention ---
-
-
-def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path) -> None:
-    delete_files(leader, 1)
-    before = leader.load()
-    leader.close()
-    with reopen(tmp_path / "leader", applied_index=before.commit) as again:
-        assert again.load() == before._replace(applied=before.commit)
-        assert again.load().configurations == (MEMBERS,)
 
 
 @pytest.mark.parametrize("done", ["planned", "written", "forgotten"])
