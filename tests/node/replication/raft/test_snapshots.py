@@ -21,30 +21,25 @@ from tests.store.records import PAGE, batch, small_config
 CONFIG = small_config(container="ledger", file_size_bytes=4 * PAGE, disk_reserve_bytes=0)
 
 
-async def outrun(world: WholeNodes) -> WholeNode:
-    """Crash a follower, and delete what it lacks everywhere else; return it."""
-    await world.start()
-    leader = await world.leader()
-    await leader.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
-    await world.settled()
-    behind = next(node for node in world.up if node is not leader)
-    await behind.crash()
-    for lo in range(0, 400, 20):
-        records = batch(lo, lo + 20)
-        await leader.broker.append(AppendRequest(records=records, record_count=20))
-    await world.settled()
-    for node in world.up:
-        await node.maintain(expired_count=4)
-        assert node.log.base_index > behind.log.last_index
-    return behind
-
-
 @asynccontextmanager
 async def with_one_outrun(root: Path) -> AsyncIterator[tuple[WholeNodes, WholeNode]]:
-    """Nodes that run, and one that is down and needs a snapshot."""
+    """Nodes that run, and one that is down and lacks what all others have deleted."""
     world = WholeNodes(root, 1, CONFIG, retained_lag_entry_count_max=1)
     try:
-        yield world, await outrun(world)
+        await world.start()
+        leader = await world.leader()
+        await leader.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+        await world.settled()
+        behind = next(node for node in world.up if node is not leader)
+        await behind.crash()
+        for lo in range(0, 400, 20):
+            records = batch(lo, lo + 20)
+            await leader.broker.append(AppendRequest(records=records, record_count=20))
+        await world.settled()
+        for node in world.up:
+            await node.maintain(expired_count=4)
+            assert node.log.base_index > behind.log.last_index
+        yield world, behind
     finally:
         await world.stop()
     world.check_alive()
