@@ -135,9 +135,7 @@ async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(world: 
     assert world.durable[-1] == world.ticket
 
 
-async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(
-    world: World,
-) -> None:
+async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(world: World) -> None:
     world.is_flush_sync = False
     assert world.flush()
     assert (world.log.here_count, world.log.asked) == (0, [])

@@ -61,9 +61,7 @@ async def test_appends_reach_every_replica_and_only_the_leader_serves(tmp_path: 
             follower.read_barrier()
 
 
-async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(tmp_path: Path) -> None:
     """Its process wrote the entry, so no read compares it with its checksum otherwise."""
     async with led(tmp_path) as (cluster, leader, _follower):
         node = cluster.nodes[leader.node_id]

@@ -24,12 +24,7 @@ from store.errors import (
     SyncFailedError,
 )
 from store.files.file_system import FileSystem
-from tests.node.broker.delay.test_retention import (
-    NoFollowers,
-    delete_expired,
-    fill,
-    maintenance_of,
-)
+from tests.node.broker.delay.test_retention import NoFollowers, delete_expired, fill, maintenance_of
 from tests.node.broker_fakes import Fixture, node_at
 from tests.node.replication.raft.storage.test_snapshot import MEMBERS
 

@@ -90,9 +90,7 @@ class Pair:
         self.link = FakeLink()
         link: Any = self.link
         self.sender = SnapshotSender(
-            link,
-            lambda node, reason: self.failed.append((node, reason)),
-            limits,
+            link, lambda node, reason: self.failed.append((node, reason)), limits
         )
         self.receiver = SnapshotReceiver(
             "group", 2, lambda what, state: self.received.append((what, state)), limits
