@@ -179,3 +179,14 @@ async def drivers(
         await cluster.stop()
     fatal = {n: node.fatal for n, node in cluster.nodes.items() if node.fatal}
     assert not fatal, f"fatal errors: {fatal}"
+
+
+@asynccontextmanager
+async def led(
+    root: Path, **options: Any
+) -> AsyncIterator[tuple[DriverCluster, RaftDriver, RaftDriver]]:
+    """Three nodes that have settled, the driver that leads, and one that follows."""
+    async with drivers(root, **options) as cluster:
+        leader = await cluster.leader()
+        await cluster.settled()
+        yield cluster, leader, next(driver for driver in cluster.up if driver is not leader)

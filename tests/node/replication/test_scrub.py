@@ -13,7 +13,7 @@ import pytest
 from node.errors.common import ShuttingDownError
 from node.replication.fetch import EntryFetcher
 from node.replication.raft.repair import LiveRepair, RepairLimits
-from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub, ScrubStats
+from node.replication.scrub import RATE_BYTES_PER_S_MAX, Scrub
 from store.errors import CorruptionError, FileSystemError, SyncFailedError
 from store.ledger.ledger import Ledger
 from store.maintenance.scrub import PIECE_SIZE_BYTES, LedgerScrubber, Piece
@@ -92,33 +92,29 @@ class Steps:
 # --- Pace ---
 
 
-class Clock:
-    """Be the time: moves when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s, self.unix_ms = 100.0, 0
-        monkeypatch.setattr("node.replication.scrub.time.monotonic", lambda: self.now_s)
-        monkeypatch.setattr("node.replication.scrub.time.time_ns", lambda: self.unix_ms * 1_000_000)
-
-
-def paced(monkeypatch: pytest.MonkeyPatch, steps: Steps, interval_ms: int, moves_s: list[float],
-          unix_ms: int = 0) -> list[int]:  # fmt: skip
+def paced(
+    monkeypatch: pytest.MonkeyPatch,
+    steps: Steps,
+    interval_ms: int,
+    moves_s: list[float],
+    unix_ms: int = 0,
+) -> list[int]:
     """Let time move on round by round; return how many pieces each round read."""
-    clock = Clock(monkeypatch)
-    clock.unix_ms = unix_ms
-    counts: list[int] = []
+    now_s, counts = 100.0, list[int]()
+    monkeypatch.setattr("node.replication.scrub.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("node.replication.scrub.time.time_ns", lambda: unix_ms * 1_000_000)
 
     async def work() -> None:
         waiting, at = asyncio.Event(), 0
 
         async def pause(_: float) -> None:
-            nonlocal at
+            nonlocal at, now_s
             counts.append(steps.count - at)
             at = steps.count
             if len(counts) > len(moves_s):
                 waiting.set()
                 await asyncio.Event().wait()
-            clock.now_s += moves_s[len(counts) - 1]
+            now_s += moves_s[len(counts) - 1]
 
         made, fatal = of(steps, interval_ms, on_thread=_at_once)
         monkeypatch.setattr("node.replication.scrub.asyncio.sleep", pause)
@@ -135,28 +131,36 @@ async def _at_once(work: Callable[[], Piece]) -> Piece:
     return work()
 
 
-def test_a_pass_takes_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 pieces in 1,000 seconds, evenly, however long the rounds are."""
-    steps = Steps(1_000 * PIECE_SIZE_BYTES, Piece(PIECE_SIZE_BYTES))
-    counts = paced(monkeypatch, steps, 1_000_000, [0.5, 0.5, 1.0, 2.0, 4.0, 0.25])
-    assert counts == [0, 1, 1, 2, 4, 0]
+_MAX = RATE_BYTES_PER_S_MAX // PIECE_SIZE_BYTES
+_PIECE = Piece(PIECE_SIZE_BYTES)
 
 
-def test_a_small_log_waits_for_its_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart does not read it at once, or it would at each of them."""
-    steps = Steps(10_000, Piece(2_500))
-    assert paced(monkeypatch, steps, 10_000, [5.0, 4.0, 1.0, 2.5]) == [0, 0, 1, 1]
-
-
-def test_clients_go_first_however_short_a_pass_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = RATE_BYTES_PER_S_MAX // PIECE_SIZE_BYTES
-    steps = Steps(1 << 40, Piece(PIECE_SIZE_BYTES))
-    counts = paced(monkeypatch, steps, 1_000, [1.0, 0.5, 3600.0])
-    assert counts == [limit, limit // 2, limit], "a process that slept does not catch up"
-
-
-def test_without_sealed_files_the_scrubber_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert paced(monkeypatch, Steps(0, Piece(ends_pass=True)), 1_000, [10.0, 10.0]) == [0, 0]
+@pytest.mark.parametrize(
+    ("steps", "interval_ms", "moves_s", "counts"),
+    [
+        # 1,000 pieces in 1,000 seconds, evenly, however long the rounds are.
+        (
+            Steps(1_000 * PIECE_SIZE_BYTES, _PIECE),
+            1_000_000,
+            [0.5, 0.5, 1.0, 2.0, 4.0, 0.25],
+            [0, 1, 1, 2, 4, 0],
+        ),
+        # A restart does not read a small log at once, or it would at each of them.
+        (Steps(10_000, Piece(2_500)), 10_000, [5.0, 4.0, 1.0, 2.5], [0, 0, 1, 1]),
+        # Clients go first however short a pass is to be; what was slept is not caught up with.
+        (Steps(1 << 40, _PIECE), 1_000, [1.0, 0.5, 3600.0], [_MAX, _MAX // 2, _MAX]),
+        (Steps(0, Piece(ends_pass=True)), 1_000, [10.0, 10.0], [0, 0]),
+    ],
+    ids=["even", "small", "busy", "nothing-sealed"],
+)
+def test_a_pass_takes_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+    steps: Steps,
+    interval_ms: int,
+    moves_s: list[float],
+    counts: list[int],
+) -> None:
+    assert paced(monkeypatch, steps, interval_ms, moves_s) == counts
 
 
 def test_a_pass_begins_where_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,27 +242,21 @@ async def test_damage_is_found_and_repaired_from_a_peer_and_both_are_compared(wr
     assert wreck.find() == []
 
 
-async def one_pass(scrubber: LedgerScrubber, fetcher: EntryFetcher) -> ScrubStats:
-    """What is counted by the end of a whole pass."""
-    made, fatal = of(scrubber, fetcher=fetcher)
-    made.start()
-    await eventually(lambda: made.stats().pass_count, "a pass")
-    await made.stop()
-    assert fatal == []
-    return made.stats()
-
-
-async def test_replicas_that_have_come_apart_are_told(wreck: Wreck, tmp_path: Path) -> None:
-    """Each log is whole, and they are not the same: only the comparison can tell."""
-    other = make_wreck(tmp_path, 8)
-
-    async with beside(wreck, other) as (_, scrubber, fetcher):
-        stats = await one_pass(scrubber, fetcher)
-        assert stats.differing_count > 0
+@pytest.mark.parametrize(
+    ("seed", "commit_index", "differs"), [(8, None, True), (7, 0, False)], ids=["apart", "lagging"]
+)
+async def test_replicas_that_have_come_apart_are_told(
+    wreck: Wreck, tmp_path: Path, seed: int, commit_index: int | None, differs: bool
+) -> None:
+    """Each log is whole, and they are not the same: only the comparison can tell. One that lags is
+    not compared."""
+    other = make_wreck(tmp_path, seed)
+    async with beside(wreck, other, commit_index) as (_, scrubber, fetcher):
+        made, fatal = of(scrubber, fetcher=fetcher)
+        made.start()
+        await eventually(lambda: made.stats().pass_count, "a pass")
+        await made.stop()
+        assert fatal == []
+        stats = made.stats()
+        assert (stats.differing_count > 0) == differs
         assert stats.compared_count == stats.damage_count == 0
-
-
-async def test_a_lagging_replica_is_not_compared(wreck: Wreck) -> None:
-    async with beside(wreck, wreck, commit_index=0) as (_, scrubber, fetcher):
-        stats = await one_pass(scrubber, fetcher)
-        assert stats.compared_count == stats.differing_count == stats.damage_count == 0

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import pytest
 
@@ -41,16 +42,23 @@ class Clock:
 
 
 class World:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_flush_sync: bool = True) -> None:
+    is_flush_sync = True
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         monkeypatch.setattr(sync_requests, "time", self.clock)
         self.log = SlowLog(self.clock)
         self.durable: list[int] = []
         self.fatal: list[BaseException] = []
-        self.syncs = SyncRequests(
-            cast(Any, self.log), self.durable.append, self.fatal.append, is_flush_sync=is_flush_sync
-        )
         self.ticket = 0
+
+    @cached_property
+    def syncs(self) -> SyncRequests:
+        """Made on the loop of the test."""
+        log: Any = self.log
+        return SyncRequests(
+            log, self.durable.append, self.fatal.append, is_flush_sync=self.is_flush_sync
+        )
 
     def flush(self, *, must_sync: bool = False) -> bool:
         self.ticket += 1
@@ -62,15 +70,18 @@ class World:
         await asyncio.sleep(0)
 
 
-async def test_fast_syncs_run_here_and_are_durable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_fast_syncs_run_here_and_are_durable_at_once(world: World) -> None:
     assert all(world.flush() for _ in range(50))
     assert world.durable == list(range(1, 51))
     assert world.log.asked == []
 
 
-async def test_a_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+async def test_a_slow_sync_among_fast_ones_changes_nothing(world: World) -> None:
     world.flush()
     world.log.sync_us = 200_000  # It was preempted.
     world.flush()
@@ -79,12 +90,9 @@ async def test_a_slow_sync_among_fast_ones_changes_nothing(monkeypatch: pytest.M
     assert world.log.here_count == 3
 
 
-async def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(world: World) -> None:
     """Else a slow disk would stop the loop, and with it heartbeats and reads."""
 
-    world = World(monkeypatch)
     world.log.sync_us = 10_000
     waited_s = 0.0
     for _ in range(2_000):
@@ -98,8 +106,7 @@ async def test_slow_syncs_go_to_the_thread_for_a_hundred_times_as_long(
     assert world.durable[-1] == world.ticket
 
 
-async def test_how_long_a_sync_hangs_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
+async def test_how_long_a_sync_hangs_is_known(world: World) -> None:
     assert world.syncs.waiting_s == 0
     world.log.is_busy = True
     world.flush()
@@ -114,10 +121,7 @@ async def test_how_long_a_sync_hangs_is_known(monkeypatch: pytest.MonkeyPatch) -
     assert world.syncs.waiting_s == 0
 
 
-async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch)
+async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(world: World) -> None:
     world.log.is_busy = True
     assert not any(world.flush() for _ in range(20))
     assert len(world.log.asked) == SYNC_REQUEST_COUNT_MAX
@@ -131,10 +135,8 @@ async def test_while_the_thread_is_at_it_syncs_are_asked_for_and_bounded(
     assert world.durable[-1] == world.ticket
 
 
-async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch, is_flush_sync=False)
+async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(world: World) -> None:
+    world.is_flush_sync = False
     assert world.flush()
     assert (world.log.here_count, world.log.asked) == (0, [])
     world.log.is_busy = True
@@ -147,10 +149,7 @@ async def test_async_waits_for_no_sync_but_where_term_and_vote_need_one(
     assert world.flush()
 
 
-async def test_a_failed_sync_is_fatal_and_makes_nothing_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch)
+async def test_a_failed_sync_is_fatal_and_makes_nothing_durable(world: World) -> None:
     world.log.is_busy = True
     world.flush()
     await world.answer(SyncFailedError("log", 5))

@@ -56,9 +56,10 @@ def change(kind: "pb.MemberChange", node: int, host: str = "") -> pb.ChangeMembe
     return request
 
 
-async def test_two_adds_at_once_leave_the_addresses_of_the_one_that_was_done(
-    tmp_path: Path,
+async def test_an_add_that_is_refused_stores_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of two at once the second; and one without room for its entry."""
     async with leading(tmp_path) as (admin, node):
         first, second = await asyncio.gather(
             admin.change_member(change(pb.MEMBER_CHANGE_ADD_LEARNER, 2, "first")),
@@ -70,12 +71,6 @@ async def test_two_adds_at_once_leave_the_addresses_of_the_one_that_was_done(
         assert describe(second).retryable  # The other one may still fail.
         assert node.machine.state.members[2].address == "first:1"
         await admin.change_member(change(pb.MEMBER_CHANGE_REMOVE, 2))
-
-
-async def test_add_without_room_for_its_entry_stores_no_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with leading(tmp_path) as (admin, node):
         monkeypatch.setattr(node.log, "has_room_for", lambda *_facts: False)
         with pytest.raises(ChangeRefusedError, match="no room") as refused:
             await admin.change_member(change(pb.MEMBER_CHANGE_ADD_LEARNER, 3, "late"))

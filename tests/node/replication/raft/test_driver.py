@@ -22,7 +22,7 @@ from raft.rules.membership import Change, ChangeKind
 from raft.state.progress import ProgressState
 from raft.transitions import Role
 from store.errors import CorruptionError, RecordFormatError, StoreError, StoreFullError
-from tests.node.drivers import DriverCluster, accept, drivers
+from tests.node.drivers import DriverCluster, accept, drivers, led
 from tests.patience import eventually
 from tests.store.records import batch, numbers
 
@@ -38,9 +38,8 @@ async def append(driver: RaftDriver, lo: int, hi: int) -> int:
     return committed.index
 
 
-async def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+async def test_appends_reach_every_replica_and_only_the_leader_serves(tmp_path: Path) -> None:
+    async with led(tmp_path) as (cluster, leader, follower):
         pending = [leader.append(batch(n, n + 3), accept) for n in range(0, 60, 3)]
         committed = [await one for one in pending]
         indexes = [one.index for one in committed]
@@ -52,14 +51,19 @@ async def test_appends_reach_every_replica_and_receipts_say_who_has_it(tmp_path:
             assert stored(cluster, node_id) == list(range(60))
         logs = [node.log for node in cluster.nodes.values()]
         assert len({log.chain_at(log.last_index) for log in logs}) == 1
+        index = await append(leader, 60, 65)
+        assert await leader.read_barrier() >= index
+        assert leader.applied_index >= index
+        with pytest.raises(NotLeaderError) as refused:
+            follower.append(batch(0, 1), accept)
+        assert refused.value.leader_hint == leader.node_id
+        with pytest.raises(NotLeaderError):
+            follower.read_barrier()
 
 
-async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(
-    tmp_path: Path,
-) -> None:
+async def test_a_leader_checks_again_what_a_peer_refuses_and_ends_at_damage(tmp_path: Path) -> None:
     """Its process wrote the entry, so no read compares it with its checksum otherwise."""
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         node = cluster.nodes[leader.node_id]
         late = next(each for each in cluster.nodes.values() if each is not node)
         await late.crash()
@@ -103,61 +107,38 @@ async def test_the_first_founder_opens_the_election_once_it_has_met_all(
         assert (driver.role is not Role.FOLLOWER) == has_met_all
 
 
-async def test_a_follower_of_whom_nobody_wants_anything_applies_many_entries_at_once(
+async def test_a_follower_without_an_audience_applies_many_entries_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.replication.raft.driver.LATE_APPLY_COUNT_MAX", 20)
 
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, follower):
         stop_ticks(cluster)
-        follower = next(driver for driver in cluster.up if driver is not leader)
         # A tick may be due from before: the first one, told of by the second, uses it up.
         first = follower.applied_index + 1
         await append(leader, 0, 1)
         await append(leader, 1, 2)
-        await eventually(lambda: follower.applied_index == first, "the first")
+        await eventually(lambda: follower.applied_index == first, "the first, for its audience")
         follower.has_audience = lambda: False
-        before = follower.applied_index
         for n in range(2, 12):
             await append(leader, n, n + 1)
-        await eventually(lambda: follower.commit_index >= before + 9, "commits")
-        assert follower.applied_index == before
-        for n in range(12, 30):
+        await eventually(lambda: follower.commit_index >= first + 9, "commits")
+        assert follower.applied_index == first
+        follower._on_tick()
+        stop_ticks(cluster)  # Ticks that go on would make it a candidate.
+        before = follower.applied_index
+        assert before >= first + 9
+        for n in range(12, 40):
             await append(leader, n, n + 1)
         await eventually(lambda: follower.applied_index >= before + 20, "enough of them")
         # News of commits without entries: nothing more is coming.
         leader._on_tick()
-        await eventually(lambda: follower.applied_index == before + 29, "the rest")
-        assert stored(cluster, follower.node_id) == list(range(30))
-
-
-async def test_a_follower_applies_at_once_for_an_audience_and_with_a_tick(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
-        stop_ticks(cluster)
-        follower = next(driver for driver in cluster.up if driver is not leader)
-        before = follower.applied_index
-        await append(leader, 0, 1)
-        await append(leader, 1, 2)
-        await eventually(lambda: follower.applied_index == before + 1, "the first")
-        follower.has_audience = lambda: False
-        await append(leader, 2, 3)
-        await eventually(lambda: follower.commit_index == before + 2, "the second")
-        assert follower.applied_index == before + 1
-        follower._on_tick()
-        assert follower._tick_timer is not None
-        follower._tick_timer.cancel()  # Ticks that go on would make it a candidate.
-        follower._turn()
-        assert follower.applied_index == before + 2
+        await eventually(lambda: follower.applied_index == first + 39, "the rest")
+        assert stored(cluster, follower.node_id) == list(range(40))
 
 
 async def test_a_fenced_leader_serves_no_more_before_the_next_tick(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, _follower):
         stop_ticks(cluster)
         before = leader._turn_scheduled
         leader.set_fenced(True)
@@ -186,30 +167,8 @@ async def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
         assert await append(leader, 0, 2) == last + 1
 
 
-async def test_followers_refuse_and_name_the_leader(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await append(leader, 0, 1)
-        await cluster.settled()
-        follower = next(driver for driver in cluster.up if driver is not leader)
-        with pytest.raises(NotLeaderError) as refused:
-            follower.append(batch(0, 1), accept)
-        assert refused.value.leader_hint == leader.node_id
-        with pytest.raises(NotLeaderError):
-            follower.read_barrier()
-
-
-async def test_a_read_barrier_waits_for_what_was_acked_before(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        index = await append(leader, 0, 5)
-        assert await leader.read_barrier() >= index
-        assert leader.applied_index >= index
-
-
 async def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         await append(leader, 0, 1)
         for node_id in cluster.nodes:
             if node_id != leader.node_id:
@@ -224,29 +183,8 @@ async def test_a_leader_without_a_quorum_confirms_no_read_and_no_append(tmp_path
             await pending
 
 
-async def test_acked_entries_survive_crashes_of_leader_and_cluster(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        first = await cluster.leader()
-        await append(first, 0, 10)
-        await cluster.nodes[first.node_id].crash()
-        second = await cluster.leader()
-        assert second.node_id != first.node_id
-        await append(second, 10, 20)
-        await cluster.restart(first.node_id)
-        await cluster.settled()
-        for node_id in cluster.nodes:
-            await cluster.nodes[node_id].crash()
-        for node_id in cluster.nodes:
-            await cluster.restart(node_id)
-        await append(await cluster.leader(), 20, 30)
-        await cluster.settled()
-        for node_id in cluster.nodes:
-            assert stored(cluster, node_id) == list(range(30))
-
-
 async def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         await append(leader, 0, 1)
         roles: list[Role] = []
         leader.add_role_listener(lambda change: roles.append(change.role))
@@ -262,10 +200,7 @@ async def test_leadership_moves_on_request_and_appends_go_on(tmp_path: Path) -> 
 
 
 async def test_a_draining_node_takes_no_leadership(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await append(leader, 0, 1)
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, _follower):
         term, state = leader.term, leader.replica.core.state
         first = leader.transfer_leadership()
         draining = cluster.nodes[first].driver
@@ -280,8 +215,7 @@ async def test_a_draining_node_takes_no_leadership(tmp_path: Path) -> None:
 
 
 async def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (_cluster, leader, _follower):
         change = leader.change_member(Change(ChangeKind.ADD_LEARNER, 7))
         first = leader.append(batch(0, 2), accept)
         index = await change
@@ -290,8 +224,7 @@ async def test_a_change_and_an_append_of_one_turn_do_not_collide(tmp_path: Path)
 
 
 async def test_pending_calls_are_answered_when_the_node_stops(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         pending = leader.append(batch(0, 1), accept)
         reading = leader.read_barrier()
         leader.stop()
@@ -304,17 +237,6 @@ async def test_pending_calls_are_answered_when_the_node_stops(tmp_path: Path) ->
         cluster.nodes[leader.node_id].driver = leader  # Stopped twice does no harm.
 
 
-async def test_a_new_leader_takes_nothing_before_it_knows_what_was_committed(
-    tmp_path: Path,
-) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
-        leader.is_ready = False
-        with pytest.raises(errors.NotReadyError):
-            leader.append(batch(0, 1), accept)
-
-
 def full(data_or_index: object) -> Prepared:
     raise StoreFullError("/disk", 4096, 0)
 
@@ -322,8 +244,7 @@ def full(data_or_index: object) -> Prepared:
 async def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         await append(leader, 0, 4)
 
         monkeypatch.setattr(leader.log, "prepare", full)
@@ -338,11 +259,9 @@ async def test_a_full_disk_of_the_leader_moves_leadership_and_reads_go_on(
 async def test_a_follower_without_room_stays_and_catches_up_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, follower):
         await append(leader, 0, 1)
         await cluster.settled()
-        follower = next(driver for driver in cluster.up if driver is not leader)
         with monkeypatch.context() as full:
             full.setattr(follower.log, "has_room_for", lambda *_: False)
             for n in range(1, 6):
@@ -372,14 +291,10 @@ async def test_entries_wait_while_the_queues_cannot_grow_and_no_append_is_taken(
         assert await append(leader, 1, 2) == last + 1
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
 async def test_a_slow_disk_gets_few_syncs_for_many_appends(
-    tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With sync a bounded number is asked for; with async a receipt waits for none."""
-
-    async with drivers(tmp_path, flush=flush) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (_cluster, leader, _follower):
         await append(leader, 0, 1)
         requests: list[Callable[[StoreError | None], None]] = []
         real = leader.log.store.request_sync
@@ -389,10 +304,6 @@ async def test_a_slow_disk_gets_few_syncs_for_many_appends(
         for n in range(1, 40):
             pending.append(leader.append(batch(n, n + 1), accept))
             await asyncio.sleep(0)
-        if flush == "async":
-            await asyncio.gather(*pending)
-            assert requests == []
-            return
         await eventually(lambda: len(requests) == SYNC_REQUEST_COUNT_MAX, "syncs")
         await eventually(lambda: leader.commit_index == leader.last_index, "the two others")
         assert not any(one.done() for one in pending)  # R45: applied once it is durable here.
@@ -487,9 +398,7 @@ async def test_an_error_of_the_disk_within_a_turn_or_a_frame_ends_the_process_an
 
 async def test_a_driver_that_has_stopped_changes_nothing_any_more(tmp_path: Path) -> None:
     """Its log is closed next."""
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, _follower):
         driver = next(each for each in cluster.up if each.node_id != 2)
         driver.stop()
         state = driver.replica.core.state
@@ -505,20 +414,14 @@ async def test_a_driver_that_has_stopped_changes_nothing_any_more(tmp_path: Path
 
 
 async def test_memory_that_is_lost_is_noted_on_the_disk_at_once(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await cluster.settled()
-        driver = next(each for each in cluster.up if each is not leader)
+    async with led(tmp_path) as (_cluster, _leader, driver):
         driver.lose_memory(7)
         stored = driver.log.node_file.record.hard_state
         assert (stored.standing, stored.incarnation) == (Standing.JOINING, 7)
 
 
 async def test_a_leader_probes_a_peer_again_whose_link_broke(tmp_path: Path) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await append(leader, 0, 1)
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, _follower):
         node, progress = next(iter(leader.replica.core.state.progress.items()))
         await eventually(lambda: progress.state is ProgressState.REPLICATE, "acks")
         leader.on_refused(99)  # No member, or not any more.
@@ -542,8 +445,7 @@ async def test_a_loss_that_raft_tells_of_stays_known(tmp_path: Path) -> None:
 async def test_a_leader_without_room_asks_once_in_a_while_for_a_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (_cluster, leader, _follower):
         requests: list[int] = []
 
         def refuse(_: RaftCore, node: int) -> None:

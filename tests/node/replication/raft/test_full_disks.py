@@ -9,7 +9,7 @@ from raft.errors import ChangeRefusedError
 from raft.rules.membership import Change, ChangeKind
 from raft.transitions import Role
 from store.errors import StoreFullError
-from tests.node.drivers import accept, drivers
+from tests.node.drivers import accept, drivers, led
 from tests.patience import eventually
 from tests.store.records import batch
 
@@ -17,10 +17,7 @@ from tests.store.records import batch
 async def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await leader.append(batch(0, 3), accept)
-        await cluster.settled()
+    async with led(tmp_path) as (cluster, leader, _follower):
         full, other = (n for n in cluster.nodes if n != leader.node_id)
         monkeypatch.setattr(cluster.nodes[full].log, "has_room", lambda size_bytes: False)
         await cluster.nodes[leader.node_id].crash()
@@ -32,36 +29,14 @@ async def test_a_full_follower_helps_to_elect_when_its_leader_is_gone(
 async def test_a_full_follower_does_not_take_leadership_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await leader.append(batch(0, 3), accept)
-        await cluster.settled()
-        full = next(n for n in cluster.nodes if n != leader.node_id)
-        term, log = leader.term, cluster.nodes[full].log
-        monkeypatch.setattr(log, "has_room", lambda size_bytes: False)
-        leader.transfer_leadership(full)
+    async with led(tmp_path) as (_cluster, leader, full):
+        term = leader.term
+        monkeypatch.setattr(full.log, "has_room", lambda size_bytes: False)
+        leader.transfer_leadership(full.node_id)
         state = leader.replica.core.state
         await eventually(lambda: not state.transferee, "the end of the hand-over")
         assert (leader.role, leader.term) == (Role.LEADER, term)
         await leader.append(batch(3, 4), accept)
-
-
-async def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its entry is written by consensus, where an error means the end of the process."""
-
-    def full(kind: int, term: int, body: bytes) -> int:
-        raise StoreFullError("/disk", 1, 0)
-
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        with monkeypatch.context() as disk:
-            disk.setattr(leader.log, "has_room_for", lambda *_: False)
-            disk.setattr(leader.log.store, "append_own", full)
-            with pytest.raises(ChangeRefusedError, match="no room"):
-                leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
-        assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > 0
 
 
 def no_byte(record: object) -> int:
@@ -72,11 +47,7 @@ def no_byte(record: object) -> int:
 async def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
-        await leader.append(batch(0, 3), accept)
-        await cluster.settled()
-        full = next(driver for driver in cluster.up if driver is not leader)
+    async with led(tmp_path) as (cluster, leader, full):
         before = full.last_index
         with monkeypatch.context() as disk:
             disk.setattr(full.log.node_file._meta, "save", no_byte)
@@ -88,16 +59,20 @@ async def test_a_follower_that_cannot_note_new_members_stays_and_learns_of_them_
         assert full.log.load().configurations == leader.log.load().configurations
 
 
-async def test_a_leader_that_cannot_note_new_members_refuses_them(
+async def test_a_full_leader_refuses_a_change_of_members_and_lives_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    """Its entry is written by consensus, where an error means the end of the process."""
+    async with led(tmp_path) as (_cluster, leader, _follower):
         last = leader.last_index
-        with monkeypatch.context() as disk:
-            disk.setattr(leader.log.node_file._meta, "save", no_byte)
-            with pytest.raises(ChangeRefusedError, match="no room"):
-                leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
+        for owner, call, full in (
+            (leader.log.node_file._meta, "save", no_byte),
+            (leader.log, "has_room_for", lambda *_: False),
+        ):
+            with monkeypatch.context() as disk:
+                disk.setattr(owner, call, full)
+                with pytest.raises(ChangeRefusedError, match="no room"):
+                    leader.change_member(Change(ChangeKind.ADD_LEARNER, 9))
             assert (leader.role, leader.last_index) == (Role.LEADER, last)
         assert await leader.change_member(Change(ChangeKind.ADD_LEARNER, 9)) > last
 
@@ -118,8 +93,7 @@ async def test_refusing_again_and_again_keeps_no_trace_of_the_batches(tmp_path: 
 async def test_a_node_without_room_says_why_it_does_not_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with drivers(tmp_path) as cluster:
-        leader = await cluster.leader()
+    async with led(tmp_path) as (cluster, leader, _follower):
         full = next(one for node, one in cluster.nodes.items() if node != leader.node_id)
         store = full.log.store
         monkeypatch.setattr(full.log._ledger, "has_room_at_hand", lambda _: False)

@@ -27,6 +27,13 @@ def flip(directory: Path) -> None:
     raise AssertionError(f"{MARK!r} is not in the log of {directory}")
 
 
+def wait_for_entries(cluster: LocalCluster, applied: int, *nodes: int) -> None:
+    """Wait until these nodes have applied an entry."""
+    for node in nodes:
+        with connected(cluster.address(node)) as client:
+            wait_for(f"node {node}", lambda: client.status().applied_index >= applied)
+
+
 def test_a_damaged_follower_repairs_itself_before_it_takes_part(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, settings={"file_size_bytes": "8MiB"}) as cluster:
         leader = cluster.leader_id()
@@ -36,15 +43,13 @@ def test_a_damaged_follower_repairs_itself_before_it_takes_part(tmp_path: Path) 
             for body in (b"before", MARK, b"behind"):
                 client.append("orders", body)
             applied = client.status().applied_index
-            for node in cluster.node_ids:
-                with connected(cluster.address(node)) as one:
-                    wait_for("all to have it", lambda: one.status().applied_index >= applied)
+            wait_for_entries(cluster, applied, *cluster.node_ids)
             cluster.stop(damaged)
             flip(cluster.node_directory(damaged) / "data")
             cluster.start(damaged)
             cluster.wait_ready()
+            wait_for_entries(cluster, applied, damaged)
             with connected(cluster.address(damaged)) as repaired:
-                wait_for("the repaired", lambda: repaired.status().applied_index >= applied)
                 request = pb.ChainDigestRequest(index=applied)
                 assert repaired.admin.ChainDigest(request) == client.admin.ChainDigest(request)
                 mine = repaired.pull("orders", consistency=3)
@@ -61,8 +66,7 @@ def test_a_damaged_node_waits_for_its_peers_and_says_so(tmp_path: Path) -> None:
             client.create_topic("orders")
             client.append("orders", MARK)
             applied = client.status().applied_index
-        with connected(cluster.address(1)) as one:
-            wait_for("node 1 to have it", lambda: one.status().applied_index >= applied)
+        wait_for_entries(cluster, applied, 1)
         cluster.stop()
         flip(cluster.node_directory(1) / "data")
         cluster.start(1)
@@ -71,15 +75,13 @@ def test_a_damaged_node_waits_for_its_peers_and_says_so(tmp_path: Path) -> None:
         assert cluster.stop() == []
         cluster.start()
         cluster.wait_ready()
+        wait_for_entries(cluster, applied, 1)
         with connected(cluster.address(1)) as one:
-            wait_for("node 1", lambda: one.status().applied_index >= applied)
             assert one.pull("orders", consistency=3).record_count == 1
 
 
 @pytest.mark.long
-def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(tmp_path: Path) -> None:
     """The damage lies far back, where opening does not look; a follower without memory needs it."""
     settings = {"file_size_bytes": "64KiB", "batch_size_bytes_max": "16KiB"}
     with LocalCluster.create(tmp_path, 3, settings=settings) as cluster:
@@ -89,9 +91,7 @@ def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
             for _ in range(30):
                 client.append("orders", bytes(8 * 1024))
             applied = client.status().applied_index
-        for node in cluster.node_ids:
-            with connected(cluster.address(node)) as one:
-                wait_for("all to have it", lambda: one.status().applied_index >= applied)
+        wait_for_entries(cluster, applied, *cluster.node_ids)
         cluster.stop(1)
         flip(cluster.node_directory(1) / "data")
         cluster.start(1)
@@ -108,9 +108,9 @@ def test_a_leader_that_meets_damage_ends_and_is_repaired_at_the_next_start(
         cluster.start(1)
         cluster.wait_ready()
         assert "is repaired" in cluster.log_path(1).read_text()
+        wait_for_entries(cluster, applied, *cluster.node_ids)
         for node in cluster.node_ids:
             with connected(cluster.address(node)) as one:
-                wait_for("all to have it again", lambda: one.status().applied_index >= applied)
                 assert one.pull("orders", consistency=3, max_count=1).record_count == 1
 
 

@@ -38,6 +38,7 @@ _BLANK = DamagedRange(7, 7, 100, 200, ChainLink(6, 1, 0), 50, None, "the blank i
 """Only the end of a file: nothing has to be fetched."""
 _DONE = RepairReport(_BLANK, 0, 6, 100, "")
 _MET = CorruptionError("data/0", 100, "blank", "0", "1")
+_WIDER = DamageWiderError(7, 9, 300)
 _FULL = StoreFullError("data/0", 4096, 0)
 
 
@@ -87,7 +88,7 @@ async def _turns() -> None:
 
 @pytest.mark.parametrize(
     "trouble",
-    [_FULL, FileSystemError("read", "data/0", 5), _MET, DamageWiderError(7, 9, 300)],
+    [_FULL, FileSystemError("read", "data/0", 5), _MET, _WIDER],
     ids=lambda trouble: type(trouble).__name__,
 )
 async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
@@ -102,22 +103,22 @@ async def test_trouble_of_a_live_repair_passes_and_does_not_end_the_node(
 
 
 @pytest.mark.parametrize(
-    ("troubles", "limits"),
+    ("troubles", "limits", "text"),
     [
-        ([_FULL], _HOUR),
-        ([DamageWiderError(7, 9, 300)], _HOUR),
-        ([], _HOUR._replace(live_size_bytes_max=99)),
+        ([_FULL], _HOUR, str(_FULL)),
+        ([_WIDER], _HOUR, str(_WIDER)),
+        ([], _HOUR._replace(live_size_bytes_max=99), "restart it"),
     ],
     ids=["full-disk", "wider-damage", "large-damage"],
 )
 async def test_a_live_repair_that_waits_for_its_next_attempt_is_stopped_at_once(
-    troubles: list[StoreError], limits: RepairLimits
+    troubles: list[StoreError], limits: RepairLimits, text: str
 ) -> None:
     store, looks = Store(*troubles), list[None]()
     store.looks = [lambda: looks.append(None)]
     live, reports, _ = _live(store, limits)
     live.on_damage(_MET)
-    await eventually(lambda: live.stats().last_trouble)
+    await eventually(lambda: text in live.stats().last_trouble)
     stopping = asyncio.ensure_future(live.stop())
     await _turns()
     assert stopping.done()
@@ -141,9 +142,7 @@ async def test_stopping_a_live_repair_waits_for_its_thread() -> None:
     assert (reports, fatal, store.is_damaged) == ([], [], True)
 
 
-async def test_a_cancelled_search_ends_after_its_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cancelled_search_ends_after_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def look(root: str, config: object, *, fs: object) -> list[DamagedRange]:
@@ -205,12 +204,7 @@ class _Session:
 
 def closed(on_progress: OnProgress) -> ClosedRepair:
     return ClosedRepair(
-        "root",
-        small_config(),
-        _nobody(),
-        on_progress,
-        limits=_QUICK,
-        before_cut=lambda *_: None,
+        "root", small_config(), _nobody(), on_progress, limits=_QUICK, before_cut=lambda *_: None
     )
 
 

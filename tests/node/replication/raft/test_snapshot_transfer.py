@@ -90,9 +90,7 @@ class Pair:
         self.link = FakeLink()
         link: Any = self.link
         self.sender = SnapshotSender(
-            link,
-            lambda node, reason: self.failed.append((node, reason)),
-            limits,
+            link, lambda node, reason: self.failed.append((node, reason)), limits
         )
         self.receiver = SnapshotReceiver(
             "group", 2, lambda what, state: self.received.append((what, state)), limits
@@ -133,31 +131,34 @@ def test_a_receiver_has_limits_also_where_nobody_gave_it_any() -> None:
 def test_a_state_arrives_whole(size_bytes: int) -> None:
     pair = Pair(random.Random(size_bytes).randbytes(size_bytes))
     pair.begin(message())
-    pair.run()
+    assert max(pair.run()) == min(size_bytes, _LIMITS.queued_size_bytes_max), "in the queue"
     assert pair.received == [(message(), pair.state)]
     assert pair.failed == []
     sender, receiver = pair.sender, pair.receiver
     assert (sender.sent_count, receiver.held_size_bytes, receiver.received_count) == (1, 0, 1)
 
 
-def test_the_queue_stays_short() -> None:
-    pair = Pair(bytes(10_000))
+@pytest.mark.parametrize(
+    ("size_bytes", "link", "patient_ms", "text"),
+    [
+        (1000, {"full": True}, (0, 29_999), "not sent within 30000 ms"),
+        (100, {}, (5, 30_004), "not installed within 30000 ms"),
+        (1000, {"connected": False}, (), "there is no connection"),
+        (10_001, {}, (), "the snapshot has 10001 bytes, the limit is 10000"),
+    ],
+)
+def test_a_transfer_that_fails_is_reported_once(
+    size_bytes: int, link: dict[str, bool], patient_ms: tuple[int, ...], text: str
+) -> None:
+    pair = Pair(bytes(size_bytes))
+    vars(pair.link).update(link)
     pair.begin(message())
-    queued = pair.run()
-    assert max(queued) == _LIMITS.queued_size_bytes_max
-    assert len(queued) >= 10_000 / 300
-
-
-def test_a_full_link_is_waited_for_and_given_up_at_last() -> None:
-    pair = Pair(bytes(1000))
-    pair.link.full = True
-    pair.begin(message())
-    pair.sender.pump(0)
-    pair.sender.pump(_LIMITS.stalled_ms_max - 1)
-    assert (pair.link.queued, pair.failed) == ([], [])
-    pair.sender.pump(_LIMITS.stalled_ms_max)
-    assert pair.failed == [(2, "not sent within 30000 ms")]
-    assert pair.sender.transfer_count == 0
+    for now_ms in patient_ms:
+        pair.sender.pump(now_ms)
+    assert pair.failed == [], "the core is in the middle of its turn, or patient"
+    for now_ms in (30_005, 60_010):
+        pair.sender.pump(now_ms)
+        assert (pair.failed, pair.sender.transfer_count) == ([(2, text)], 0)
 
 
 def test_a_transfer_that_takes_longer_than_the_core_waits_arrives_at_its_first_attempt() -> None:
@@ -222,31 +223,6 @@ def test_a_lost_connection_is_a_failure_also_after_the_last_byte() -> None:
         assert pair.failed.pop() == (2, "the connection was lost")
 
 
-def test_without_a_connection_a_transfer_fails_at_the_next_tick() -> None:
-    pair = Pair(bytes(1000))
-    pair.link.connected = False
-    pair.begin(message())
-    assert pair.failed == [], "the core is in the middle of its turn"
-    pair.sender.pump(0)
-    assert pair.failed == [(2, "there is no connection")]
-
-
-def test_a_snapshot_never_installed_is_reported_once() -> None:
-    pair = Pair(bytes(100))
-    pair.begin(message())
-    pair.sender.pump(5)
-    for now_ms in range(6, 100_000, 1000):
-        pair.sender.pump(now_ms)
-    assert pair.failed == [(2, "not installed within 30000 ms")]
-
-
-def test_a_state_that_is_too_large_is_a_failure() -> None:
-    pair = Pair(bytes(10_001))
-    pair.begin(message())
-    pair.sender.pump(0)
-    assert pair.failed == [(2, "the snapshot has 10001 bytes, the limit is 10000")]
-
-
 def test_a_new_snapshot_replaces_the_one_under_way() -> None:
     pair = Pair(bytes(1000))
     pair.begin(message(index=9))
@@ -307,7 +283,7 @@ def test_a_malformed_snapshot_drops_the_connection(frames: list[Frame], text: st
     assert [state for _, state in pair.received] == [b"good"]
 
 
-def test_chunks_of_nothing_known_are_ignored() -> None:
+def test_chunks_of_nothing_known_are_ignored_and_a_lost_connection_frees_what_came() -> None:
     pair = Pair()
     pair.put(_chunk(100, b"late"))
     pair.put(_header(b"abcd"))
@@ -315,6 +291,12 @@ def test_chunks_of_nothing_known_are_ignored() -> None:
     assert (pair.received, pair.receiver.held_size_bytes) == ([], 0)
     pair.receiver.on_disconnected(3)
     pair.put(_chunk(0, b"abcd"))
+    assert len(pair.received) == 1
+    pair.put(_header(b"abcd"), _chunk(0, b"ab"))
+    assert pair.receiver.held_size_bytes == 2
+    pair.receiver.on_disconnected(1)
+    assert pair.receiver.held_size_bytes == 0
+    pair.put(_chunk(2, b"cd"))
     assert len(pair.received) == 1
 
 
@@ -328,16 +310,6 @@ def test_the_snapshot_of_the_newest_leader_is_received() -> None:
     assert pair.received == []
     pair.put(_chunk(0, b"new"), node=3)
     assert pair.received == [(newer, b"new")]
-
-
-def test_a_lost_connection_frees_what_came() -> None:
-    pair = Pair()
-    pair.put(_header(b"abcd"), _chunk(0, b"ab"))
-    assert pair.receiver.held_size_bytes == 2
-    pair.receiver.on_disconnected(1)
-    assert pair.receiver.held_size_bytes == 0
-    pair.put(_chunk(2, b"cd"))
-    assert pair.received == []
 
 
 async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> None:

@@ -8,11 +8,7 @@ import pytest
 
 from node.runtime.identity import IdentityMismatchError
 from raft.errors import HardStateNotSavedError
-from raft.messages import (
-    Configuration,
-    ConfigurationAt,
-    Standing,
-)
+from raft.messages import Configuration, ConfigurationAt, Standing
 from raft.ready import EntryKind, HardState
 from store.derived.queues.pull import PullStatus
 from store.errors import (
@@ -97,17 +93,6 @@ def test_term_and_vote_survive_and_a_full_disk_leaves_the_old_ones(tmp_path: Pat
             log.save_hard_state(HardState(6, 1))
 
 
-def test_entries_of_a_newer_term_than_was_saved_raise_it_without_a_vote(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    log.save_hard_state(HardState(2, 1))
-    put(log, 0, 3, term=4)
-    crash(log)
-    with open_log(tmp_path) as log:
-        assert log.load().hard_state == HardState(4, 0)
-    with open_log(tmp_path) as log:
-        assert log.load().hard_state == HardState(4, 0)
-
-
 def test_a_newer_term_that_cannot_be_saved_lets_nobody_have_the_log(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.save_hard_state(HardState(2, 1))
@@ -186,14 +171,6 @@ def test_a_prepared_batch_says_where_it_goes_and_writes_nothing(tmp_path: Path) 
         assert again.result.queue_offsets == [4, 5, 0, 6]
         with pytest.raises(RecordFormatError):
             log.prepare(b"no record" * 20)
-
-
-def test_a_batch_prepared_behind_another_entry_is_refused(tmp_path: Path) -> None:
-    with new_log(tmp_path) as log:
-        prepared = log.prepare(batch(0, 3))
-        log.append(0, 1, EntryKind.NO_OP, None)
-        with pytest.raises(AssertionError, match="prepared since"):
-            log.append(1, 1, EntryKind.DATA, prepared)
 
 
 def test_readers_see_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
@@ -327,20 +304,15 @@ def test_a_configuration_that_begins_the_log_is_found_again(tmp_path: Path) -> N
         assert log.load().configurations == (before, begun)
 
 
-def test_a_configuration_that_cannot_be_noted_is_not_written(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    with failpoints.armed("fs.write=ENOSPC"), pytest.raises(StoreFullError):
-        log.append(0, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
-    assert log.last_index == -1
-    log.close()
-
-
-def test_a_configuration_that_was_noted_is_written_on_a_full_disk(
+def test_a_full_disk_takes_a_configuration_only_where_it_was_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another one was cut off: what was noted needs no byte any more."""
     log = new_log(tmp_path)
     put(log, 0, 3)
+    with failpoints.armed("fs.write=ENOSPC"), pytest.raises(StoreFullError):
+        log.append(1, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
+    assert log.last_index == 0, "what could not be noted is not written"
     log.append(1, 1, EntryKind.CONFIGURATION, Configuration(VOTERS, (4,)))
     log.append(2, 1, EntryKind.CONFIGURATION, Configuration(VOTERS))
     assert log.has_room_for(1000, [2, 3])

@@ -8,20 +8,11 @@ import pytest
 
 from node.replication.raft.storage.log import LedgerLog
 from raft.ready import EntryKind
-from store.errors import (
-    StoreError,
-    StoreFullError,
-)
+from store.errors import StoreError, StoreFullError
 from store.files import failpoints
 from store.files.file_system import FileSystem
 from tests.node.ledger_cluster import CONFIG, sync
-from tests.node.ledger_logs import (
-    data_image,
-    new_log,
-    put,
-    queue_numbers,
-    ship,
-)
+from tests.node.ledger_logs import data_image, new_log, put, queue_numbers, ship
 from tests.store.records import batch
 
 # --- A full disk ---

@@ -23,19 +23,12 @@ from store.errors import FileSystemError, PositionRangeError
 from store.files import failpoints
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
+from store.ledger.start import LogStart
 from store.maintenance.retention import DELETE_COUNT_MAX
 from store.record.stamp import QueueKey
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
-from tests.node.ledger_logs import (
-    data_image,
-    delete_to,
-    new_log,
-    put,
-    queue_numbers,
-    reopen,
-    ship,
-)
-from tests.store.records import numbers, record
+from tests.node.ledger_logs import data_image, delete_to, new_log, put, queue_numbers, reopen, ship
+from tests.store.records import batch, numbers
 
 MEMBERS = ConfigurationAt(2, Configuration((1, 2, 3), (4,)))
 STATE = b"the state of the machine" * 100
@@ -202,7 +195,7 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
     mine, theirs = data_image(follower), data_image(leader)
     assert {name: mine[name] for name in theirs} == theirs
     follower.store.find_offsets()
-    assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
+    assert follower.prepare(batch(900, 902, queue_id=7)).queues == {(b"orders", 7): (5, 2)}
     follower.received.forget()
     follower.close()
     with reopen(tmp_path / "follower", node_id=2) as follower:
@@ -211,25 +204,11 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
         assert follower.load()._replace(commit=0, applied=0) == loaded._replace(
             commit=0, applied=0, last_index=hi - 1, runs=tuple(leader.load().runs)
         )
-
-
-def records(queue_id: int) -> list[bytes]:
-    return [record(n, queue_id=queue_id) for n in (900, 901)]
-
-
-def test_a_queue_that_fell_silent_keeps_its_next_offset(leader: LedgerLog, tmp_path: Path) -> None:
-    delete_files(leader, 3)
-    with new_log(tmp_path / "follower", 2) as follower:
-        install(leader, follower, leader.base_index)
-        ship(leader, follower, leader.base_index + 1, leader.last_index + 1)
-        follower.dispatch(leader.store.dispatched_index + 1)
-    with reopen(tmp_path / "follower", node_id=2) as follower:
-        assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
     for path in (tmp_path / "follower" / "consumequeue" / "orders" / "0").iterdir():
         path.write_bytes(path.read_bytes() + b"\0")  # Damaged: all queues are built again.
     with reopen(tmp_path / "follower", node_id=2) as follower:
         assert follower.store.recovery.derived_rebuilt
-        assert follower.prepare(b"".join(records(7))).queues == {(b"orders", 7): (5, 2)}
+        assert follower.prepare(batch(900, 902, queue_id=7)).queues == {(b"orders", 7): (5, 2)}
         assert follower.store.reads.queues() == leader.store.reads.queues()
 
 
@@ -291,15 +270,6 @@ def test_a_state_is_offered_until_it_was_restored(leader: LedgerLog, tmp_path: P
 
 
 # --- Retention ---
-
-
-def test_the_configuration_outlives_its_entry(leader: LedgerLog, tmp_path: Path) -> None:
-    delete_files(leader, 1)
-    before = leader.load()
-    leader.close()
-    with reopen(tmp_path / "leader", applied_index=before.commit) as again:
-        assert again.load() == before._replace(applied=before.commit)
-        assert again.load().configurations == (MEMBERS,)
 
 
 @pytest.mark.parametrize("done", ["planned", "written", "forgotten"])
@@ -426,18 +396,36 @@ def test_files_that_come_fast_are_not_left_to_the_next_interval(tmp_path: Path) 
         assert rounds > 2
 
 
-def test_the_policy_decides_what_goes(tmp_path: Path) -> None:
-    config = replace(CONFIG, retention_interval_ms=0, retention_size_bytes=3 * 16 * 4096)
-    with new_log(tmp_path, config=config) as log:
-        for lo in range(0, 120, 3):
-            put(log, lo, lo + 3, size_bytes=3000)
-        log.dispatch(log.last_index)
-        sync(log)
-        assert log.store.deletable_index(log.last_index) == -1, "nobody looked yet"
-        log.store.maintain()
-        files = len(log.store.ledger.files.files)
-        candidate = log.store.deletable_index(log.last_index)
-        assert delete_to(log, candidate).file_count == files - 3
-        assert log.store.deletable_index(log.last_index) == log.base_index == candidate
-        log.store.maintain()
-        assert log.store.deletable_index(log.last_index) == candidate
+def test_a_round_that_begins_while_the_log_is_being_replaced_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of the new log is saved, which takes a sync, and the old log is still there; it
+    goes when the round has read a record and not yet checked it."""
+    log = leader_log(tmp_path)
+    store, ledger = log.store, log.store.ledger
+    begin, check = ledger._begin, ledger.check
+    checked: list[int] = []
+
+    def begin_beside_a_round(start: LogStart) -> None:
+        def replaced(position: int, data: bytes) -> None:
+            if not checked:
+                begin(start)
+            checked.append(position)
+            check(position, data)
+
+        monkeypatch.setattr(ledger, "check", replaced)
+        store.engine.retention.forget_times()
+        ledger.checked.distrust(0, ledger.max_position)  # As after a restart.
+        store.find_expired()
+        monkeypatch.undo()
+        begin(start)
+
+    monkeypatch.setattr(ledger, "_begin", begin_beside_a_round)
+    snapshot = snapshot_of(end_position=1 << 20)
+    log.install_snapshot(snapshot.meta, encode_snapshot(snapshot))
+    assert checked
+    assert store.deletable_index(10_000) == log.base_index == snapshot.meta.index
+    for _ in range(2):
+        assert log.plan_deletion(10_000) is None
+        store.find_expired()  # A round of the new log.
+    crash(log)
