@@ -10,14 +10,13 @@ from node.broker.delay.deliveries import DelayedDelivery
 from node.broker.delay.due_index import Due
 from node.broker.records.delayed import scheduled
 from node.config.limits import Limits
-from node.errors.common import MessageNotFoundError, ReservedTopicError
+from node.errors.common import MessageNotFoundError
 from node.state.state import State
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.delay_pb2 import CancelDelayedRequest
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import encode_message, message_id
-from tests.node.broker.retry.test_retry import DEAD, RETRY, given_back
 from tests.node.broker_fakes import Fixture, node_with
 from tests.node.delayed import NOW, bodies, delayed, move, send
 from tests.patience import eventually
@@ -77,20 +76,6 @@ async def test_a_record_inside_a_body_names_no_message_to_cancel(node: Fixture) 
     await send(node, delayed(3, DELAY="1"))
     await move(node, NOW + 1_000)
     assert bodies(node) == [1, 3]
-
-
-async def test_topics_of_the_broker_s_own_take_no_delayed_messages_of_clients(
-    node: Fixture,
-) -> None:
-    await node.append(0, 1)
-    await node.broker.retry.retry_later(given_back(0, is_dead=True))
-    before = node.log.last_index
-    for topic in (DEAD, RETRY):
-        assert topic in node.machine.state.topics
-        for record in (delayed(2, topic=topic, DELAY="1"), delayed(2, topic=topic)):
-            with pytest.raises(ReservedTopicError):
-                await send(node, delayed(1, DELAY="1"), record)
-    assert node.log.last_index == before
 
 
 @node_with(limits=replace(Limits(), delivery_size_bytes_max=8_000), file_size_bytes=1 << 20)

@@ -12,15 +12,9 @@ from node.state.image import decode_image, encode_image
 from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
-from quorumlog.pb.retry_pb2 import (
-    ListDeadLettersRequest,
-    ListDeadLettersResponse,
-    ResendDeadLettersRequest,
-    ResendDeadLettersResponse,
-)
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, queue
+from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, listed, queue, resend
 from tests.node.broker_fakes import Fixture, node_at, node_with
 from tests.node.checkpoints import reloaded
 from tests.node.commands import commit, delete_group, put_topic
@@ -32,16 +26,6 @@ async def die(node: Fixture, *offsets: int) -> None:
 
 async def delete(node: Fixture) -> None:
     await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
-
-
-async def listed(node: Fixture) -> ListDeadLettersResponse:
-    request = ListDeadLettersRequest(group="readers")
-    return await node.broker.dead_letters.list_dead_letters(request)
-
-
-async def resend(node: Fixture, *offsets: int) -> ResendDeadLettersResponse:
-    request = ResendDeadLettersRequest(group="readers", offsets=offsets)
-    return await node.broker.dead_letters.resend_dead_letters(request)
 
 
 async def test_a_new_group_has_no_dead_letters_of_the_old_one(node: Fixture) -> None:

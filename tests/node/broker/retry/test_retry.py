@@ -33,7 +33,9 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     GetGroupSettingsRequest,
     ListDeadLettersRequest,
+    ListDeadLettersResponse,
     ResendDeadLettersRequest,
+    ResendDeadLettersResponse,
     RetryLaterRequest,
     RetryLaterResponse,
     RetryMessage,
@@ -41,6 +43,7 @@ from quorumlog.pb.retry_pb2 import (
 from store.record.message import Message, decode_message, encode_message
 from tests.node.broker_fakes import Fixture, configure, node_with
 from tests.node.commands import SMALL_LIMITS, commit
+from tests.node.delayed import delayed, send
 from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
@@ -61,6 +64,16 @@ def committed(offset: int, topic: str = "orders") -> GroupOffset:
 def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
     """Return all messages of a queue."""
     return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=1000).data)
+
+
+async def listed(node: Fixture, offset: int = 0) -> ListDeadLettersResponse:
+    request = ListDeadLettersRequest(group="readers", offset=offset)
+    return await node.broker.dead_letters.list_dead_letters(request)
+
+
+async def resend(node: Fixture, *offsets: int, **how: Any) -> ResendDeadLettersResponse:
+    request = ResendDeadLettersRequest(group="readers", offsets=offsets, **how)
+    return await node.broker.dead_letters.resend_dead_letters(request)
 
 
 async def deliver(node: Fixture, level: int) -> int:
@@ -187,75 +200,62 @@ async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(node: Fixture, ke
 async def test_dead_letters_go_back_once(node: Fixture) -> None:
     await node.append(0, 4)
     await node.broker.retry.retry_later(given_back(0, 1, 2, is_dead=True))
-    send = ResendDeadLettersRequest(group="readers", offsets=[2, 0])
-    first, second = await asyncio.gather(
-        node.broker.dead_letters.resend_dead_letters(send),
-        node.broker.dead_letters.resend_dead_letters(send),
-        return_exceptions=True,
-    )
+    calls = [resend(node, 2, 0), resend(node, 2, 0)]
+    first, second = await asyncio.gather(*calls, return_exceptions=True)
     assert not isinstance(first, BaseException)
     assert (list(first.resent), list(first.already_resent)) == ([0, 2], [])
     assert isinstance(second, BusyError)
-    again = await node.broker.dead_letters.resend_dead_letters(send)
+    again = await resend(node, 2, 0)
     assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
     assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
     (sent,) = queue(node, "orders", 2)
     assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
     assert "RETRY_TOPIC" not in sent.properties
-
-    listing = await node.broker.dead_letters.list_dead_letters(
-        ListDeadLettersRequest(group="readers")
-    )
+    listing = await listed(node)
     assert (listing.record_count, list(listing.resent)) == (3, [0, 2])
     assert (listing.next_offset, listing.min_offset, listing.max_offset) == (3, 0, 3)
-    behind = ListDeadLettersRequest(group="readers", offset=9)
-    assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
+    assert (await listed(node, 9)).record_count == 0
     assert node.broker.dead_letters.resent_total == 2
+
+
+async def die_large(node: Fixture, *topics: str) -> None:
+    """Make dead letters, two of which are larger than a batch."""
+    body = b"x" * (node.broker.produce.batch_size_bytes_max // 2)
+    for number, topic in enumerate(topics):
+        record = encode_message(topic, 0, body)
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        offset = topics[:number].count(topic)
+        await node.broker.retry.retry_later(given_back(offset, topic=topic, is_dead=True))
 
 
 @node_with(topics={"orders": 1, "gone": 1})
 async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
     node: Fixture,
 ) -> None:
-    half = node.broker.produce.batch_size_bytes_max // 2
-    for topic in ("orders", "gone", "orders", "orders", "orders"):
-        record = encode_message(topic, 0, b"x" * half)
-        await node.broker.append(AppendRequest(records=record, record_count=1))
-    for topic, offset in (("orders", 0), ("gone", 0), ("orders", 1), ("orders", 2)):
-        given = given_back(offset, topic=topic, is_dead=True)
-        await node.broker.retry.retry_later(given)
+    await die_large(node, "orders", "gone", "orders", "orders")
     await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
     sent: list[list[int]] = []
     left = [0, 1, 2, 3, 4]
     while left:
-        answer = await node.broker.dead_letters.resend_dead_letters(
-            ResendDeadLettersRequest(group="readers", offsets=left, in_pieces=True)
-        )
+        answer = await resend(node, *left, in_pieces=True)
         sent.append(list(answer.resent))
         kept = {letter.offset: letter.code for letter in answer.kept}
         left = [offset for offset in left if offset not in {*answer.resent, *kept}]
         assert answer.already_resent == []
     assert sent == [[0], [2, 3]], "what stays was read, too"
     assert kept == {4: "node.no_such_offset"}
-    first = ResendDeadLettersRequest(group="readers", offsets=[0, 1, 2], in_pieces=True)
-    again = await node.broker.dead_letters.resend_dead_letters(first)
+    again = await resend(node, 0, 1, 2, in_pieces=True)
     assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
     assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
     assert "'gone'" in again.kept[0].reason
-    assert len(queue(node, "orders")) == 4 + 3
+    assert len(queue(node, "orders")) == 3 + 3
 
 
 @node_with(topics={"gone": 1})
 async def test_letters_that_stay_are_read_in_pieces_too(node: Fixture) -> None:
-    half = node.broker.produce.batch_size_bytes_max // 2
-    for offset in range(5):
-        record = encode_message("gone", 0, b"x" * half)
-        await node.broker.append(AppendRequest(records=record, record_count=1))
-        given = given_back(offset, topic="gone", is_dead=True)
-        await node.broker.retry.retry_later(given)
+    await die_large(node, *["gone"] * 5)
     await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
-    request = ResendDeadLettersRequest(group="readers", offsets=range(5), in_pieces=True)
-    answer = await node.broker.dead_letters.resend_dead_letters(request)
+    answer = await resend(node, *range(5), in_pieces=True)
     assert [letter.offset for letter in answer.kept] == [0, 1, 2]
     assert (answer.index, list(answer.resent)) == (-1, [])
 
@@ -263,16 +263,14 @@ async def test_letters_that_stay_are_read_in_pieces_too(node: Fixture) -> None:
 async def test_a_resend_that_was_cut_off_can_be_made_again(node: Fixture) -> None:
     await node.append(0, 1)
     await node.broker.retry.retry_later(given_back(0, is_dead=True))
-    send = ResendDeadLettersRequest(group="readers", offsets=[0])
     for keep_count in (0, 1):
-        task = await node.written(node.broker.dead_letters.resend_dead_letters(send))
+        task = await node.written(resend(node, 0))
         node.driver.lose()
         node.driver.decide(keep_count)
         await asyncio.gather(task, return_exceptions=True)
         node.driver.is_holding = False
         node.driver.lead()
-    answer = await node.broker.dead_letters.resend_dead_letters(send)
-    assert list(answer.already_resent) == [0]
+    assert list((await resend(node, 0)).already_resent) == [0]
     assert len(queue(node, "orders")) == 2
 
 
@@ -338,40 +336,38 @@ async def test_limits_of_groups_hold_before_anything_moves(node: Fixture) -> Non
 
 async def test_bad_resends_are_refused(node: Fixture) -> None:
     await node.append(0, 2)
-    send = ResendDeadLettersRequest(group="readers", offsets=[0])
-    with pytest.raises(UnknownGroupError):
-        await node.broker.dead_letters.resend_dead_letters(send)
-    with pytest.raises(UnknownGroupError):
-        await node.broker.dead_letters.list_dead_letters(ListDeadLettersRequest(group="readers"))
+    for call in (resend(node, 0), listed(node)):
+        with pytest.raises(UnknownGroupError):
+            await call
     await node.broker.retry.retry_later(given_back(0, is_dead=True))
     with pytest.raises(MessageExpiredError):
-        await node.broker.dead_letters.resend_dead_letters(
-            ResendDeadLettersRequest(group="readers", offsets=[0, 1])
-        )
+        await resend(node, 0, 1)
     with pytest.raises(BadRequestError):
-        await node.broker.dead_letters.resend_dead_letters(
-            ResendDeadLettersRequest(group="readers")
-        )
+        await resend(node)
     await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
     with pytest.raises(TopicNotWritableError):
-        await node.broker.dead_letters.resend_dead_letters(send)
+        await resend(node, 0)
     await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
     with pytest.raises(UnknownTopicError):
-        await node.broker.dead_letters.resend_dead_letters(send)
+        await resend(node, 0)
     assert node.machine.state.refused_count == 0
 
 
 async def test_clients_may_read_the_topics_of_a_group_and_no_more(node: Fixture) -> None:
     await node.append(0, 1)
     await node.broker.retry.retry_later(given_back(0, is_dead=True))
+    before = node.log.last_index
     for refused in (
         node.append(0, 1, topic=DEAD),
         node.append(0, 1, topic=RETRY),
+        *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t, DELAY="1")) for t in (DEAD, RETRY)),
+        *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t)) for t in (DEAD, RETRY)),
         node.broker.topics.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
         node.broker.topics.delete_topic(DeleteTopicRequest(topic=RETRY)),
     ):
         with pytest.raises(ReservedTopicError):
             await refused
+    assert node.log.last_index == before
 
 
 @node_with(filled=3)
