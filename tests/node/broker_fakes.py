@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import pytest
+
 from node.broker import Broker, BrokerIdentity
 from node.broker.core.context import Context
 from node.config.limits import Limits
@@ -310,3 +312,8 @@ async def node_at(
         driver.is_holding = True  # What the broker wrote last is not decided any more.
     finally:
         log.close()
+
+
+def node_with(**config: Any) -> pytest.MarkDecorator:
+    """Set what `node_at` opens the node of a test of the broker with."""
+    return pytest.mark.parametrize("node", [config], indirect=True, ids=[pytest.HIDDEN_PARAM])

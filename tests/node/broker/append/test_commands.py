@@ -9,7 +9,7 @@ from node.config.limits import Limits
 from node.errors.common import LimitReachedError, UnknownTopicError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, CommitOffsetsResponse, GroupOffset
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_at, node_with
 from tests.store.records import PAGE
 
 
@@ -18,27 +18,25 @@ async def commit(node: Fixture, group: str) -> CommitOffsetsResponse:
     return await node.broker.groups.commit_offsets(CommitOffsetsRequest(group=group, offsets=[row]))
 
 
-async def test_every_refused_command_of_a_crowd_is_told(tmp_path: Path) -> None:
-    limits = replace(Limits(), group_count_max=1)
-
-    async with node_at(tmp_path, filled=10, limits=limits, file_size_bytes=256 * PAGE) as node:
-        crowd = [commit(node, f"g{n}") for n in range(3000)]
-        outcomes = await asyncio.gather(*crowd, return_exceptions=True)
-        assert len(node.machine.state.groups) == 1
-        refused = [one for one in outcomes if isinstance(one, LimitReachedError)]
-        assert len(refused) == len(outcomes) - 1
+@node_with(filled=10, limits=replace(Limits(), group_count_max=1), file_size_bytes=256 * PAGE)
+async def test_every_refused_command_of_a_crowd_is_told(node: Fixture) -> None:
+    crowd = [commit(node, f"g{n}") for n in range(3000)]
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    assert len(node.machine.state.groups) == 1
+    refused = [one for one in outcomes if isinstance(one, LimitReachedError)]
+    assert len(refused) == len(outcomes) - 1
 
 
-async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(tmp_path: Path) -> None:
-    async with node_at(tmp_path, filled=10, file_size_bytes=256 * PAGE) as node:
-        delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        first = asyncio.ensure_future(delete)
-        await asyncio.sleep(0)
-        crowd = [commit(node, f"g{n}") for n in range(2000)]
-        outcomes = await asyncio.gather(*crowd, return_exceptions=True)
-        await first
-        assert not node.machine.state.groups
-        assert {type(one) for one in outcomes} == {UnknownTopicError}
+@node_with(filled=10, file_size_bytes=256 * PAGE)
+async def test_commits_that_meet_the_deletion_of_their_topic_are_not_acked(node: Fixture) -> None:
+    delete = node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    first = asyncio.ensure_future(delete)
+    await asyncio.sleep(0)
+    crowd = [commit(node, f"g{n}") for n in range(2000)]
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    await first
+    assert not node.machine.state.groups
+    assert {type(one) for one in outcomes} == {UnknownTopicError}
 
 
 async def test_commands_of_one_turn_fit_into_small_batches(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A fault of a record has one code by all ways in: plain, delayed, in a transaction."""
 
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from store import format as fmt
 from store.errors import Outcome, StoreError
 from store.record.message import encode_message, record_layout
-from tests.node.broker_fakes import node_at
+from tests.node.broker_fakes import Fixture, node_with
 
 WAYS = ("plain", "delayed", "transaction")
 WISH = b"TIMER_DELAY_MS\x011000\x02"
@@ -69,20 +68,20 @@ FAULTS += [
 
 
 @pytest.mark.parametrize(("field", "code", "records"), FAULTS)
+@node_with(file_size_bytes=1 << 20, batch_size_bytes_max=1 << 18)
 async def test_a_fault_has_one_code_and_names_its_field(
-    tmp_path: Path, field: str, code: str, records: list[bytearray]
+    node: Fixture, field: str, code: str, records: list[bytearray]
 ) -> None:
-    async with node_at(tmp_path, file_size_bytes=1 << 20, batch_size_bytes_max=1 << 18) as node:
-        before = node.log.last_index
-        for way, record in zip(WAYS, records, strict=True):
-            request = AppendRequest(records=bytes(record), record_count=1)
-            request.has_delayed = way == "delayed"
-            if way == "transaction":
-                request.transaction.producer_group = "producers"
-            with pytest.raises((NodeError, StoreError)) as refused:
-                await node.broker.append(request)
-            failure = describe(refused.value)
-            assert (failure.code, failure.retryable) == (code, False), f"{way}: {failure.message}"
-            assert failure.outcome is Outcome.NOT_APPLIED
-            assert field in failure.message
-            assert node.log.last_index == before, way
+    before = node.log.last_index
+    for way, record in zip(WAYS, records, strict=True):
+        request = AppendRequest(records=bytes(record), record_count=1)
+        request.has_delayed = way == "delayed"
+        if way == "transaction":
+            request.transaction.producer_group = "producers"
+        with pytest.raises((NodeError, StoreError)) as refused:
+            await node.broker.append(request)
+        failure = describe(refused.value)
+        assert (failure.code, failure.retryable) == (code, False), f"{way}: {failure.message}"
+        assert failure.outcome is Outcome.NOT_APPLIED
+        assert field in failure.message
+        assert node.log.last_index == before, way

@@ -17,7 +17,7 @@ from node.errors.translation import describe
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse, PullRequest
 from store.errors import Outcome
 from store.record.message import encode_message
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_at, node_with, request
 from tests.node.links import run
 from tests.seeds import examples
 from tests.store.records import messages, numbers
@@ -65,168 +65,144 @@ async def test_a_repeated_batch_gets_the_first_receipt_again(
         assert node.broker.produce.duplicates_total == 1
 
 
-async def test_a_batch_sent_again_while_it_is_under_way_waits_for_the_first(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        append = request(0, 2, producer_id=7)
-        futures = [node.broker.append_nowait(append) for _ in range(3)]
+async def test_a_batch_sent_again_while_it_is_under_way_waits_for_the_first(node: Fixture) -> None:
+    node.driver.is_holding = True
+    append = request(0, 2, producer_id=7)
+    futures = [node.broker.append_nowait(append) for _ in range(3)]
+    with pytest.raises(errors.AppendTimeoutError):
+        await node.append(0, 2, producer_id=7, timeout_ms=5)
+    node.driver.release()
+    first, *others = await asyncio.gather(*futures)
+    assert [r.is_duplicate for r in (first, *others)] == [False, True, True]
+    assert all(place(other) == place(first) for other in others)
+    assert await stored(node) == [0, 1]
+
+
+async def test_all_callers_of_a_batch_learn_that_it_failed(node: Fixture) -> None:
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(0, 1, producer_id=7)) for _ in range(2)]
+    node.driver.lose()
+    node.driver.decide(0)
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(error) for error in outcomes] == [errors.NotAppliedError] * 2
+
+
+@node_with(limits=SMALL_WINDOW)
+async def test_callers_of_one_batch_are_bounded_and_who_gave_up_leaves_a_place(
+    node: Fixture,
+) -> None:
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(0, 1, producer_id=7))]
+    for _ in range(SMALL_WINDOW.producer_window_count + 1):
         with pytest.raises(errors.AppendTimeoutError):
-            await node.append(0, 2, producer_id=7, timeout_ms=5)
-        node.driver.release()
-        first, *others = await asyncio.gather(*futures)
-        assert [r.is_duplicate for r in (first, *others)] == [False, True, True]
-        assert all(place(other) == place(first) for other in others)
-        assert await stored(node) == [0, 1]
+            await node.append(0, 1, producer_id=7, timeout_ms=1)
+    futures += [node.broker.append_nowait(request(0, 1, producer_id=7)) for _ in range(4)]
+    with pytest.raises(errors.BatchUndecidedError) as refused:
+        await node.append(0, 1, producer_id=7)
+    assert describe(refused.value).outcome is Outcome.UNKNOWN, "the batch may be stored"
+    node.driver.release()
+    assert len({str(place(receipt)) for receipt in await asyncio.gather(*futures)}) == 1
 
 
-async def test_all_callers_of_a_batch_learn_that_it_failed(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(0, 1, producer_id=7)) for _ in range(2)]
-        node.driver.lose()
-        node.driver.decide(0)
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(error) for error in outcomes] == [errors.NotAppliedError] * 2
+async def test_sequences_come_in_order_and_the_error_says_which_is_next(node: Fixture) -> None:
+    node.driver.is_holding = True
+    first = node.broker.append_nowait(request(0, 1, producer_id=7, sequence=0))
+    with pytest.raises(errors.OutOfSequenceError) as caught:
+        await node.append(2, 3, producer_id=7, sequence=2)
+    assert (caught.value.expected, caught.value.sequence) == (1, 2), "what is under way counts"
+    assert describe(caught.value).retryable
+    node.driver.release()
+    await first
+    with pytest.raises(errors.OutOfSequenceError):
+        await node.append(2, 3, producer_id=7, sequence=2)
+    await node.append(1, 2, producer_id=7, sequence=1)
+    assert await stored(node) == [0, 1]
 
 
-async def test_callers_of_one_batch_are_bounded(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(0, 1, producer_id=7)) for _ in range(5)]
-        with pytest.raises(errors.BatchUndecidedError) as refused:
-            await node.append(0, 1, producer_id=7)
-        assert describe(refused.value).outcome is Outcome.UNKNOWN, "the batch may be stored"
-        node.driver.release()
-        await asyncio.gather(*futures)
-
-
-async def test_a_caller_of_a_batch_that_gave_up_leaves_its_place(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(request(0, 1, producer_id=7))
-        for _ in range(SMALL_WINDOW.producer_window_count + 1):
-            with pytest.raises(errors.AppendTimeoutError):
-                await node.append(0, 1, producer_id=7, timeout_ms=1)
-        again = node.broker.append_nowait(request(0, 1, producer_id=7))
-        node.driver.release()
-        assert place(await again) == place(await first)
-
-
-async def test_sequences_come_in_order_and_the_error_says_which_is_next(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(request(0, 1, producer_id=7, sequence=0))
-        with pytest.raises(errors.OutOfSequenceError) as caught:
-            await node.append(2, 3, producer_id=7, sequence=2)
-        assert (caught.value.expected, caught.value.sequence) == (1, 2), "what is under way counts"
-        assert describe(caught.value).retryable
-        node.driver.release()
-        await first
-        with pytest.raises(errors.OutOfSequenceError):
-            await node.append(2, 3, producer_id=7, sequence=2)
+@node_with(limits=SMALL_WINDOW)
+async def test_a_duplicate_that_is_too_old_counts_as_sent(node: Fixture) -> None:
+    for sequence in range(6):
+        await node.append(sequence, sequence + 1, producer_id=7, sequence=sequence)
+    assert (await node.append(2, 3, producer_id=7, sequence=2)).is_duplicate
+    with pytest.raises(errors.DuplicateExpiredError) as caught:
         await node.append(1, 2, producer_id=7, sequence=1)
-        assert await stored(node) == [0, 1]
+    assert caught.value.first_kept == 2
+    assert describe(caught.value).outcome is Outcome.APPLIED
 
 
-async def test_a_duplicate_that_is_too_old_counts_as_sent(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
-        for sequence in range(6):
-            await node.append(sequence, sequence + 1, producer_id=7, sequence=sequence)
-        assert (await node.append(2, 3, producer_id=7, sequence=2)).is_duplicate
-        with pytest.raises(errors.DuplicateExpiredError) as caught:
-            await node.append(1, 2, producer_id=7, sequence=1)
-        assert caught.value.first_kept == 2
-        assert describe(caught.value).outcome is Outcome.APPLIED
-
-
-async def test_a_duplicate_whose_entry_was_deleted_counts_as_sent(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
+async def test_a_duplicate_whose_entry_was_deleted_counts_as_sent(node: Fixture) -> None:
+    await node.append(0, 1, producer_id=7, sequence=0)
+    while len(node.log.store.log.files.files) < 3:
+        await node.append(0, 20)
+    node.log.store.log.delete_first()
+    with pytest.raises(errors.DuplicateExpiredError) as caught:
         await node.append(0, 1, producer_id=7, sequence=0)
-        while len(node.log.store.log.files.files) < 3:
-            await node.append(0, 20)
-        node.log.store.log.delete_first()
-        with pytest.raises(errors.DuplicateExpiredError) as caught:
-            await node.append(0, 1, producer_id=7, sequence=0)
-        assert describe(caught.value).outcome is Outcome.APPLIED
+    assert describe(caught.value).outcome is Outcome.APPLIED
 
 
-async def test_a_producer_that_was_forgotten_must_begin_again(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
-        for producer_id in (1, 2, 3):
-            await node.append(0, 1, producer_id=producer_id)
-        with pytest.raises(errors.UnknownProducerError) as caught:
-            await node.append(1, 2, producer_id=1, sequence=1)
-        assert not describe(caught.value).retryable
-        await node.append(1, 2, producer_id=2, sequence=1)
+@node_with(limits=SMALL_WINDOW)
+async def test_a_producer_that_was_forgotten_must_begin_again(node: Fixture) -> None:
+    for producer_id in (1, 2, 3):
+        await node.append(0, 1, producer_id=producer_id)
+    with pytest.raises(errors.UnknownProducerError) as caught:
+        await node.append(1, 2, producer_id=1, sequence=1)
+    assert not describe(caught.value).retryable
+    await node.append(1, 2, producer_id=2, sequence=1)
 
 
-async def test_no_more_batches_are_under_way_than_the_window_remembers(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_WINDOW) as node:
-        node.driver.is_holding = True
-        futures = [
-            node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n))
-            for n in range(4)
-        ]
-        with pytest.raises(errors.BusyError, match="in flight of producer 0000000000000007"):
-            await node.append(4, 5, producer_id=7, sequence=4)
-        node.driver.release()
-        await asyncio.gather(*futures)
+@node_with(limits=SMALL_WINDOW)
+async def test_no_more_batches_are_under_way_than_the_window_remembers(node: Fixture) -> None:
+    node.driver.is_holding = True
+    futures = [
+        node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n)) for n in range(4)
+    ]
+    with pytest.raises(errors.BusyError, match="in flight of producer 0000000000000007"):
         await node.append(4, 5, producer_id=7, sequence=4)
+    node.driver.release()
+    await asyncio.gather(*futures)
+    await node.append(4, 5, producer_id=7, sequence=4)
 
 
-async def test_batches_that_wait_for_room_keep_their_order(tmp_path: Path) -> None:
-    limits = replace(Limits(), in_flight_count_max=1)
-
-    async with node_at(tmp_path, limits=limits) as node:
-        node.driver.is_holding = True
-        requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(5)]
-        futures = [node.broker.append_nowait(one) for one in requests]
-        repeated = node.broker.append_nowait(requests[0])
-        ahead = node.broker.append_nowait(request(5, 6, producer_id=7, sequence=9))
-        node.driver.release()
-        await asyncio.gather(*futures)
-        assert (await repeated).is_duplicate
-        with pytest.raises(errors.OutOfSequenceError, match="expected is 5"):
-            await ahead
-        assert await stored(node) == [0, 1, 2, 3, 4]
+@node_with(limits=replace(Limits(), in_flight_count_max=1))
+async def test_batches_that_wait_for_room_keep_their_order(node: Fixture) -> None:
+    node.driver.is_holding = True
+    requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(5)]
+    futures = [node.broker.append_nowait(one) for one in requests]
+    repeated = node.broker.append_nowait(requests[0])
+    ahead = node.broker.append_nowait(request(5, 6, producer_id=7, sequence=9))
+    node.driver.release()
+    await asyncio.gather(*futures)
+    assert (await repeated).is_duplicate
+    with pytest.raises(errors.OutOfSequenceError, match="expected is 5"):
+        await ahead
+    assert await stored(node) == [0, 1, 2, 3, 4]
 
 
-async def test_the_next_leader_knows_what_survived(tmp_path: Path) -> None:
+async def test_the_next_leader_knows_what_survived(node: Fixture) -> None:
     """What an older term left under way counts only as far as it was committed."""
+    node.driver.is_holding = True
+    requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
+    futures = [node.broker.append_nowait(one) for one in requests]
+    node.driver.lose()
+    node.driver.lead(is_ready=False)
+    # All three survived, but their callers have heard nothing yet.
+    node.driver.get_ready()
+    again = [await node.broker.append(one) for one in requests]
+    first = await asyncio.gather(*futures)
+    assert [place(receipt) for receipt in again] == [place(receipt) for receipt in first]
+    assert all(receipt.is_duplicate for receipt in again)
 
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        requests = [request(n, n + 1, producer_id=7, sequence=n) for n in range(3)]
-        futures = [node.broker.append_nowait(one) for one in requests]
-        node.driver.lose()
-        node.driver.lead(is_ready=False)
-        # All three survived, but their callers have heard nothing yet.
-        node.driver.get_ready()
-        again = [await node.broker.append(one) for one in requests]
-        first = await asyncio.gather(*futures)
-        assert [place(receipt) for receipt in again] == [place(receipt) for receipt in first]
-        assert all(receipt.is_duplicate for receipt in again)
-
-        futures = [
-            node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n)) for n in (3, 4)
-        ]
-        node.driver.lose()
-        node.driver.decide(1, is_known=False)
-        node.driver.lead()
-        node.driver.release()
-        assert (await node.append(3, 4, producer_id=7, sequence=3)).is_duplicate
-        assert not (await node.append(4, 5, producer_id=7, sequence=4)).is_duplicate
-        await asyncio.gather(*futures, return_exceptions=True)
-        assert await stored(node) == [0, 1, 2, 3, 4]
-
-
-async def test_a_restarted_node_knows_its_producers(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        first = await node.append(0, 1, producer_id=7)
-    async with node_at(tmp_path, topics={}) as node:
-        again = await node.append(0, 1, producer_id=7)
-        assert again.is_duplicate
-        assert place(again) == place(first)
+    futures = [
+        node.broker.append_nowait(request(n, n + 1, producer_id=7, sequence=n)) for n in (3, 4)
+    ]
+    node.driver.lose()
+    node.driver.decide(1, is_known=False)
+    node.driver.lead()
+    node.driver.release()
+    assert (await node.append(3, 4, producer_id=7, sequence=3)).is_duplicate
+    assert not (await node.append(4, 5, producer_id=7, sequence=4)).is_duplicate
+    await asyncio.gather(*futures, return_exceptions=True)
+    assert await stored(node) == [0, 1, 2, 3, 4]
 
 
 class Producer:

@@ -22,7 +22,7 @@ from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMe
 from raft import errors as raft_errors
 from store.errors import LimitExceededError, Outcome, StoreFullError
 from store.record.message import encode_message, message_id
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_at, node_with, request
 from tests.node.commands import producer_batch
 from tests.store.records import batch, messages, numbers, record
 
@@ -51,70 +51,67 @@ async def stored(node: Fixture, queue_id: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("producer_id", [0, 7])
-async def test_a_receipt_says_where_the_messages_are(tmp_path: Path, producer_id: int) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        both = record(2, queue_id=1) + batch(3, 5)
-        receipt = await node.broker.append(
-            AppendRequest(records=both, record_count=3, producer_id=producer_id)
-        )
-        assert receipt.index == node.log.last_index
-        assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
-        assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
-        assert list(receipt.synced_by) == [1, 2]
-        assert receipt.commit_us == 7
-        ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}
-        assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
-        position = receipt.position
-        for message in messages(both):
-            stored_record = node.log.store.reads.message_at(position)
-            assert stored_record.body == message.body
-            assert stored_record.store_unix_ms == receipt.store_unix_ms
-            host = "127.0.0.1", 0
-            assert stored_record.message_id == message_id(host, position)
-            position += message.size_bytes
+async def test_a_receipt_says_where_the_messages_are(node: Fixture, producer_id: int) -> None:
+    await node.append(0, 2)
+    both = record(2, queue_id=1) + batch(3, 5)
+    receipt = await node.broker.append(
+        AppendRequest(records=both, record_count=3, producer_id=producer_id)
+    )
+    assert receipt.index == node.log.last_index
+    assert (receipt.term, receipt.record_count, receipt.is_duplicate) == (1, 3, False)
+    assert receipt.durability == common_pb2.DURABILITY_QUORUM_DISK
+    assert list(receipt.synced_by) == [1, 2]
+    assert receipt.commit_us == 7
+    ranges = {(q.topic, q.queue_id): (q.first_offset, q.count) for q in receipt.queues}
+    assert ranges == {("orders", 1): (0, 1), ("orders", 0): (2, 2)}
+    position = receipt.position
+    for message in messages(both):
+        stored_record = node.log.store.reads.message_at(position)
+        assert stored_record.body == message.body
+        assert stored_record.store_unix_ms == receipt.store_unix_ms
+        host = "127.0.0.1", 0
+        assert stored_record.message_id == message_id(host, position)
+        position += message.size_bytes
 
 
-async def test_receipts_of_one_turn_come_together_and_in_order(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(20)]
-        indexes = [(await future).index for future in futures]
-        assert indexes == list(range(indexes[0], indexes[0] + 20))
-        assert await stored(node) == list(range(20))
-        produce = node.broker.produce
-        assert (produce.batches_total, produce.records_total) == (20, 20)
-        assert (produce.in_flight_count, produce.in_flight_size_bytes) == (0, 0)
+async def test_receipts_of_one_turn_come_together_and_in_order(node: Fixture) -> None:
+    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(20)]
+    indexes = [(await future).index for future in futures]
+    assert indexes == list(range(indexes[0], indexes[0] + 20))
+    assert await stored(node) == list(range(20))
+    produce = node.broker.produce
+    assert (produce.batches_total, produce.records_total) == (20, 20)
+    assert (produce.in_flight_count, produce.in_flight_size_bytes) == (0, 0)
 
 
-async def test_records_beside_the_request_are_those_of_the_batch(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        records = batch(0, 2)
-        append = AppendRequest(record_count=2, producer_id=7)
-        receipt = await node.broker.append_nowait(append, records)
-        assert (receipt.record_count, receipt.is_duplicate) == (2, False)
-        again = await node.broker.append_nowait(append, records)
-        assert (again.position, again.is_duplicate) == (receipt.position, True)
-        features = [
-            AppendRequest(record_count=1, has_delayed=True),
-            AppendRequest(record_count=1, transaction=HalfMessages(producer_group="pairs")),
-            AppendRequest(
-                record_count=1,
-                consumed=ConsumedOffsets(
-                    group="pairs", offsets=[ConsumedOffset(topic="orders", expected=-1, offset=1)]
-                ),
+async def test_records_beside_the_request_are_those_of_the_batch(node: Fixture) -> None:
+    records = batch(0, 2)
+    append = AppendRequest(record_count=2, producer_id=7)
+    receipt = await node.broker.append_nowait(append, records)
+    assert (receipt.record_count, receipt.is_duplicate) == (2, False)
+    again = await node.broker.append_nowait(append, records)
+    assert (again.position, again.is_duplicate) == (receipt.position, True)
+    features = [
+        AppendRequest(record_count=1, has_delayed=True),
+        AppendRequest(record_count=1, transaction=HalfMessages(producer_group="pairs")),
+        AppendRequest(
+            record_count=1,
+            consumed=ConsumedOffsets(
+                group="pairs", offsets=[ConsumedOffset(topic="orders", expected=-1, offset=1)]
             ),
-        ]
-        for number, append in enumerate(features, 2):
-            await node.broker.append_nowait(append, record(number))
-        assert await stored(node) == [0, 1, 2, 4], "the half message is not for readers"
-        with pytest.raises(errors.BadRequestError):
-            await node.broker.append_nowait(AppendRequest(records=records, record_count=2), b"")
+        ),
+    ]
+    for number, append in enumerate(features, 2):
+        await node.broker.append_nowait(append, record(number))
+    assert await stored(node) == [0, 1, 2, 4], "the half message is not for readers"
+    with pytest.raises(errors.BadRequestError):
+        await node.broker.append_nowait(AppendRequest(records=records, record_count=2), b"")
 
 
 # --- Refusals ---
 
 
-async def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+async def test_a_batch_is_refused_before_anything_is_written(node: Fixture) -> None:
     command = CommandEncoder(("127.0.0.1", 0)).encode(producer_batch(9, 0))
     cases = [
         (request(0, 1, cluster_id="other"), "node.wrong_cluster"),
@@ -136,199 +133,169 @@ async def test_a_batch_is_refused_before_anything_is_written(tmp_path: Path) -> 
         ),
         (request(0, 1, producer_id=4, sequence=1), "node.out_of_sequence"),
     ]
-
-    async with node_at(tmp_path) as node:
-        for asked, code in cases:
-            error = await refused(node, asked, Exception)
-            assert describe(error).code == code, f"{asked!r}: {error}"
-        assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
-        assert node.broker.produce.failed_total == len(cases)
+    for asked, code in cases:
+        error = await refused(node, asked, Exception)
+        assert describe(error).code == code, f"{asked!r}: {error}"
+    assert (await node.append(0, 1, cluster_id="cluster")).record_count == 1
+    assert node.broker.produce.failed_total == len(cases)
 
 
-async def test_a_full_disk_is_told_as_it_is(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.failure = StoreFullError("log", 100, 1)
-        assert describe(await refused(node, request(0, 1), StoreFullError)).code == "store.full"
-        await node.append(0, 1, producer_id=5, sequence=0)
-        node.driver.failure = StoreFullError("log", 100, 1)
-        await refused(node, request(1, 2, producer_id=5, sequence=1), StoreFullError)
-        error = await refused(node, request(2, 3, producer_id=5, sequence=2))
-        assert isinstance(error, errors.OutOfSequenceError), "the one before was not written"
-        assert error.expected == 1
+async def test_a_full_disk_is_told_as_it_is(node: Fixture) -> None:
+    node.driver.failure = StoreFullError("log", 100, 1)
+    assert describe(await refused(node, request(0, 1), StoreFullError)).code == "store.full"
+    await node.append(0, 1, producer_id=5, sequence=0)
+    node.driver.failure = StoreFullError("log", 100, 1)
+    await refused(node, request(1, 2, producer_id=5, sequence=1), StoreFullError)
+    error = await refused(node, request(2, 3, producer_id=5, sequence=2))
+    assert isinstance(error, errors.OutOfSequenceError), "the one before was not written"
+    assert error.expected == 1
 
 
-async def test_permissions_and_deleted_topics_are_heeded(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
-        assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
-        again = await node.append(1, 2)
-        assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
-        offsets = await node.broker.queries.queue_offsets(
-            QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
-        )
-        assert offsets.queues[0].max_offset == 2
+async def test_permissions_and_deleted_topics_are_heeded(node: Fixture) -> None:
+    await node.append(0, 1)
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+    assert type(await refused(node, request(1, 2))) is errors.TopicNotWritableError
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    again = await node.append(1, 2)
+    assert again.queues[0].first_offset == 1, "offsets go on: they name one message"
+    offsets = await node.broker.queries.queue_offsets(
+        QueueOffsetsRequest(queues=[QueueId(topic="orders", queue_id=0)])
+    )
+    assert offsets.queues[0].max_offset == 2
 
 
-async def test_a_state_that_was_replaced_is_asked_again(tmp_path: Path) -> None:
+async def test_a_state_that_was_replaced_is_asked_again(node: Fixture) -> None:
     """Another history may have as many changes of topics, and other topics."""
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        node.machine.go_back(node.machine.image()._replace(topics={}))
-        assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
+    await node.append(0, 1)
+    node.machine.go_back(node.machine.image()._replace(topics={}))
+    assert type(await refused(node, request(1, 2))) is errors.UnknownTopicError
 
 
-async def test_the_largest_batch_that_is_promised_is_taken(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        limit = node.broker.produce.batch_size_bytes_max
-        overhead = len(record(0)) - 40
-        fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
-        assert len(fits.records) == limit
-        assert (await node.broker.append(fits)).record_count == 1
-        too_large = request(0, 1, size_bytes=limit - overhead + 1)
-        await refused(node, too_large, LimitExceededError)
-
-
-async def test_commands_attached_to_a_batch_count_against_its_limit(tmp_path: Path) -> None:
+async def test_the_largest_batch_is_taken_and_commands_have_their_own_limit(node: Fixture) -> None:
     """Only records that were stored before may be larger than those of clients; commands are in
     the entry only."""
-    async with node_at(tmp_path) as node:
-        produce = node.broker.produce
-        limit = produce.batch_size_bytes_max
-        own_limit = produce.own_size_bytes_max
-        assert limit < own_limit
-        overhead = len(record(0)) - 40
-        fits = request(0, 1, size_bytes=limit - overhead)
-        too_large = request(0, 1, size_bytes=limit - overhead + 1)
-        for asked, attached, found in (
-            (fits, AttachedCommands(bytes(own_limit - limit + 1), 1), own_limit),
-            (too_large, AttachedCommands(), limit),
-        ):
-            with pytest.raises(LimitExceededError) as caught:
-                await produce.append(asked, attached)
-            assert (caught.value.what, caught.value.limit_bytes) == ("batch", found)
-        moved = await produce.append(too_large, AttachedCommands(moves_stored=True))
-        assert moved.record_count == 1
+    produce = node.broker.produce
+    limit = produce.batch_size_bytes_max
+    own_limit = produce.own_size_bytes_max
+    assert limit < own_limit
+    overhead = len(record(0)) - 40
+    fits = request(0, 1, size_bytes=limit - overhead, producer_id=1)
+    assert len(fits.records) == limit
+    too_large = request(0, 1, size_bytes=limit - overhead + 1)
+    for append, attached, limit_bytes in (
+        (fits, AttachedCommands(bytes(own_limit - limit + 1), 1), own_limit),
+        (too_large, AttachedCommands(), limit),
+    ):
+        with pytest.raises(LimitExceededError) as caught:
+            await produce.append(append, attached)
+        assert (caught.value.what, caught.value.limit_bytes) == ("batch", limit_bytes)
+    assert (await node.broker.append(fits)).record_count == 1
+    moved = await produce.append(too_large, AttachedCommands(moves_stored=True))
+    assert moved.record_count == 1
 
 
 # --- Who may answer ---
 
 
-async def test_only_a_leader_that_knows_its_past_takes_appends(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.lose(2)
-        error = await refused(node, request(0, 1))
-        assert isinstance(error, errors.NotLeaderError)
-        assert (error.leader_id, error.leader_address) == (2, "host2:8082")
-        node.driver.lose(0)
-        error = await refused(node, request(0, 1))
-        assert isinstance(error, errors.NotLeaderError)
-        assert (error.leader_id, error.leader_address) == (0, "")
-        assert error.retry_after_ms > 0
-        node.driver.lead(is_ready=False)
-        error = await refused(node, request(0, 1))
-        assert isinstance(error, errors.NotReadyError)
-        assert error.leader_address == "host1:8081"
-        node.driver.get_ready()
-        assert (await node.append(0, 1)).term == node.driver.term
+async def test_only_a_leader_that_knows_its_past_takes_appends(node: Fixture) -> None:
+    node.driver.lose(2)
+    error = await refused(node, request(0, 1))
+    assert isinstance(error, errors.NotLeaderError)
+    assert (error.leader_id, error.leader_address) == (2, "host2:8082")
+    node.driver.lose(0)
+    error = await refused(node, request(0, 1))
+    assert isinstance(error, errors.NotLeaderError)
+    assert (error.leader_id, error.leader_address) == (0, "")
+    assert error.retry_after_ms > 0
+    node.driver.lead(is_ready=False)
+    error = await refused(node, request(0, 1))
+    assert isinstance(error, errors.NotReadyError)
+    assert error.leader_address == "host1:8081"
+    node.driver.get_ready()
+    assert (await node.append(0, 1)).term == node.driver.term
 
 
-async def test_errors_of_the_driver_get_an_address(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.failure = raft_errors.TransferringError(2)
-        error = await refused(node, request(0, 1), errors.TransferringError)
-        assert describe(error).leader_address == "host2:8082"
-        await node.broker.put_member(2, "elsewhere:1", "elsewhere:2")
-        node.driver.failure = raft_errors.NotLeaderError(2)
-        error = await refused(node, request(0, 1), errors.NotLeaderError)
-        assert describe(error).leader_address == "elsewhere:1", "replicated ones count more"
+async def test_errors_of_the_driver_get_an_address(node: Fixture) -> None:
+    node.driver.failure = raft_errors.TransferringError(2)
+    error = await refused(node, request(0, 1), errors.TransferringError)
+    assert describe(error).leader_address == "host2:8082"
+    await node.broker.put_member(2, "elsewhere:1", "elsewhere:2")
+    node.driver.failure = raft_errors.NotLeaderError(2)
+    error = await refused(node, request(0, 1), errors.NotLeaderError)
+    assert describe(error).leader_address == "elsewhere:1", "replicated ones count more"
 
 
-async def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.broker.produce.is_draining = True
-        error = await refused(node, request(0, 1))
-        assert isinstance(error, errors.DrainingError)
-        assert error.leader_id == 1
-        node.broker.produce.is_draining = False
-        await node.append(0, 1)
-        node.broker.stop()
-        assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError
-        with pytest.raises(errors.ShuttingDownError):
-            await stored(node)
+async def test_a_draining_node_takes_no_appends_and_a_stopped_one_nothing(node: Fixture) -> None:
+    node.broker.produce.is_draining = True
+    error = await refused(node, request(0, 1))
+    assert isinstance(error, errors.DrainingError)
+    assert error.leader_id == 1
+    node.broker.produce.is_draining = False
+    await node.append(0, 1)
+    node.broker.stop()
+    assert type(await refused(node, request(1, 2))) is errors.ShuttingDownError
+    with pytest.raises(errors.ShuttingDownError):
+        await stored(node)
 
 
 # --- Time-outs and lost leadership ---
 
 
-async def test_a_timeout_says_that_nobody_knows_and_the_batch_goes_its_way(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        with pytest.raises(errors.AppendTimeoutError) as caught:
-            await node.append(0, 1, timeout_ms=5)
-        assert describe(caught.value).outcome is Outcome.UNKNOWN
-        assert node.broker.produce.in_flight_count == 1, "it still is under way"
-        node.driver.release()
-        await asyncio.sleep(0)
-        assert await stored(node) == [0]
-        produce = node.broker.produce
-        assert (produce.in_flight_count, produce.timeouts_total) == (0, 1)
+async def test_a_batch_goes_its_way_when_its_caller_gave_up_or_went(node: Fixture) -> None:
+    node.driver.is_holding = True
+    with pytest.raises(errors.AppendTimeoutError) as caught:
+        await node.append(0, 1, timeout_ms=5)
+    assert describe(caught.value).outcome is Outcome.UNKNOWN
+    call = asyncio.create_task(node.append(1, 2))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert node.broker.produce.in_flight_count == 2, "both still are under way"
+    node.driver.release()
+    await asyncio.sleep(0)
+    assert await stored(node) == [0, 1]
+    produce = node.broker.produce
+    assert (produce.in_flight_count, produce.timeouts_total) == (0, 1)
 
 
 async def test_a_decided_batch_leaves_no_timer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would count the batch among those whose time was over."""
-    async with node_at(tmp_path) as node:
-        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
-        call_later = loop.call_later
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
 
-        def noted(*args: Any) -> asyncio.TimerHandle:
-            timers.append(call_later(*args))
-            return timers[-1]
+    def noted(*args: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*args))
+        return timers[-1]
 
-        monkeypatch.setattr(loop, "call_later", noted)
-        node.driver.is_holding = True
-        decided = node.broker.append_nowait(request(0, 1))
-        assert [timer.cancelled() for timer in timers] == [False]
-        node.driver.release()
-        assert (await decided).record_count == 1
-        assert [timer.cancelled() for timer in timers] == [True]
-
-
-async def test_cancelling_does_not_withdraw_a_batch(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        call = asyncio.create_task(node.append(0, 1))
-        await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        node.driver.release()
-        await asyncio.sleep(0)
-        assert await stored(node) == [0]
-        assert node.broker.produce.in_flight_count == 0
+    monkeypatch.setattr(loop, "call_later", noted)
+    node.driver.is_holding = True
+    decided = node.broker.append_nowait(request(0, 1))
+    assert [timer.cancelled() for timer in timers] == [False]
+    node.driver.release()
+    assert (await decided).record_count == 1
+    assert [timer.cancelled() for timer in timers] == [True]
 
 
-async def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-        node.driver.lose()
-        node.driver.decide(1)
-        kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
-        assert isinstance(kept, AppendResponse)
-        assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
-        node.driver.lead()
-        unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
-        node.driver.lose()
-        node.driver.decide(2, is_known=False)
-        outcomes = await asyncio.gather(*unknown, return_exceptions=True)
-        assert [type(error) for error in outcomes] == [errors.OutcomeUnknownError] * 2
-        node.driver.lead()
-        assert await stored(node) == [0, 3, 4]
+async def test_lost_leadership_is_told_as_far_as_it_is_known(node: Fixture) -> None:
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+    node.driver.lose()
+    node.driver.decide(1)
+    kept, *cut = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(kept, AppendResponse)
+    assert [type(error) for error in cut] == [errors.NotAppliedError] * 2
+    node.driver.lead()
+    unknown = [node.broker.append_nowait(request(n, n + 1)) for n in range(3, 5)]
+    node.driver.lose()
+    node.driver.decide(2, is_known=False)
+    outcomes = await asyncio.gather(*unknown, return_exceptions=True)
+    assert [type(error) for error in outcomes] == [errors.OutcomeUnknownError] * 2
+    node.driver.lead()
+    assert await stored(node) == [0, 3, 4]
 
 
 # --- Bounds ---
@@ -336,33 +303,33 @@ async def test_lost_leadership_is_told_as_far_as_it_is_known(tmp_path: Path) -> 
 TIGHT = replace(Limits(), in_flight_count_max=2, parked_append_count_max=3)
 
 
-async def test_above_the_bound_appends_wait_in_order(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=TIGHT) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
-        produce = node.broker.produce
-        assert (produce.in_flight_count, len(produce.parked)) == (2, 3)
-        assert produce.parked_bytes.used == 3 * len(record(0))
-        error = await refused(node, request(9, 10))
-        assert isinstance(error, errors.BusyError)
-        assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
-        node.driver.release()
-        await asyncio.gather(*futures)
-        assert await stored(node) == [0, 1, 2, 3, 4]
-        produce = node.broker.produce
-        assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
+@node_with(limits=TIGHT)
+async def test_above_the_bound_appends_wait_in_order(node: Fixture) -> None:
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(5)]
+    produce = node.broker.produce
+    assert (produce.in_flight_count, len(produce.parked)) == (2, 3)
+    assert produce.parked_bytes.used == 3 * len(record(0))
+    error = await refused(node, request(9, 10))
+    assert isinstance(error, errors.BusyError)
+    assert (error.what, error.held, error.limit) == ("waiting appends", 3, 3)
+    node.driver.release()
+    await asyncio.gather(*futures)
+    assert await stored(node) == [0, 1, 2, 3, 4]
+    produce = node.broker.produce
+    assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
 
 
+@node_with(limits=replace(Limits(), in_flight_size_bytes_max=10))
 async def test_a_batch_larger_than_the_bound_goes_when_nothing_else_is_under_way(
-    tmp_path: Path,
+    node: Fixture,
 ) -> None:
-    async with node_at(tmp_path, limits=replace(Limits(), in_flight_size_bytes_max=10)) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
-        assert len(node.broker.produce.parked) == 2
-        node.driver.release()
-        await asyncio.gather(*futures)
-        assert await stored(node) == [0, 1, 2]
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(3)]
+    assert len(node.broker.produce.parked) == 2
+    node.driver.release()
+    await asyncio.gather(*futures)
+    assert await stored(node) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["in_flight_size_bytes_max", "parked_append_size_bytes_max"])
@@ -384,65 +351,51 @@ async def test_bytes_are_bounded_too(tmp_path: Path, name: str) -> None:
         assert node.broker.produce.busy_total == 1
 
 
-async def test_an_append_that_waits_too_long_for_room_is_not_applied(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=TIGHT) as node:
-        node.driver.is_holding = True
-        first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
-        with pytest.raises(errors.BusyError):
-            await node.append(2, 3, timeout_ms=5)
-        last = node.broker.append_nowait(request(3, 4))
-        cancelled = node.broker.append_nowait(request(4, 5))
-        cancelled.cancel()
-        node.driver.release()
-        await asyncio.gather(*first, last)
-        assert await stored(node) == [0, 1, 3]
-        assert len(node.broker.produce.parked) == 0
+@node_with(limits=TIGHT)
+async def test_appends_that_gave_up_leave_nothing_parked(node: Fixture) -> None:
+    node.driver.is_holding = True
+    first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
+    last = node.broker.append_nowait(request(2, 3))
+    for n in range(10):
+        given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
+        outcomes = await asyncio.gather(*given_up, return_exceptions=True)
+        assert all(isinstance(error, errors.BusyError) for error in outcomes)
+    produce = node.broker.produce
+    assert len(produce.parked) == 1
+    assert produce.parked_bytes.used == len(record(2))
+    node.broker.append_nowait(request(3, 4)).cancel()
+    node.driver.release()
+    await asyncio.gather(*first, last)
+    assert await stored(node) == [0, 1, 2]
+    assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
 
 
-async def test_appends_that_gave_up_leave_nothing_parked(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=TIGHT) as node:
-        node.driver.is_holding = True
-        first = [node.broker.append_nowait(request(n, n + 1)) for n in range(2)]
-        last = node.broker.append_nowait(request(2, 3))
-        for n in range(10):
-            given_up = [node.append(n, n + 1, timeout_ms=1) for _ in range(2)]
-            outcomes = await asyncio.gather(*given_up, return_exceptions=True)
-            assert all(isinstance(error, errors.BusyError) for error in outcomes)
-        produce = node.broker.produce
-        assert len(produce.parked) == 1
-        assert produce.parked_bytes.used == len(record(2))
-        node.driver.release()
-        await asyncio.gather(*first, last)
-        assert await stored(node) == [0, 1, 2]
+@node_with(limits=TIGHT)
+async def test_a_parked_append_learns_that_another_node_leads(node: Fixture) -> None:
+    node.driver.is_holding = True
+    futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
+    node.driver.lose()
+    produce = node.broker.produce
+    assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
+    node.driver.decide(0)
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(error) for error in outcomes] == (
+        [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
+    )
 
 
-async def test_a_parked_append_learns_that_another_node_leads(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=TIGHT) as node:
-        node.driver.is_holding = True
-        futures = [node.broker.append_nowait(request(n, n + 1)) for n in range(4)]
-        node.driver.lose()
-        produce = node.broker.produce
-        assert (len(produce.parked), produce.parked_bytes.used) == (0, 0)
-        node.driver.decide(0)
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(error) for error in outcomes] == (
-            [errors.NotAppliedError] * 2 + [errors.NotLeaderError] * 2
-        )
-
-
-async def test_a_log_full_of_undecided_entries_makes_callers_wait(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.failure = raft_errors.BusyError("entries", 1, 1)
-        error = await refused(node, request(0, 1))
-        assert isinstance(error, errors.BusyError), "nothing under way: nobody to wait for"
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(request(1, 2))
-        node.driver.failure = raft_errors.BusyError("entries", 1, 1)
-        second = node.broker.append_nowait(request(2, 3))
-        assert len(node.broker.produce.parked) == 1
-        node.driver.release()
-        await asyncio.gather(first, second)
-        assert await stored(node) == [1, 2]
+async def test_a_log_full_of_undecided_entries_makes_callers_wait(node: Fixture) -> None:
+    node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+    error = await refused(node, request(0, 1))
+    assert isinstance(error, errors.BusyError), "nothing under way: nobody to wait for"
+    node.driver.is_holding = True
+    first = node.broker.append_nowait(request(1, 2))
+    node.driver.failure = raft_errors.BusyError("entries", 1, 1)
+    second = node.broker.append_nowait(request(2, 3))
+    assert len(node.broker.produce.parked) == 1
+    node.driver.release()
+    await asyncio.gather(first, second)
+    assert await stored(node) == [1, 2]
 
 
 async def test_a_small_batch_does_not_overtake_a_large_one_that_waits_for_room(

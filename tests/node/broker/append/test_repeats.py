@@ -20,7 +20,7 @@ from quorumlog.pb.retry_pb2 import RetryLaterRequest, RetryMessage
 from quorumlog.pb.transaction_pb2 import ConsumedOffset, ConsumedOffsets, HalfMessages
 from store import format as fmt
 from store.record.message import encode_message
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_at, node_with, request
 from tests.patience import eventually
 
 SENT: dict[str, Any] = {"body": b"a", "properties": {"KEYS": "k", "TAGS": "t"}, "flag": 1}
@@ -46,44 +46,44 @@ def batch(feature: str, count: int = 2, **change: Any) -> AppendRequest:
 
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("is_under_way", [False, True])
+@node_with(topics={"orders": 2, "bills": 2})
 async def test_other_messages_under_a_used_number_are_refused_and_the_same_are_known(
-    tmp_path: Path, feature: str, is_under_way: bool
+    node: Fixture, feature: str, is_under_way: bool
 ) -> None:
-    async with node_at(tmp_path, topics={"orders": 2, "bills": 2}) as node:
-        node.driver.is_holding = is_under_way
-        first = node.broker.append_nowait(batch(feature))
-        if not is_under_way:
-            await first
-        node.clock.now_ms += 1_000  # A delayed one is due now, and would not be held any more.
-        changes: list[dict[str, Any]] = [
-            {"body": b"b"},
-            {"flag": 2},
-            {"topic": "bills"},
-            {"topic": "bills", "properties": SENT["properties"] | {"REAL_TOPIC": "orders"}},
-            {"properties": {"KEYS": "l", "TAGS": "t"}},
-            {"properties": {"KEYS": "k"}},
-            {"count": 1},
-            {"count": 3},
-        ]
-        others = [node.broker.append_nowait(batch(feature, **change)) for change in changes]
-        repeats: list[dict[str, Any]] = [
-            {},
-            {"born_unix_ms": 9},
-            {"born_host": ("10.0.0.9", 1)},
-            {"queue_id": 1},
-        ]
-        same = [node.broker.append_nowait(batch(feature, **repeat)) for repeat in repeats]
-        if is_under_way:
-            node.driver.release()
-        receipt, size_bytes = await first, node.log.store.log.max_position
-        for other in others:
-            with pytest.raises(SequenceReusedError, match="send these under an id"):
-                await other
-        for repeated in same:
-            answer = await repeated
-            assert (answer.is_duplicate, answer.position) == (True, receipt.position)
-        assert node.log.store.log.max_position == size_bytes
-        assert node.broker.produce.duplicates_total == len(repeats)
+    node.driver.is_holding = is_under_way
+    first = node.broker.append_nowait(batch(feature))
+    if not is_under_way:
+        await first
+    node.clock.now_ms += 1_000  # A delayed one is due now, and would not be held any more.
+    changes: list[dict[str, Any]] = [
+        {"body": b"b"},
+        {"flag": 2},
+        {"topic": "bills"},
+        {"topic": "bills", "properties": SENT["properties"] | {"REAL_TOPIC": "orders"}},
+        {"properties": {"KEYS": "l", "TAGS": "t"}},
+        {"properties": {"KEYS": "k"}},
+        {"count": 1},
+        {"count": 3},
+    ]
+    others = [node.broker.append_nowait(batch(feature, **change)) for change in changes]
+    repeats: list[dict[str, Any]] = [
+        {},
+        {"born_unix_ms": 9},
+        {"born_host": ("10.0.0.9", 1)},
+        {"queue_id": 1},
+    ]
+    same = [node.broker.append_nowait(batch(feature, **repeat)) for repeat in repeats]
+    if is_under_way:
+        node.driver.release()
+    receipt, size_bytes = await first, node.log.store.log.max_position
+    for other in others:
+        with pytest.raises(SequenceReusedError, match="send these under an id"):
+            await other
+    for repeated in same:
+        answer = await repeated
+        assert (answer.is_duplicate, answer.position) == (True, receipt.position)
+    assert node.log.store.log.max_position == size_bytes
+    assert node.broker.produce.duplicates_total == len(repeats)
 
 
 def call(feature: str, change: dict[str, Any]) -> Any:
@@ -200,52 +200,52 @@ TIGHT = replace(Limits(), in_flight_count_max=1, parked_append_count_max=2, dela
 
 @pytest.mark.parametrize("feature", ASKED)
 @pytest.mark.parametrize("change", [delete, be_popped, drain, fill])
+@node_with(limits=TIGHT, topics={"orders": 2, "bills": 2})
 async def test_a_stored_batch_is_answered_whatever_the_state_says_of_a_new_one(
-    tmp_path: Path, feature: str, change: Callable[[Fixture], Awaitable[None]]
+    node: Fixture, feature: str, change: Callable[[Fixture], Awaitable[None]]
 ) -> None:
     """What refuses a new batch for the state of now comes after the question for its number."""
-    async with node_at(tmp_path, limits=TIGHT, topics={"orders": 2, "bills": 2}) as node:
-        await node.append(0, 4)
-        first = await begun(node, feature, {})
-        await change(node)
-        again = await begun(node, feature, {})
-        assert (again.is_duplicate, again.index) == (True, first.index)
+    await node.append(0, 4)
+    first = await begun(node, feature, {})
+    await change(node)
+    again = await begun(node, feature, {})
+    assert (again.is_duplicate, again.index) == (True, first.index)
 
 
-async def test_a_stored_delay_is_not_too_long_after_the_clock_went_back(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=TIGHT) as node:
-        due = {fmt.PROPERTY_DELIVER_MS: str(node.clock.now_ms + 90)}
-        append = batch("plain", properties=due)
-        append.has_delayed = True
+@node_with(limits=TIGHT)
+async def test_a_stored_delay_is_not_too_long_after_the_clock_went_back(node: Fixture) -> None:
+    due = {fmt.PROPERTY_DELIVER_MS: str(node.clock.now_ms + 90)}
+    append = batch("plain", properties=due)
+    append.has_delayed = True
+    await node.broker.append(append)
+    node.clock.now_ms -= 50
+    assert (await node.broker.append(append)).is_duplicate
+    append.sequence = 1
+    with pytest.raises(DelayTooLongError):
         await node.broker.append(append)
-        node.clock.now_ms -= 50
-        assert (await node.broker.append(append)).is_duplicate
-        append.sequence = 1
-        with pytest.raises(DelayTooLongError):
-            await node.broker.append(append)
 
 
 @pytest.mark.parametrize("feature", ASKED)
 @pytest.mark.parametrize("is_given_up", [False, True])
+@node_with(limits=TIGHT, topics={"orders": 2, "bills": 2})
 async def test_a_repeat_of_a_parked_batch_gets_what_becomes_of_it(
-    tmp_path: Path, feature: str, is_given_up: bool
+    node: Fixture, feature: str, is_given_up: bool
 ) -> None:
     """Not a refusal for what came meanwhile; also if its first caller has gone."""
-    async with node_at(tmp_path, limits=TIGHT, topics={"orders": 2, "bills": 2}) as node:
-        await node.append(0, 4)
-        if feature == "given back":  # The group and its topics are there from now on.
-            await begun(node, feature, {"producer_id": 0})
-        node.driver.is_holding = True
-        other = node.broker.append_nowait(request(0, 1, producer_id=8))
-        first = begun(node, feature, {})
-        await eventually(lambda: len(node.broker.produce.parked) == 1, "it waits for room")
-        last = node.broker.append_nowait(request(0, 1, producer_id=9))
-        await be_popped(node)
-        again = begun(node, feature, {})
-        await asyncio.sleep(0)
-        if is_given_up:
-            first.cancel()
-        node.driver.release()
-        answer = await again
-        assert (await other).index < answer.index < (await last).index
-        assert is_given_up or (await first).index == answer.index
+    await node.append(0, 4)
+    if feature == "given back":  # The group and its topics are there from now on.
+        await begun(node, feature, {"producer_id": 0})
+    node.driver.is_holding = True
+    other = node.broker.append_nowait(request(0, 1, producer_id=8))
+    first = begun(node, feature, {})
+    await eventually(lambda: len(node.broker.produce.parked) == 1, "it waits for room")
+    last = node.broker.append_nowait(request(0, 1, producer_id=9))
+    await be_popped(node)
+    again = begun(node, feature, {})
+    await asyncio.sleep(0)
+    if is_given_up:
+        first.cancel()
+    node.driver.release()
+    answer = await again
+    assert (await other).index < answer.index < (await last).index
+    assert is_given_up or (await first).index == answer.index

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +20,7 @@ from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, 
 from store.record.topic_names import retry_topic
 from tests.node.broker.pop.pop_calls import ack, receive
 from tests.node.broker.pop.pop_calls import send as send_to_pop
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_with
 from tests.node.delayed import delayed
 from tests.node.delayed import send as send_delayed
 from tests.node.transaction_calls import begun, ended
@@ -116,94 +115,92 @@ THINGS = {
 
 
 @pytest.mark.parametrize("name", THINGS)
-async def test_an_address_makes_its_share_and_others_are_served(name: str, tmp_path: Path) -> None:
+@node_with(topics={"orders": 1})
+async def test_an_address_makes_its_share_and_others_are_served(name: str, node: Fixture) -> None:
     kind, make, end = THINGS[name]
     accounts = Accounts({kind: Limit(LIMITS[kind].name, 16, connection_part=1)})
     stranger, user = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
-    async with node_at(tmp_path, topics={"orders": 1}) as node:
-        await node.append(0, 1)
-        made: dict[str, Any] = {}
+    await node.append(0, 1)
+    made: dict[str, Any] = {}
 
-        async def flood() -> None:
-            for number in range(16):
-                made[f"s{number}"] = await make(node, f"s{number}")
+    async def flood() -> None:
+        for number in range(16):
+            made[f"s{number}"] = await make(node, f"s{number}")
 
-        with on_behalf_of(stranger):
-            with pytest.raises(BusyError, match=rf"^{LIMITS[kind].name} of 10\.0\.0\.1: 8 held"):
-                await flood()
-            assert len(made) == 8
-            if kind is Kind.NAMES:  # What is there already may be used.
-                await commit(node, "s0")
-        assert accounts.refused[kind.name.lower()] == 1
-        await make(node, "own")
-        with on_behalf_of(user):
-            made["user"] = await make(node, "user")
-        assert accounts.held(kind)[0] == 9
-        if end is not None:
-            for one, what in made.items():
-                await end(node, one, what)
-        node.clock.now_ms += DECIDED_MS
-        with on_behalf_of(stranger):
-            if end is None:
-                with pytest.raises(BusyError):
-                    await make(node, "again")
-            else:
+    with on_behalf_of(stranger):
+        with pytest.raises(BusyError, match=rf"^{LIMITS[kind].name} of 10\.0\.0\.1: 8 held"):
+            await flood()
+        assert len(made) == 8
+        if kind is Kind.NAMES:  # What is there already may be used.
+            await commit(node, "s0")
+    assert accounts.refused[kind.name.lower()] == 1
+    await make(node, "own")
+    with on_behalf_of(user):
+        made["user"] = await make(node, "user")
+    assert accounts.held(kind)[0] == 9
+    if end is not None:
+        for one, what in made.items():
+            await end(node, one, what)
+    node.clock.now_ms += DECIDED_MS
+    with on_behalf_of(stranger):
+        if end is None:
+            with pytest.raises(BusyError):
                 await make(node, "again")
-        for account in (stranger, user):
-            account.close()
-        node.driver.lose()  # A new leader knows no makers.
-        assert (accounts.held(kind)[0], accounts.address_count) == (0, 0)
+        else:
+            await make(node, "again")
+    for account in (stranger, user):
+        account.close()
+    node.driver.lose()  # A new leader knows no makers.
+    assert (accounts.held(kind)[0], accounts.address_count) == (0, 0)
 
 
-async def test_administration_has_no_share(tmp_path: Path) -> None:
+async def test_administration_has_no_share(node: Fixture) -> None:
     accounts = Accounts({Kind.NAMES: Limit("names", 1)})
-    async with node_at(tmp_path) as node:
-        with on_behalf_of(accounts.open("10.0.0.1")):
-            for number in range(3):
-                create = CreateTopicRequest(topic=f"t{number}")
-                await node.broker.topics.create_topic(create)
-        assert accounts.held(Kind.NAMES)[0] == 0
+    with on_behalf_of(accounts.open("10.0.0.1")):
+        for number in range(3):
+            create = CreateTopicRequest(topic=f"t{number}")
+            await node.broker.topics.create_topic(create)
+    assert accounts.held(Kind.NAMES)[0] == 0
 
 
-async def test_an_address_has_half_of_a_queue_of_somebody_elses_group(tmp_path: Path) -> None:
+@node_with(limits=Limits(pop_window_count_max=8), topics={"orders": 1})
+async def test_an_address_has_half_of_a_queue_of_somebody_elses_group(node: Fixture) -> None:
     accounts = Accounts()
     stranger, user = accounts.open("10.0.0.1"), accounts.open("10.0.0.2")
-    limits = Limits(pop_window_count_max=8)
-    async with node_at(tmp_path, limits=limits, topics={"orders": 1}) as node:
-        await send_to_pop(node, *(f"m{number}" for number in range(12)))
-        with on_behalf_of(stranger):
-            taken = await receive(node, 12, invisible_ms=_HOURS_MS)
-            assert len(taken) == 4
-            assert not await receive(node, 12)
-        with on_behalf_of(user):
-            users = await receive(node, 12, invisible_ms=1_000)
-            assert len(users) == 4
-        with on_behalf_of(stranger):
-            # The same one often, at once: it counts once.
-            await asyncio.gather(*(ack(node, taken[0]) for _ in range(4)))
-            assert len(await receive(node, 12, invisible_ms=_HOURS_MS)) == 1
-            assert not await receive(node, 12)
-            # What the other one did not acknowledge in time goes over to who is given it.
-            node.clock.now_ms += 2_000
-            assert [got.body for got in await receive(node, 12)] == [got.body for got in users]
-        assert accounts.held(Kind.DELIVERIES)[0] == 8
-        with on_behalf_of(user):
-            assert not await receive(node, 12)
-            await ack(node, *taken)
-            assert [got.body for got in await receive(node, 12)] == ["m9", "m10", "m11"]
+    await send_to_pop(node, *(f"m{number}" for number in range(12)))
+    with on_behalf_of(stranger):
+        taken = await receive(node, 12, invisible_ms=_HOURS_MS)
+        assert len(taken) == 4
+        assert not await receive(node, 12)
+    with on_behalf_of(user):
+        users = await receive(node, 12, invisible_ms=1_000)
+        assert len(users) == 4
+    with on_behalf_of(stranger):
+        # The same one often, at once: it counts once.
+        await asyncio.gather(*(ack(node, taken[0]) for _ in range(4)))
+        assert len(await receive(node, 12, invisible_ms=_HOURS_MS)) == 1
+        assert not await receive(node, 12)
+        # What the other one did not acknowledge in time goes over to who is given it.
+        node.clock.now_ms += 2_000
+        assert [got.body for got in await receive(node, 12)] == [got.body for got in users]
+    assert accounts.held(Kind.DELIVERIES)[0] == 8
+    with on_behalf_of(user):
+        assert not await receive(node, 12)
+        await ack(node, *taken)
+        assert [got.body for got in await receive(node, 12)] == ["m9", "m10", "m11"]
 
 
-async def test_a_send_that_is_not_stored_leaves_the_share_as_it_was(tmp_path: Path) -> None:
+@node_with(topics={"orders": 1})
+async def test_a_send_that_is_not_stored_leaves_the_share_as_it_was(node: Fixture) -> None:
     accounts = Accounts()
-    async with node_at(tmp_path, topics={"orders": 1}) as node:
-        with on_behalf_of(accounts.open("10.0.0.1")):
-            half = await node.written(begun(node, 0, 1))
-            wait = await node.written(send_delayed(node, delayed(1, TIMER_DELAY_SEC="50")))
-        kinds = (Kind.TRANSACTIONS, Kind.DELAYED)
-        assert [accounts.held(kind)[0] for kind in kinds] == [1, 1]
-        node.driver.decide(0)
-        await asyncio.gather(half, wait, return_exceptions=True)
-        assert [accounts.held(kind)[0] for kind in kinds] == [0, 0]
+    with on_behalf_of(accounts.open("10.0.0.1")):
+        half = await node.written(begun(node, 0, 1))
+        wait = await node.written(send_delayed(node, delayed(1, TIMER_DELAY_SEC="50")))
+    kinds = (Kind.TRANSACTIONS, Kind.DELAYED)
+    assert [accounts.held(kind)[0] for kind in kinds] == [1, 1]
+    node.driver.decide(0)
+    await asyncio.gather(half, wait, return_exceptions=True)
+    assert [accounts.held(kind)[0] for kind in kinds] == [0, 0]
 
 
 def test_the_limits_of_accounts_are_those_of_the_tables() -> None:

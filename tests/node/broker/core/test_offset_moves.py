@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from tests.node.broker.transactions.test_consumed import (
     outputs,
     plain,
 )
-from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.node.broker_fakes import Fixture, configure, node_with
 from tests.node.transaction_calls import stored
 from tests.patience import eventually
 
@@ -75,121 +74,117 @@ async def made(node: Fixture, way: str) -> None:
 
 
 @pytest.mark.parametrize("begin", [take, settle, import_, delete_group, delete_topic])
+@node_with(topics=TOPICS)
 async def test_outputs_wait_while_something_else_moves_the_offset(
-    tmp_path: Path, begin: Begin
+    node: Fixture, begin: Begin
 ) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
-        await node.append(0, 3)
-        call = await begin(node)
-        expected = offsets_of(node).get("orders", {}).get(0, -1)
-        under_way = await node.written(call)
-        with pytest.raises(BusyError):
-            await node.broker.append(outputs(0, offset(expected, 3)))
-        with pytest.raises(BusyError):
-            await node.broker.consumed.commit_consumed(commit(offset(expected, 3)))
-        node.driver.release()
-        await under_way
-        with pytest.raises(NodeError) as caught:  # It is decided, and not as was expected.
-            await node.broker.append(outputs(0, offset(expected + 7, expected + 8)))
-        assert not isinstance(caught.value, BusyError)
-        assert not await stored(node, "bills")
+    await node.append(0, 3)
+    call = await begin(node)
+    expected = offsets_of(node).get("orders", {}).get(0, -1)
+    under_way = await node.written(call)
+    with pytest.raises(BusyError):
+        await node.broker.append(outputs(0, offset(expected, 3)))
+    with pytest.raises(BusyError):
+        await node.broker.consumed.commit_consumed(commit(offset(expected, 3)))
+    node.driver.release()
+    await under_way
+    with pytest.raises(NodeError) as caught:  # It is decided, and not as was expected.
+        await node.broker.append(outputs(0, offset(expected + 7, expected + 8)))
+    assert not isinstance(caught.value, BusyError)
+    assert not await stored(node, "bills")
 
 
-async def test_an_import_counts_although_its_caller_went(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
-        await node.append(0, 3)
-        gone = await node.written(await import_(node))
-        gone.cancel()
-        await asyncio.wait({gone})
-        with pytest.raises(BusyError):
-            await node.broker.append(outputs(0, offset(-1, 3)))
-        node.driver.release()
-        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
-        with pytest.raises(OffsetConflictError):
-            await node.broker.append(outputs(0, offset(-1, 3)))
-        await node.broker.append(outputs(0, offset(2, 3)))
+@node_with(topics=TOPICS)
+async def test_an_import_counts_although_its_caller_went(node: Fixture) -> None:
+    await node.append(0, 3)
+    gone = await node.written(await import_(node))
+    gone.cancel()
+    await asyncio.wait({gone})
+    with pytest.raises(BusyError):
+        await node.broker.append(outputs(0, offset(-1, 3)))
+    node.driver.release()
+    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+    with pytest.raises(OffsetConflictError):
+        await node.broker.append(outputs(0, offset(-1, 3)))
+    await node.broker.append(outputs(0, offset(2, 3)))
 
 
-async def test_other_queues_and_groups_do_not_wait(tmp_path: Path) -> None:
-    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
-        await node.append(0, 3)
-        under_way = await node.written(received(node))
-        others = [
-            node.broker.append_nowait(outputs(0, offset(-1, 3, 1))),
-            node.broker.append_nowait(outputs(1, offset(-1, 3), group="others")),
-        ]
-        node.driver.release()
-        await asyncio.gather(under_way, *others)
-        assert len(await stored(node, "bills")) == 2
+@node_with(filled=10, topics=TOPICS)
+async def test_other_queues_and_groups_do_not_wait(node: Fixture) -> None:
+    await node.append(0, 3)
+    under_way = await node.written(received(node))
+    others = [
+        node.broker.append_nowait(outputs(0, offset(-1, 3, 1))),
+        node.broker.append_nowait(outputs(1, offset(-1, 3), group="others")),
+    ]
+    node.driver.release()
+    await asyncio.gather(under_way, *others)
+    assert len(await stored(node, "bills")) == 2
 
 
 @pytest.mark.parametrize("way", ["settings", "pop", "import"])
-async def test_groups_under_way_take_their_room(tmp_path: Path, way: str) -> None:
+@node_with(topics=TOPICS, limits=Limits(group_count_max=1))
+async def test_groups_under_way_take_their_room(node: Fixture, way: str) -> None:
     """Else the offsets would be refused when they are applied, and the outputs were visible."""
-    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=1)) as node:
-        await node.append(0, 3)
-        first = await node.written(made(node, way))
-        with pytest.raises(LimitReachedError, match="groups"):
-            await node.broker.append(outputs(0, offset(-1, 3)))
-        node.driver.release()
-        await first
-        assert set(node.machine.state.groups) == {"first"}
-        assert node.machine.state.refused_count == 0
-        assert not await stored(node, "bills")
-
-
-async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS, limits=Limits(group_count_max=6)) as node:
-        await node.append(0, 3)
-        node.driver.is_holding = True
-        tasks = list[asyncio.Future[Any]]()
-        for number in range(6):
-            tasks.append(
-                asyncio.ensure_future(configure(node, f"settings{number}", retry_count_max=3))
-            )
-            made = outputs(number, offset(-1, 3), group=f"consumer{number}")
-            tasks.append(asyncio.ensure_future(node.broker.append(made)))
-            tasks.append(asyncio.ensure_future(received(node, f"pop{number}")))
-            await asyncio.sleep(0)
-        await eventually(lambda: len(node.driver.pending) >= 6, "they are written")
-        node.driver.release()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        groups = node.machine.state.groups
-        assert len(groups) == 6
-        failed = [one for one in outcomes if isinstance(one, BaseException)]
-        assert len(failed) == len(tasks) - 6
-        assert all(isinstance(error, LimitReachedError) for error in failed)
-        done = [name for name in groups if name.startswith("consumer")]
-        assert done, "some of them came through"
-        assert all(groups[name] == {"orders": {0: 3}} for name in done)
-        assert len(await stored(node, "bills")) == len(done)
-
-
-async def test_an_offset_that_is_under_way_already_needs_no_more_room(tmp_path: Path) -> None:
-    async with node_at(
-        tmp_path, filled=10, topics=TOPICS, limits=Limits(group_offset_count_max=1)
-    ) as node:
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-        second = node.broker.append_nowait(outputs(1, offset(3, 5)))
-        node.driver.release()
-        await asyncio.gather(first, second)
-        assert offsets_of(node) == {"orders": {0: 5}}
-
-
-async def test_offset_moves_lost_with_a_leader_count_no_more(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
-        await node.append(0, 3)
-        node.driver.is_holding = True
-        calls = [received(node), await import_(node), configure(node, "first", retry_count_max=3)]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        await eventually(lambda: len(node.driver.pending) >= 2, "they are written")
-        node.driver.lose()
-        node.driver.decide(0)
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(one, NotAppliedError) for one in outcomes)
-        assert not node.broker.context.moves.offsets
-        assert not node.broker.context.moves.groups
-        node.driver.lead()
-        node.driver.is_holding = False
+    await node.append(0, 3)
+    first = await node.written(made(node, way))
+    with pytest.raises(LimitReachedError, match="groups"):
         await node.broker.append(outputs(0, offset(-1, 3)))
+    node.driver.release()
+    await first
+    assert set(node.machine.state.groups) == {"first"}
+    assert node.machine.state.refused_count == 0
+    assert not await stored(node, "bills")
+
+
+@node_with(topics=TOPICS, limits=Limits(group_count_max=6))
+async def test_the_limit_of_groups_holds_for_calls_at_the_same_time(node: Fixture) -> None:
+    await node.append(0, 3)
+    node.driver.is_holding = True
+    tasks = list[asyncio.Future[Any]]()
+    for number in range(6):
+        tasks.append(asyncio.ensure_future(configure(node, f"settings{number}", retry_count_max=3)))
+        made = outputs(number, offset(-1, 3), group=f"consumer{number}")
+        tasks.append(asyncio.ensure_future(node.broker.append(made)))
+        tasks.append(asyncio.ensure_future(received(node, f"pop{number}")))
+        await asyncio.sleep(0)
+    await eventually(lambda: len(node.driver.pending) >= 6, "they are written")
+    node.driver.release()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    groups = node.machine.state.groups
+    assert len(groups) == 6
+    failed = [one for one in outcomes if isinstance(one, BaseException)]
+    assert len(failed) == len(tasks) - 6
+    assert all(isinstance(error, LimitReachedError) for error in failed)
+    done = [name for name in groups if name.startswith("consumer")]
+    assert done, "some of them came through"
+    assert all(groups[name] == {"orders": {0: 3}} for name in done)
+    assert len(await stored(node, "bills")) == len(done)
+
+
+@node_with(filled=10, topics=TOPICS, limits=Limits(group_offset_count_max=1))
+async def test_an_offset_that_is_under_way_already_needs_no_more_room(node: Fixture) -> None:
+    node.driver.is_holding = True
+    first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    second = node.broker.append_nowait(outputs(1, offset(3, 5)))
+    node.driver.release()
+    await asyncio.gather(first, second)
+    assert offsets_of(node) == {"orders": {0: 5}}
+
+
+@node_with(topics=TOPICS)
+async def test_offset_moves_lost_with_a_leader_count_no_more(node: Fixture) -> None:
+    await node.append(0, 3)
+    node.driver.is_holding = True
+    calls = [received(node), await import_(node), configure(node, "first", retry_count_max=3)]
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await eventually(lambda: len(node.driver.pending) >= 2, "they are written")
+    node.driver.lose()
+    node.driver.decide(0)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, NotAppliedError) for one in outcomes)
+    assert not node.broker.context.moves.offsets
+    assert not node.broker.context.moves.groups
+    node.driver.lead()
+    node.driver.is_holding = False
+    await node.broker.append(outputs(0, offset(-1, 3)))

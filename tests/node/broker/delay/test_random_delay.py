@@ -8,7 +8,6 @@ not come, and in the end everything that was acknowledged is there.
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -25,15 +24,12 @@ from raft.transitions import Role
 from store import format as fmt
 from store.record.message import message_id
 from tests import seeds
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_with
 from tests.node.delayed import bodies, delayed, request_of, settle
 
 TOPICS = ("orders", "bills")
 LIMITS = replace(
-    Limits(),
-    delivery_count_max=3,
-    delivery_in_flight_count_max=2,
-    cancelled_delayed_count_max=500,
+    Limits(), delivery_count_max=3, delivery_in_flight_count_max=2, cancelled_delayed_count_max=500
 )
 
 
@@ -229,11 +225,11 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", [*seeds.some_of(range(6)), seeds.FRESH])
-async def test_no_delayed_message_is_lost_doubled_or_early(tmp_path: Path, seed: int | str) -> None:
+@node_with(limits=LIMITS, topics={"orders": 2, "bills": 2})
+async def test_no_delayed_message_is_lost_doubled_or_early(node: Fixture, seed: int | str) -> None:
     seed = seeds.chosen(seed, "tests/node/broker/delay/test_random_delay.py -k fresh")
-    async with node_at(tmp_path, limits=LIMITS, topics={"orders": 2, "bills": 2}) as node:
-        walk = Walk(node, seed)
-        for _ in range(150):
-            await walk.step()
-        await walk.finish()
-        assert len(walk.seen) > 20, "something happened"
+    walk = Walk(node, seed)
+    for _ in range(150):
+        await walk.step()
+    await walk.finish()
+    assert len(walk.seen) > 20, "something happened"

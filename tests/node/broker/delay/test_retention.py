@@ -92,20 +92,19 @@ async def test_the_file_of_a_held_message_stays_until_it_is_delivered(tmp_path: 
     assert not fatal
 
 
-async def test_messages_that_are_missing_all_the_same_are_counted_and_end(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.append(request_of(delayed(7, DELAY="2"), delayed(8, TIMER_DELAY_MS="9")))
-        await fill(node, 4)
-        await node.broker.append(request_of(delayed(9, queue_id=2, DELAY="2")))
-        node.driver.lose()
-        store = node.log.store
-        store.log.delete_first()
-        store.engine.queues.correct_min_offsets(store.log.min_position)
-        node.driver.lead()
-        node.clock.now_ms += 5_000
-        await settle(node)
-        delivery_task = node.broker.delay.delivery_task
-        assert (delivery_task.missing_total, delivery_task.delivered_total) == (2, 1)
-        gone = node.machine.state.table(DelayTable).queues
-        assert (gone[0].floor, gone[2].floor) == (1, 2)
-        assert bodies(node, queue_id=2)[-1:] == [9]
+async def test_messages_that_are_missing_all_the_same_are_counted_and_end(node: Fixture) -> None:
+    await node.broker.append(request_of(delayed(7, DELAY="2"), delayed(8, TIMER_DELAY_MS="9")))
+    await fill(node, 4)
+    await node.broker.append(request_of(delayed(9, queue_id=2, DELAY="2")))
+    node.driver.lose()
+    store = node.log.store
+    store.log.delete_first()
+    store.engine.queues.correct_min_offsets(store.log.min_position)
+    node.driver.lead()
+    node.clock.now_ms += 5_000
+    await settle(node)
+    delivery_task = node.broker.delay.delivery_task
+    assert (delivery_task.missing_total, delivery_task.delivered_total) == (2, 1)
+    gone = node.machine.state.table(DelayTable).queues
+    assert (gone[0].floor, gone[2].floor) == (1, 2)
+    assert bodies(node, queue_id=2)[-1:] == [9]

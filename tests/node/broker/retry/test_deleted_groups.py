@@ -12,16 +12,10 @@ from node.state.image import decode_image, encode_image
 from node.state.state import State
 from node.state.tables.dead_letters import DeadLettersTable
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
-from quorumlog.pb.retry_pb2 import (
-    ListDeadLettersRequest,
-    ListDeadLettersResponse,
-    ResendDeadLettersRequest,
-    ResendDeadLettersResponse,
-)
 from quorumlog.pb.state_pb2 import Command
 from store.errors import CorruptionError
-from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, queue
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker.retry.test_retry import RETRY, deliver, given_back, listed, queue, resend
+from tests.node.broker_fakes import Fixture, node_at, node_with
 from tests.node.checkpoints import reloaded
 from tests.node.commands import commit, delete_group, put_topic
 
@@ -34,65 +28,52 @@ async def delete(node: Fixture) -> None:
     await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
 
 
-async def listed(node: Fixture) -> ListDeadLettersResponse:
-    request = ListDeadLettersRequest(group="readers")
-    return await node.broker.dead_letters.list_dead_letters(request)
+async def test_a_new_group_has_no_dead_letters_of_the_old_one(node: Fixture) -> None:
+    await node.append(0, 5)
+    await die(node, 0, 1, 2)
+    await resend(node, 0, 1)
+    sent = written_count(node)
+    await delete(node)
+    with pytest.raises(UnknownGroupError):
+        await resend(node, 0)
+    await die(node, 3, 4)
+    listing = await listed(node)
+    assert (listing.record_count, listing.min_offset, listing.max_offset) == (2, 3, 5)
+    assert (listing.next_offset, list(listing.resent)) == (5, [])
+    for old in (0, 2):
+        with pytest.raises(MessageExpiredError, match=r"holds \[3, 5\)"):
+            await resend(node, old, 3)
+    assert written_count(node) == sent
+    assert list((await resend(node, 3)).resent) == [3]
+    assert list((await resend(node, 3, 4)).already_resent) == [3]
+    assert list((await listed(node)).resent) == [3, 4]
+    marks = node.machine.state.table(DeadLettersTable).content()
+    assert marks["resent"] == {"readers": [[3, 5]]}
 
 
-async def resend(node: Fixture, *offsets: int) -> ResendDeadLettersResponse:
-    request = ResendDeadLettersRequest(group="readers", offsets=offsets)
-    return await node.broker.dead_letters.resend_dead_letters(request)
+async def test_a_new_group_without_dead_letters_shows_none(node: Fixture) -> None:
+    await node.append(0, 2)
+    await die(node, 0)
+    await delete(node)
+    await node.broker.retry.retry_later(given_back(1))
+    listing = await listed(node)
+    assert (listing.record_count, listing.min_offset, listing.next_offset) == (0, 1, 1)
 
 
-async def test_a_new_group_has_no_dead_letters_of_the_old_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 5)
-        await die(node, 0, 1, 2)
-        await resend(node, 0, 1)
-        sent = written_count(node)
-        await delete(node)
-        with pytest.raises(UnknownGroupError):
-            await resend(node, 0)
-        await die(node, 3, 4)
-        listing = await listed(node)
-        assert (listing.record_count, listing.min_offset, listing.max_offset) == (2, 3, 5)
-        assert (listing.next_offset, list(listing.resent)) == (5, [])
-        for old in (0, 2):
-            with pytest.raises(MessageExpiredError, match=r"holds \[3, 5\)"):
-                await resend(node, old, 3)
-        assert written_count(node) == sent
-        assert list((await resend(node, 3)).resent) == [3]
-        assert list((await resend(node, 3, 4)).already_resent) == [3]
-        assert list((await listed(node)).resent) == [3, 4]
-        marks = node.machine.state.table(DeadLettersTable).content()
-        assert marks["resent"] == {"readers": [[3, 5]]}
-
-
-async def test_a_new_group_without_dead_letters_shows_none(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        await die(node, 0)
-        await delete(node)
-        await node.broker.retry.retry_later(given_back(1))
-        listing = await listed(node)
-        assert (listing.record_count, listing.min_offset, listing.next_offset) == (0, 1, 1)
-
-
-async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(tmp_path: Path) -> None:
-    limits = Limits(in_flight_count_max=1)
-    async with node_at(tmp_path, limits=limits) as node:
-        await node.append(0, 2)
-        await die(node, 0)
-        first = await node.written(node.append(2, 3))
-        waits = asyncio.ensure_future(resend(node, 0))
-        removed = asyncio.ensure_future(delete(node))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        node.driver.release()
-        await asyncio.gather(first, removed)
-        with pytest.raises(UnknownGroupError):
-            await waits
-        assert len(queue(node, "orders")) == 3
+@node_with(limits=Limits(in_flight_count_max=1))
+async def test_a_resend_that_waits_behind_the_deletion_sends_nothing(node: Fixture) -> None:
+    await node.append(0, 2)
+    await die(node, 0)
+    first = await node.written(node.append(2, 3))
+    waits = asyncio.ensure_future(resend(node, 0))
+    removed = asyncio.ensure_future(delete(node))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    node.driver.release()
+    await asyncio.gather(first, removed)
+    with pytest.raises(UnknownGroupError):
+        await waits
+    assert len(queue(node, "orders")) == 3
 
 
 async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> None:
@@ -107,45 +88,43 @@ async def test_where_a_group_was_deleted_outlives_a_restart(tmp_path: Path) -> N
         assert (await listed(node)).record_count == 1
 
 
-async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 3)
-        groups = node.machine.state.groups
-        for offset in (0, 1):
-            await node.broker.retry.retry_later(given_back(offset))
-            await deliver(node, 3)
-        assert RETRY not in groups["readers"], "it begins at the first one"
-        await delete(node)
-        await node.broker.retry.retry_later(given_back(2))
+async def test_a_new_group_does_not_get_what_came_back_to_the_old_one(node: Fixture) -> None:
+    await node.append(0, 3)
+    groups = node.machine.state.groups
+    for offset in (0, 1):
+        await node.broker.retry.retry_later(given_back(offset))
         await deliver(node, 3)
-        assert node.log.store.reads.queue_range(RETRY, 0) == (2, 3)
-        assert node.machine.state.refused_count == 0
+    assert RETRY not in groups["readers"], "it begins at the first one"
+    await delete(node)
+    await node.broker.retry.retry_later(given_back(2))
+    await deliver(node, 3)
+    assert node.log.store.reads.queue_range(RETRY, 0) == (2, 3)
+    assert node.machine.state.refused_count == 0
 
 
 def resent(*offsets: int, lo: int) -> Command:
     return Command(mark_resent=Command.MarkResent(group="readers", offsets=offsets, min_offset=lo))
 
 
-async def test_expired_dead_letters_are_not_resent_by_another_leader(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 8)
-        await die(node, *range(8))
-        await resend(node, 2, 6)
-        before = written_count(node)
-        # A leader that has less of the log sends one again: here all of it is still there.
-        await node.broker.own_appends.write(b"", [resent(7, lo=5)])
-        listing = await listed(node)
-        assert (listing.min_offset, listing.max_offset, listing.record_count) == (5, 8, 3)
-        assert list(listing.resent) == [6, 7]
-        for offset in (2, 3):
-            with pytest.raises(MessageExpiredError, match=r"holds \[5, 8\)"):
-                await resend(node, offset)
-        assert list((await resend(node, 5)).resent) == [5]
-        assert written_count(node) == before + 1
-        await delete(node)
-        await node.append(8, 9)
-        await die(node, 8)
-        assert (await listed(node)).min_offset == 8, "of the new group"
+async def test_expired_dead_letters_are_not_resent_by_another_leader(node: Fixture) -> None:
+    await node.append(0, 8)
+    await die(node, *range(8))
+    await resend(node, 2, 6)
+    before = written_count(node)
+    # A leader that has less of the log sends one again: here all of it is still there.
+    await node.broker.own_appends.write(b"", [resent(7, lo=5)])
+    listing = await listed(node)
+    assert (listing.min_offset, listing.max_offset, listing.record_count) == (5, 8, 3)
+    assert list(listing.resent) == [6, 7]
+    for offset in (2, 3):
+        with pytest.raises(MessageExpiredError, match=r"holds \[5, 8\)"):
+            await resend(node, offset)
+    assert list((await resend(node, 5)).resent) == [5]
+    assert written_count(node) == before + 1
+    await delete(node)
+    await node.append(8, 9)
+    await die(node, 8)
+    assert (await listed(node)).min_offset == 8, "of the new group"
 
 
 def written_count(node: Fixture) -> int:

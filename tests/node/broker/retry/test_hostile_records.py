@@ -22,7 +22,7 @@ from tests.node.broker.transactions.test_consumed import (
     outputs,
     plain,
 )
-from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.node.broker_fakes import Fixture, configure, node_at, node_with
 from tests.patience import eventually
 
 
@@ -31,95 +31,89 @@ async def send_with_times(node: Fixture, *times: int) -> None:
     await node.broker.append(AppendRequest(records=b"".join(records), record_count=len(records)))
 
 
-async def test_a_count_below_zero_that_a_producer_wrote_is_none(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await send_with_times(node, -5, -(1 << 31))
-        for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[1_000]))):
-            await configure(node, "readers", retry_delays=settings.retry_delays)
-            answer = await node.broker.retry.retry_later(given_back(0, 1))
-            assert (answer.retried_count, answer.dead_count) == (2, 0)
-        held = node.log.store.reads.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
-        assert decode_message(held.data).reconsume_times == 1
+async def test_a_count_below_zero_that_a_producer_wrote_is_none(node: Fixture) -> None:
+    await send_with_times(node, -5, -(1 << 31))
+    for settings in (GroupSettings(), GroupSettings(retry_delays=Delays(delay_ms=[1_000]))):
+        await configure(node, "readers", retry_delays=settings.retry_delays)
+        answer = await node.broker.retry.retry_later(given_back(0, 1))
+        assert (answer.retried_count, answer.dead_count) == (2, 0)
+    held = node.log.store.reads.pull("rmq_sys_wheel_timer", 0, 0, max_count=1)
+    assert decode_message(held.data).reconsume_times == 1
 
 
-async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(tmp_path: Path) -> None:
-    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
-        await node.broker.groups.commit_offsets(plain(1))
-        gone = await node.written(node.broker.groups.commit_offsets(plain(5)))
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        with pytest.raises(BusyError):  # 1 is stored still, and will not be.
-            await node.broker.append(outputs(0, offset(1, 3)))
-        node.driver.release()
-        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
-        assert offsets_of(node) == {"orders": {0: 5}}
-        await node.broker.append(outputs(0, offset(5, 6)))
+@node_with(filled=10, topics=TOPICS)
+async def test_a_commit_counts_until_it_is_decided_although_its_caller_went(node: Fixture) -> None:
+    await node.broker.groups.commit_offsets(plain(1))
+    gone = await node.written(node.broker.groups.commit_offsets(plain(5)))
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    with pytest.raises(BusyError):  # 1 is stored still, and will not be.
+        await node.broker.append(outputs(0, offset(1, 3)))
+    node.driver.release()
+    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+    assert offsets_of(node) == {"orders": {0: 5}}
+    await node.broker.append(outputs(0, offset(5, 6)))
 
 
-async def test_a_first_offset_counts_although_its_caller_went(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics=TOPICS) as node:
-        await node.append(0, 3)
-        call = node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
-        gone = await node.written(call)
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        with pytest.raises(BusyError):
-            await node.broker.append(outputs(0, offset(-1, 2)))
-        node.driver.release()
-        await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
-        assert offsets_of(node, "readers") == {"orders": {0: 1}}
+@node_with(topics=TOPICS)
+async def test_a_first_offset_counts_although_its_caller_went(node: Fixture) -> None:
+    await node.append(0, 3)
+    call = node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
+    gone = await node.written(call)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    with pytest.raises(BusyError):
+        await node.broker.append(outputs(0, offset(-1, 2)))
+    node.driver.release()
+    await eventually(lambda: not node.broker.context.moves.offsets, "it is decided")
+    assert offsets_of(node, "readers") == {"orders": {0: 1}}
 
 
-async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(
-    tmp_path: Path,
-) -> None:
-    async with node_at(tmp_path, filled=10, topics=TOPICS) as node:
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-        node.driver.failure = BusyError("entries", 1, 1)
-        with pytest.raises(BusyError):
-            await node.broker.consumed.commit_consumed(commit(offset(3, 5)))
-        again = node.broker.append_nowait(outputs(1, offset(3, 6)))
-        node.driver.release()
-        await asyncio.gather(first, again)
-        assert offsets_of(node) == {"orders": {0: 6}}
+@node_with(filled=10, topics=TOPICS)
+async def test_offsets_that_could_not_be_written_leave_those_under_way_alone(node: Fixture) -> None:
+    node.driver.is_holding = True
+    first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    node.driver.failure = BusyError("entries", 1, 1)
+    with pytest.raises(BusyError):
+        await node.broker.consumed.commit_consumed(commit(offset(3, 5)))
+    again = node.broker.append_nowait(outputs(1, offset(3, 6)))
+    node.driver.release()
+    await asyncio.gather(first, again)
+    assert offsets_of(node) == {"orders": {0: 6}}
 
 
-async def test_more_than_a_batch_is_not_read(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        size_bytes = node.broker.produce.own_size_bytes_max // 2
-        for _ in range(6):
-            record = encode_message("orders", 0, b"x" * size_bytes)
-            await node.broker.append(AppendRequest(records=record, record_count=1))
-        read = list[int]()
-        pull = node.log.store.reads.pull
+async def test_more_than_a_batch_is_not_read(node: Fixture) -> None:
+    size_bytes = node.broker.produce.own_size_bytes_max // 2
+    for _ in range(6):
+        record = encode_message("orders", 0, b"x" * size_bytes)
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+    read = list[int]()
+    pull = node.log.store.reads.pull
 
-        def counted(topic: str, queue_id: int, at: int, *, max_count: int) -> object:
-            read.append(at)
-            return pull(topic, queue_id, at, max_count=max_count)
+    def counted(topic: str, queue_id: int, at: int, *, max_count: int) -> object:
+        read.append(at)
+        return pull(topic, queue_id, at, max_count=max_count)
 
-        node.log.store.reads.pull = counted  # type: ignore[method-assign, assignment]
-        messages = [RetryMessage(topic="orders", offset=o, is_dead=True) for o in range(6)]
-        with pytest.raises(LimitExceededError, match="batch"):
-            await node.broker.retry.retry_later(
-                RetryLaterRequest(group="readers", messages=messages)
-            )
-        assert read == [0, 1]
+    node.log.store.reads.pull = counted  # type: ignore[method-assign, assignment]
+    messages = [RetryMessage(topic="orders", offset=o, is_dead=True) for o in range(6)]
+    with pytest.raises(LimitExceededError, match="batch"):
+        await node.broker.retry.retry_later(RetryLaterRequest(group="readers", messages=messages))
+    assert read == [0, 1]
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
+@node_with(file_size_bytes=1 << 18)
 async def test_a_message_that_has_no_room_for_its_origin_is_a_dead_letter(
-    tmp_path: Path, is_dead: bool
+    node: Fixture, is_dead: bool
 ) -> None:
-    async with node_at(tmp_path, file_size_bytes=1 << 18) as node:
-        record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
-        await node.broker.append(AppendRequest(records=record, record_count=1))
-        answer = await node.broker.retry.retry_later(given_back(0, is_dead=is_dead))
-        assert answer.dead_count == 1
-        dead = node.log.store.reads.pull("%DLQ%readers", 0, 0)
-        assert decode_message(dead.data).properties == {"a": "b" * 32_700}
+    record = encode_message("orders", 0, b"x", {"a": "b" * 32_700})
+    await node.broker.append(AppendRequest(records=record, record_count=1))
+    answer = await node.broker.retry.retry_later(given_back(0, is_dead=is_dead))
+    assert answer.dead_count == 1
+    dead = node.log.store.reads.pull("%DLQ%readers", 0, 0)
+    assert decode_message(dead.data).properties == {"a": "b" * 32_700}
 
 
 async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path) -> None:
@@ -140,16 +134,15 @@ async def test_the_largest_message_can_be_rejected_and_sent_again(tmp_path: Path
         assert node.log.store.reads.queue_range(topic, 0) == (0, 2)
 
 
-async def test_only_what_can_be_a_topic_can_be_forbidden(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        for name in ("t" * 1_000, "a b", ""):
-            with pytest.raises(TopicNameError):
-                await configure(node, "readers", forbidden_topics=TopicNames(topics=[name]))
-        text = (
-            '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
-            ' "forbiddenTable": {"readers": {"a b": -1}}}'
-        )
-        plan = ImportPlan(Limits(), node.machine.image(), node.broker.context)
-        plan.take({"subscriptionGroup.json": text})
-        assert not plan.commands
-        assert "'a b' is refused" in plan.refusals[0]
+async def test_only_what_can_be_a_topic_can_be_forbidden(node: Fixture) -> None:
+    for name in ("t" * 1_000, "a b", ""):
+        with pytest.raises(TopicNameError):
+            await configure(node, "readers", forbidden_topics=TopicNames(topics=[name]))
+    text = (
+        '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
+        ' "forbiddenTable": {"readers": {"a b": -1}}}'
+    )
+    plan = ImportPlan(Limits(), node.machine.image(), node.broker.context)
+    plan.take({"subscriptionGroup.json": text})
+    assert not plan.commands
+    assert "'a b' is refused" in plan.refusals[0]

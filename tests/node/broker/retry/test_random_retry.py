@@ -7,7 +7,6 @@ the stored offsets are those of the last answers. Dead letters that are sent aga
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -25,7 +24,7 @@ from quorumlog.pb.retry_pb2 import (
 )
 from store.record.message import decode_message
 from tests import seeds
-from tests.node.broker_fakes import Fixture, configure, node_at, request
+from tests.node.broker_fakes import Fixture, configure, node_with, request
 from tests.node.checkpoints import check_images
 from tests.node.delayed import settle
 from tests.store.records import messages
@@ -86,11 +85,7 @@ class Walk:
         ]
         offsets = [GroupOffset(topic=topic, offset=hi)] if self.random.random() < 0.8 else []
         return RetryLaterRequest(
-            group=GROUP,
-            messages=messages,
-            offsets=offsets,
-            producer_id=9,
-            sequence=self.sequence,
+            group=GROUP, messages=messages, offsets=offsets, producer_id=9, sequence=self.sequence
         )
 
     def _note(self, call: RetryLaterRequest, answer: RetryLaterResponse) -> None:
@@ -187,18 +182,16 @@ def check(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("seed", [*seeds.some_of(range(8)), seeds.FRESH])
-async def test_each_message_moves_once_under_any_leader(tmp_path: Path, seed: int | str) -> None:
+@node_with(topics={"orders": 1}, limits=LIMITS)
+async def test_each_message_moves_once_under_any_leader(node: Fixture, seed: int | str) -> None:
     random = Random(seeds.chosen(seed, "tests/node/broker/retry/test_random_retry.py -k fresh"))
-    async with node_at(tmp_path / "n", topics={"orders": 1}, limits=LIMITS) as node:
-        await node.broker.append(request(0, COUNT))
-        await configure(
-            node, GROUP, retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000])
-        )
-        walk = Walk(node, random)
-        for _ in range(STEPS):
-            await walk.step()
-        await walk.finish()
-        check(walk)
-        check_images(node, LIMITS, random)
-        assert walk.sequence > 5, "calls must get through"
-        assert not node.broker.dead_letters._under_way
+    await node.broker.append(request(0, COUNT))
+    await configure(node, GROUP, retry_count_max=2, retry_delays=Delays(delay_ms=[1_000, 3_000]))
+    walk = Walk(node, random)
+    for _ in range(STEPS):
+        await walk.step()
+    await walk.finish()
+    check(walk)
+    check_images(node, LIMITS, random)
+    assert walk.sequence > 5, "calls must get through"
+    assert not node.broker.dead_letters._under_way

@@ -1,7 +1,6 @@
 """Messages given back: the entry that moves them, how often, dead letters, and who is refused."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,14 +33,17 @@ from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.retry_pb2 import (
     GetGroupSettingsRequest,
     ListDeadLettersRequest,
+    ListDeadLettersResponse,
     ResendDeadLettersRequest,
+    ResendDeadLettersResponse,
     RetryLaterRequest,
     RetryLaterResponse,
     RetryMessage,
 )
 from store.record.message import Message, decode_message, encode_message
-from tests.node.broker_fakes import Fixture, configure, node_at
+from tests.node.broker_fakes import Fixture, configure, node_with
 from tests.node.commands import SMALL_LIMITS, commit
+from tests.node.delayed import delayed, send
 from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
@@ -64,6 +66,16 @@ def queue(node: Fixture, topic: str, queue_id: int = 0) -> list[Message]:
     return messages(node.log.store.reads.pull(topic, queue_id, 0, max_count=1000).data)
 
 
+async def listed(node: Fixture, offset: int = 0) -> ListDeadLettersResponse:
+    request = ListDeadLettersRequest(group="readers", offset=offset)
+    return await node.broker.dead_letters.list_dead_letters(request)
+
+
+async def resend(node: Fixture, *offsets: int, **how: Any) -> ResendDeadLettersResponse:
+    request = ResendDeadLettersRequest(group="readers", offsets=offsets, **how)
+    return await node.broker.dead_letters.resend_dead_letters(request)
+
+
 async def deliver(node: Fixture, level: int) -> int:
     """Put what is held on a level into the retry topic, as its time has come; return its offset."""
     _lo, hi = node.log.store.reads.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
@@ -73,216 +85,193 @@ async def deliver(node: Fixture, level: int) -> int:
     return written.queues[RETRY.encode(), 0][0]
 
 
-async def test_a_message_waits_for_its_time_and_says_where_it_came_from(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.broker.context.unix_ms = lambda: 5_000_000
-        await node.append(0, 3)
-        origin = queue(node, "orders")[1]
-        answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
-        assert (answer.retried_count, answer.dead_count) == (1, 0)
+async def test_a_message_waits_for_its_time_and_says_where_it_came_from(node: Fixture) -> None:
+    node.broker.context.unix_ms = lambda: 5_000_000
+    await node.append(0, 3)
+    origin = queue(node, "orders")[1]
+    answer = await node.broker.retry.retry_later(given_back(1, offsets=[committed(2)]))
+    assert (answer.retried_count, answer.dead_count) == (1, 0)
 
-        page = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
-        assert held(page.data) == (RETRY, 0, 5_010_000)
-        moved = decode_message(page.data)
-        assert moved.body == origin.body
-        assert moved.reconsume_times == 1
-        assert moved.properties["RETRY_TOPIC"] == "orders"
-        assert moved.properties["ORIGIN_MESSAGE_ID"] == origin.message_id
-        assert node.machine.state.groups["readers"]["orders"] == {0: 2}
-        assert node.machine.state.topics[RETRY] == TopicSettings(1, 6)
-        assert node.machine.state.refused_count == 0
-
-
-async def test_the_pauses_are_those_of_the_published_table(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        where: dict[str, Any] = {"topic": "orders"}
-        offset = 0
-        for attempt in range(16):
-            answer = await node.broker.retry.retry_later(given_back(offset, **where))
-            assert answer.retried_count == 1
-            level = min(3 + attempt, 18)
-            offset, where = await deliver(node, level), {"topic": RETRY}
-            last = queue(node, RETRY)[-1]
-            assert last.reconsume_times == attempt + 1
-            assert last.properties["RETRY_TOPIC"] == "orders"
-        assert [LEVEL_DELAYS_MS[level - 1] for level in (3, 4, 5, 18)] == [
-            10_000, 30_000, 60_000, 7_200_000,
-        ]  # fmt: skip
-        answer = await node.broker.retry.retry_later(given_back(offset, topic=RETRY))
-        assert (answer.retried_count, answer.dead_count) == (0, 1)
-        (dead,) = queue(node, DEAD)
-        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "orders")
-        assert dead.properties["ORIGIN_MESSAGE_ID"] == queue(node, "orders")[0].message_id
+    page = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", 2, 0)
+    assert held(page.data) == (RETRY, 0, 5_010_000)
+    moved = decode_message(page.data)
+    assert moved.body == origin.body
+    assert moved.reconsume_times == 1
+    assert moved.properties["RETRY_TOPIC"] == "orders"
+    assert moved.properties["ORIGIN_MESSAGE_ID"] == origin.message_id
+    assert node.machine.state.groups["readers"]["orders"] == {0: 2}
+    assert node.machine.state.topics[RETRY] == TopicSettings(1, 6)
+    assert node.machine.state.refused_count == 0
 
 
-async def test_settings_of_the_group_and_the_call_say_when_and_how_often(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.broker.context.unix_ms = lambda: 1_000
-        await node.append(0, 4)
-        await configure(node, "readers", retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
-        await node.broker.retry.retry_later(given_back(0))
-        await node.broker.retry.retry_later(given_back(1, delay_ms=500))
-        timed = queue(node, "rmq_sys_wheel_timer")
-        assert [m.properties["TIMER_OUT_MS"] for m in timed] == ["1007", "1500"]
-
-        answer = await node.broker.retry.retry_later(given_back(2, attempt_count_max=1))
-        assert answer.dead_count == 1
-        answer = await node.broker.retry.retry_later(given_back(3, is_dead=True))
-        assert answer.dead_count == 1
-        settings = await node.broker.group_settings.get_group_settings(
-            GetGroupSettingsRequest(group="readers")
-        )
-        assert settings.retry_count_max == 2
-
-
-async def test_a_repeated_call_gets_the_first_answer(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)]}
-        first = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
-        again = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
-        assert again.is_duplicate
-        again.is_duplicate = False
-        assert again == first
-        with pytest.raises(SequenceReusedError):
-            await node.broker.retry.retry_later(given_back(0, 1, **how, is_dead=True))
-        assert len(queue(node, DEAD)) == 1
-        assert node.broker.retry.dead_total == 1
+async def test_the_pauses_are_those_of_the_published_table(node: Fixture) -> None:
+    await node.append(0, 1)
+    where: dict[str, Any] = {"topic": "orders"}
+    offset = 0
+    for attempt in range(16):
+        answer = await node.broker.retry.retry_later(given_back(offset, **where))
+        assert answer.retried_count == 1
+        level = min(3 + attempt, 18)
+        offset, where = await deliver(node, level), {"topic": RETRY}
+        last = queue(node, RETRY)[-1]
+        assert last.reconsume_times == attempt + 1
+        assert last.properties["RETRY_TOPIC"] == "orders"
+    assert [LEVEL_DELAYS_MS[level - 1] for level in (3, 4, 5, 18)] == [
+        10_000, 30_000, 60_000, 7_200_000,
+    ]  # fmt: skip
+    answer = await node.broker.retry.retry_later(given_back(offset, topic=RETRY))
+    assert (answer.retried_count, answer.dead_count) == (0, 1)
+    (dead,) = queue(node, DEAD)
+    assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "orders")
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == queue(node, "orders")[0].message_id
 
 
-async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
+async def test_settings_of_the_group_and_the_call_say_when_and_how_often(node: Fixture) -> None:
+    node.broker.context.unix_ms = lambda: 1_000
+    await node.append(0, 4)
+    await configure(node, "readers", retry_count_max=2, retry_delays=Delays(delay_ms=[7, 70]))
+    await node.broker.retry.retry_later(given_back(0))
+    await node.broker.retry.retry_later(given_back(1, delay_ms=500))
+    timed = queue(node, "rmq_sys_wheel_timer")
+    assert [m.properties["TIMER_OUT_MS"] for m in timed] == ["1007", "1500"]
+
+    answer = await node.broker.retry.retry_later(given_back(2, attempt_count_max=1))
+    assert answer.dead_count == 1
+    answer = await node.broker.retry.retry_later(given_back(3, is_dead=True))
+    assert answer.dead_count == 1
+    settings = await node.broker.group_settings.get_group_settings(
+        GetGroupSettingsRequest(group="readers")
+    )
+    assert settings.retry_count_max == 2
+
+
+async def test_a_repeated_call_gets_the_first_answer(node: Fixture) -> None:
+    await node.append(0, 2)
+    how: dict[str, Any] = {"producer_id": 7, "offsets": [committed(1)]}
+    first = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
+    again = await node.broker.retry.retry_later(given_back(0, **how, is_dead=True))
+    assert again.is_duplicate
+    again.is_duplicate = False
+    assert again == first
+    with pytest.raises(SequenceReusedError):
+        await node.broker.retry.retry_later(given_back(0, 1, **how, is_dead=True))
+    assert len(queue(node, DEAD)) == 1
+    assert node.broker.retry.dead_total == 1
+
+
+async def test_a_repeated_call_is_answered_though_it_would_be_refused_now(node: Fixture) -> None:
+    await node.append(0, 2)
+    call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
+    await node.broker.retry.retry_later(call)
+    await configure(node, "readers", is_consume_enabled=False)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    again = await node.broker.retry.retry_later(call)
+    assert again.is_duplicate
+    assert again.dead_count == 1
+    call.sequence = 1
+    with pytest.raises(GroupDisabledError):
         await node.broker.retry.retry_later(call)
-        await configure(node, "readers", is_consume_enabled=False)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        again = await node.broker.retry.retry_later(call)
-        assert again.is_duplicate
-        assert again.dead_count == 1
-        call.sequence = 1
-        with pytest.raises(GroupDisabledError):
-            await node.broker.retry.retry_later(call)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(tmp_path: Path, keeps: bool) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
-        await configure(node, "readers", retry_count_max=16)
-        await node.broker.own_appends.submit(commit("readers", ("orders", 0, 0)))
-        task = await node.written(node.broker.retry.retry_later(call))
+async def test_a_lost_leader_leaves_all_of_an_entry_or_nothing(node: Fixture, keeps: bool) -> None:
+    await node.append(0, 2)
+    call = given_back(0, producer_id=7, offsets=[committed(1)], is_dead=True)
+    await configure(node, "readers", retry_count_max=16)
+    await node.broker.own_appends.submit(commit("readers", ("orders", 0, 0)))
+    task = await node.written(node.broker.retry.retry_later(call))
+    node.driver.lose()
+    node.driver.decide(1 if keeps else 0)
+    node.driver.is_holding = False
+    node.driver.lead()
+    if keeps:
+        first: RetryLaterResponse | BaseException = await task
+    else:
+        (first,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(first, Exception)
+        assert queue(node, DEAD) == []
+        assert node.machine.state.groups["readers"]["orders"] == {0: 0}
+    again = await node.broker.retry.retry_later(call)
+    assert again.is_duplicate == keeps
+    assert len(queue(node, DEAD)) == 1
+    assert node.machine.state.groups["readers"]["orders"] == {0: 1}
+
+
+async def test_dead_letters_go_back_once(node: Fixture) -> None:
+    await node.append(0, 4)
+    await node.broker.retry.retry_later(given_back(0, 1, 2, is_dead=True))
+    calls = [resend(node, 2, 0), resend(node, 2, 0)]
+    first, second = await asyncio.gather(*calls, return_exceptions=True)
+    assert not isinstance(first, BaseException)
+    assert (list(first.resent), list(first.already_resent)) == ([0, 2], [])
+    assert isinstance(second, BusyError)
+    again = await resend(node, 2, 0)
+    assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
+    assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
+    (sent,) = queue(node, "orders", 2)
+    assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
+    assert "RETRY_TOPIC" not in sent.properties
+    listing = await listed(node)
+    assert (listing.record_count, list(listing.resent)) == (3, [0, 2])
+    assert (listing.next_offset, listing.min_offset, listing.max_offset) == (3, 0, 3)
+    assert (await listed(node, 9)).record_count == 0
+    assert node.broker.dead_letters.resent_total == 2
+
+
+async def die_large(node: Fixture, *topics: str) -> None:
+    """Make dead letters, two of which are larger than a batch."""
+    body = b"x" * (node.broker.produce.batch_size_bytes_max // 2)
+    for number, topic in enumerate(topics):
+        record = encode_message(topic, 0, body)
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+        offset = topics[:number].count(topic)
+        await node.broker.retry.retry_later(given_back(offset, topic=topic, is_dead=True))
+
+
+@node_with(topics={"orders": 1, "gone": 1})
+async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
+    node: Fixture,
+) -> None:
+    await die_large(node, "orders", "gone", "orders", "orders")
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+    sent: list[list[int]] = []
+    left = [0, 1, 2, 3, 4]
+    while left:
+        answer = await resend(node, *left, in_pieces=True)
+        sent.append(list(answer.resent))
+        kept = {letter.offset: letter.code for letter in answer.kept}
+        left = [offset for offset in left if offset not in {*answer.resent, *kept}]
+        assert answer.already_resent == []
+    assert sent == [[0], [2, 3]], "what stays was read, too"
+    assert kept == {4: "node.no_such_offset"}
+    again = await resend(node, 0, 1, 2, in_pieces=True)
+    assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
+    assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
+    assert "'gone'" in again.kept[0].reason
+    assert len(queue(node, "orders")) == 3 + 3
+
+
+@node_with(topics={"gone": 1})
+async def test_letters_that_stay_are_read_in_pieces_too(node: Fixture) -> None:
+    await die_large(node, *["gone"] * 5)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
+    answer = await resend(node, *range(5), in_pieces=True)
+    assert [letter.offset for letter in answer.kept] == [0, 1, 2]
+    assert (answer.index, list(answer.resent)) == (-1, [])
+
+
+async def test_a_resend_that_was_cut_off_can_be_made_again(node: Fixture) -> None:
+    await node.append(0, 1)
+    await node.broker.retry.retry_later(given_back(0, is_dead=True))
+    for keep_count in (0, 1):
+        task = await node.written(resend(node, 0))
         node.driver.lose()
-        node.driver.decide(1 if keeps else 0)
+        node.driver.decide(keep_count)
+        await asyncio.gather(task, return_exceptions=True)
         node.driver.is_holding = False
         node.driver.lead()
-        if keeps:
-            first: RetryLaterResponse | BaseException = await task
-        else:
-            (first,) = await asyncio.gather(task, return_exceptions=True)
-            assert isinstance(first, Exception)
-            assert queue(node, DEAD) == []
-            assert node.machine.state.groups["readers"]["orders"] == {0: 0}
-        again = await node.broker.retry.retry_later(call)
-        assert again.is_duplicate == keeps
-        assert len(queue(node, DEAD)) == 1
-        assert node.machine.state.groups["readers"]["orders"] == {0: 1}
-
-
-async def test_dead_letters_go_back_once(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 4)
-        await node.broker.retry.retry_later(given_back(0, 1, 2, is_dead=True))
-        send = ResendDeadLettersRequest(group="readers", offsets=[2, 0])
-        first, second = await asyncio.gather(
-            node.broker.dead_letters.resend_dead_letters(send),
-            node.broker.dead_letters.resend_dead_letters(send),
-            return_exceptions=True,
-        )
-        assert not isinstance(first, BaseException)
-        assert (list(first.resent), list(first.already_resent)) == ([0, 2], [])
-        assert isinstance(second, BusyError)
-        again = await node.broker.dead_letters.resend_dead_letters(send)
-        assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
-        assert [m.body for m in queue(node, "orders")[4:]] == [queue(node, "orders")[0].body]
-        (sent,) = queue(node, "orders", 2)
-        assert (sent.body, sent.reconsume_times) == (queue(node, "orders")[2].body, 0)
-        assert "RETRY_TOPIC" not in sent.properties
-
-        listing = await node.broker.dead_letters.list_dead_letters(
-            ListDeadLettersRequest(group="readers")
-        )
-        assert (listing.record_count, list(listing.resent)) == (3, [0, 2])
-        assert (listing.next_offset, listing.min_offset, listing.max_offset) == (3, 0, 3)
-        behind = ListDeadLettersRequest(group="readers", offset=9)
-        assert (await node.broker.dead_letters.list_dead_letters(behind)).record_count == 0
-        assert node.broker.dead_letters.resent_total == 2
-
-
-async def test_letters_that_can_go_are_sent_in_pieces_and_the_others_are_named(
-    tmp_path: Path,
-) -> None:
-    async with node_at(tmp_path, topics={"orders": 1, "gone": 1}) as node:
-        half = node.broker.produce.batch_size_bytes_max // 2
-        for topic in ("orders", "gone", "orders", "orders", "orders"):
-            record = encode_message(topic, 0, b"x" * half)
-            await node.broker.append(AppendRequest(records=record, record_count=1))
-        for topic, offset in (("orders", 0), ("gone", 0), ("orders", 1), ("orders", 2)):
-            given = given_back(offset, topic=topic, is_dead=True)
-            await node.broker.retry.retry_later(given)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
-        sent: list[list[int]] = []
-        left = [0, 1, 2, 3, 4]
-        while left:
-            answer = await node.broker.dead_letters.resend_dead_letters(
-                ResendDeadLettersRequest(group="readers", offsets=left, in_pieces=True)
-            )
-            sent.append(list(answer.resent))
-            kept = {letter.offset: letter.code for letter in answer.kept}
-            left = [offset for offset in left if offset not in {*answer.resent, *kept}]
-            assert answer.already_resent == []
-        assert sent == [[0], [2, 3]], "what stays was read, too"
-        assert kept == {4: "node.no_such_offset"}
-        first = ResendDeadLettersRequest(group="readers", offsets=[0, 1, 2], in_pieces=True)
-        again = await node.broker.dead_letters.resend_dead_letters(first)
-        assert (again.index, list(again.resent), list(again.already_resent)) == (-1, [], [0, 2])
-        assert [(one.offset, one.code) for one in again.kept] == [(1, "node.unknown_topic")]
-        assert "'gone'" in again.kept[0].reason
-        assert len(queue(node, "orders")) == 4 + 3
-
-
-async def test_letters_that_stay_are_read_in_pieces_too(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={"gone": 1}) as node:
-        half = node.broker.produce.batch_size_bytes_max // 2
-        for offset in range(5):
-            record = encode_message("gone", 0, b"x" * half)
-            await node.broker.append(AppendRequest(records=record, record_count=1))
-            given = given_back(offset, topic="gone", is_dead=True)
-            await node.broker.retry.retry_later(given)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="gone"))
-        request = ResendDeadLettersRequest(group="readers", offsets=range(5), in_pieces=True)
-        answer = await node.broker.dead_letters.resend_dead_letters(request)
-        assert [letter.offset for letter in answer.kept] == [0, 1, 2]
-        assert (answer.index, list(answer.resent)) == (-1, [])
-
-
-async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await node.broker.retry.retry_later(given_back(0, is_dead=True))
-        send = ResendDeadLettersRequest(group="readers", offsets=[0])
-        for keep_count in (0, 1):
-            task = await node.written(node.broker.dead_letters.resend_dead_letters(send))
-            node.driver.lose()
-            node.driver.decide(keep_count)
-            await asyncio.gather(task, return_exceptions=True)
-            node.driver.is_holding = False
-            node.driver.lead()
-        answer = await node.broker.dead_letters.resend_dead_letters(send)
-        assert list(answer.already_resent) == [0]
-        assert len(queue(node, "orders")) == 2
+    assert list((await resend(node, 0)).already_resent) == [0]
+    assert len(queue(node, "orders")) == 2
 
 
 @pytest.mark.parametrize(
@@ -309,94 +298,84 @@ async def test_a_resend_that_was_cut_off_can_be_made_again(tmp_path: Path) -> No
     ],
 )
 async def test_a_bad_call_is_refused_and_changes_nothing(
-    tmp_path: Path, call: RetryLaterRequest, kind: type[Exception]
+    node: Fixture, call: RetryLaterRequest, kind: type[Exception]
 ) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 4)
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
-        before = node.machine.image()
-        with pytest.raises(kind):
-            await node.broker.retry.retry_later(call)
-        assert node.machine.image() == before
+    await node.append(0, 4)
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+    before = node.machine.image()
+    with pytest.raises(kind):
+        await node.broker.retry.retry_later(call)
+    assert node.machine.image() == before
 
 
-async def test_settings_forbid(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await configure(node, "readers", forbidden_topics=TopicNames(topics=["orders"]))
-        with pytest.raises(TopicForbiddenError):
-            await node.broker.retry.retry_later(given_back(0))
-        await configure(node, "readers", forbidden_topics=TopicNames(), is_orderly=True)
-        with pytest.raises(GroupOrderlyError):
-            await node.broker.retry.retry_later(given_back(0))
-        await configure(node, "readers", is_orderly=False, is_consume_enabled=False)
-        with pytest.raises(GroupDisabledError):
-            await node.broker.retry.retry_later(given_back(0))
+async def test_settings_forbid(node: Fixture) -> None:
+    await node.append(0, 1)
+    await configure(node, "readers", forbidden_topics=TopicNames(topics=["orders"]))
+    with pytest.raises(TopicForbiddenError):
+        await node.broker.retry.retry_later(given_back(0))
+    await configure(node, "readers", forbidden_topics=TopicNames(), is_orderly=True)
+    with pytest.raises(GroupOrderlyError):
+        await node.broker.retry.retry_later(given_back(0))
+    await configure(node, "readers", is_orderly=False, is_consume_enabled=False)
+    with pytest.raises(GroupDisabledError):
+        await node.broker.retry.retry_later(given_back(0))
+    with pytest.raises(UnknownGroupError):
+        await node.broker.group_settings.get_group_settings(GetGroupSettingsRequest(group="nobody"))
+
+
+@node_with(limits=SMALL_LIMITS)
+async def test_limits_of_groups_hold_before_anything_moves(node: Fixture) -> None:
+    await node.append(0, 1)
+    for group in "abc":
+        await node.broker.retry.retry_later(given_back(0, group=group, is_dead=True))
+    with pytest.raises(LimitReachedError):
+        await node.broker.retry.retry_later(given_back(0, group="d", is_dead=True))
+    assert "%DLQ%d" not in node.machine.state.topics
+    assert len(node.machine.state.topics) == 7
+
+
+async def test_bad_resends_are_refused(node: Fixture) -> None:
+    await node.append(0, 2)
+    for call in (resend(node, 0), listed(node)):
         with pytest.raises(UnknownGroupError):
-            await node.broker.group_settings.get_group_settings(
-                GetGroupSettingsRequest(group="nobody")
-            )
+            await call
+    await node.broker.retry.retry_later(given_back(0, is_dead=True))
+    with pytest.raises(MessageExpiredError):
+        await resend(node, 0, 1)
+    with pytest.raises(BadRequestError):
+        await resend(node)
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
+    with pytest.raises(TopicNotWritableError):
+        await resend(node, 0)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    with pytest.raises(UnknownTopicError):
+        await resend(node, 0)
+    assert node.machine.state.refused_count == 0
 
 
-async def test_limits_of_groups_hold_before_anything_moves(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=SMALL_LIMITS) as node:
-        await node.append(0, 1)
-        for group in "abc":
-            await node.broker.retry.retry_later(given_back(0, group=group, is_dead=True))
-        with pytest.raises(LimitReachedError):
-            await node.broker.retry.retry_later(given_back(0, group="d", is_dead=True))
-        assert "%DLQ%d" not in node.machine.state.topics
-        assert len(node.machine.state.topics) == 7
+async def test_clients_may_read_the_topics_of_a_group_and_no_more(node: Fixture) -> None:
+    await node.append(0, 1)
+    await node.broker.retry.retry_later(given_back(0, is_dead=True))
+    before = node.log.last_index
+    for refused in (
+        node.append(0, 1, topic=DEAD),
+        node.append(0, 1, topic=RETRY),
+        *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t, DELAY="1")) for t in (DEAD, RETRY)),
+        *(send(node, delayed(1, DELAY="1"), delayed(2, topic=t)) for t in (DEAD, RETRY)),
+        node.broker.topics.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
+        node.broker.topics.delete_topic(DeleteTopicRequest(topic=RETRY)),
+    ):
+        with pytest.raises(ReservedTopicError):
+            await refused
+    assert node.log.last_index == before
 
 
-async def test_bad_resends_are_refused(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        send = ResendDeadLettersRequest(group="readers", offsets=[0])
-        with pytest.raises(UnknownGroupError):
-            await node.broker.dead_letters.resend_dead_letters(send)
-        with pytest.raises(UnknownGroupError):
-            await node.broker.dead_letters.list_dead_letters(
-                ListDeadLettersRequest(group="readers")
-            )
-        await node.broker.retry.retry_later(given_back(0, is_dead=True))
-        with pytest.raises(MessageExpiredError):
-            await node.broker.dead_letters.resend_dead_letters(
-                ResendDeadLettersRequest(group="readers", offsets=[0, 1])
-            )
-        with pytest.raises(BadRequestError):
-            await node.broker.dead_letters.resend_dead_letters(
-                ResendDeadLettersRequest(group="readers")
-            )
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", permission=4))
-        with pytest.raises(TopicNotWritableError):
-            await node.broker.dead_letters.resend_dead_letters(send)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        with pytest.raises(UnknownTopicError):
-            await node.broker.dead_letters.resend_dead_letters(send)
-        assert node.machine.state.refused_count == 0
-
-
-async def test_clients_may_read_the_topics_of_a_group_and_no_more(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await node.broker.retry.retry_later(given_back(0, is_dead=True))
-        for refused in (
-            node.append(0, 1, topic=DEAD),
-            node.append(0, 1, topic=RETRY),
-            node.broker.topics.create_topic(CreateTopicRequest(topic=DEAD, queue_count=2)),
-            node.broker.topics.delete_topic(DeleteTopicRequest(topic=RETRY)),
-        ):
-            with pytest.raises(ReservedTopicError):
-                await refused
-
-
-async def test_the_offsets_of_a_member_are_stored_from_the_first_on(tmp_path: Path) -> None:
+@node_with(filled=3)
+async def test_the_offsets_of_a_member_are_stored_from_the_first_on(node: Fixture) -> None:
     """The room that is made for a new one before moves no group."""
-    async with node_at(tmp_path, filled=3) as node:
-        newest = -1
-        for offset in range(3):
-            row = GroupOffset(topic="orders", offset=offset + 1, newest_known=newest)
-            await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
-            newest = node.machine.state.groups["readers"]["orders"][0]
-            assert newest == offset + 1
+    newest = -1
+    for offset in range(3):
+        row = GroupOffset(topic="orders", offset=offset + 1, newest_known=newest)
+        await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
+        newest = node.machine.state.groups["readers"]["orders"][0]
+        assert newest == offset + 1

@@ -24,7 +24,7 @@ from quorumlog.pb.retry_pb2 import (
     RetryLaterRequest,
     RetryMessage,
 )
-from tests.node.broker_fakes import Fixture, configure, node_at, request
+from tests.node.broker_fakes import Fixture, configure, node_at, node_with, request
 from tests.patience import eventually
 
 
@@ -78,23 +78,24 @@ async def test_exported_tables_are_taken_over_by_another_cluster(tmp_path: Path)
         assert (await imported(node, files)).topic_count == 0
 
 
-async def test_files_as_rocketmq_writes_them_are_read(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={"TopicTest": 4}) as node:
-        for queue_id in (0, 1):
-            await node.broker.append(request(0, 3, topic="TopicTest", queue_id=queue_id))
-        offsets = '{"offsetTable":{"TopicTest@GID_A":{0:2,1:3},"%RETRY%GID_A@GID_A":{0:0}}}'
-        topics = topics_of(**{"%RETRY%GID_A": 1, "TBW102": 8, "rmq_sys_x": 1})
-        groups = groups_of("GID_A", "TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", retryMaxTimes=5)
-        done = await imported(node, {TOPICS: topics, GROUPS: groups, OFFSETS: offsets})
-        assert list(done.refusals) == []
-        assert len(done.skipped) == 4
-        assert (done.topic_count, done.group_count, done.offset_count) == (1, 1, 3)
-        state = node.machine.state
-        assert state.groups == {"GID_A": {"TopicTest": {0: 2, 1: 3}, "%RETRY%GID_A": {0: 0}}}
-        assert state.topics["%RETRY%GID_A"] == TopicSettings(1, 6)
+@node_with(topics={"TopicTest": 4})
+async def test_files_as_rocketmq_writes_them_are_read(node: Fixture) -> None:
+    for queue_id in (0, 1):
+        await node.broker.append(request(0, 3, topic="TopicTest", queue_id=queue_id))
+    offsets = '{"offsetTable":{"TopicTest@GID_A":{0:2,1:3},"%RETRY%GID_A@GID_A":{0:0}}}'
+    topics = topics_of(**{"%RETRY%GID_A": 1, "TBW102": 8, "rmq_sys_x": 1})
+    groups = groups_of("GID_A", "TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", retryMaxTimes=5)
+    done = await imported(node, {TOPICS: topics, GROUPS: groups, OFFSETS: offsets})
+    assert list(done.refusals) == []
+    assert len(done.skipped) == 4
+    assert (done.topic_count, done.group_count, done.offset_count) == (1, 1, 3)
+    state = node.machine.state
+    assert state.groups == {"GID_A": {"TopicTest": {0: 2, 1: 3}, "%RETRY%GID_A": {0: 0}}}
+    assert state.topics["%RETRY%GID_A"] == TopicSettings(1, 6)
 
 
-async def test_unused_settings_are_named_for_each_topic_and_group(tmp_path: Path) -> None:
+@node_with(topics={})
+async def test_unused_settings_are_named_for_each_topic_and_group(node: Fixture) -> None:
     def row(**more: Any) -> dict[str, Any]:
         return {"perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "attributes": {}, **more}
 
@@ -119,26 +120,25 @@ async def test_unused_settings_are_named_for_each_topic_and_group(tmp_path: Path
         "subscriptionGroup.json: other: has no effect here: "
         'consumeTimeoutMinute=30, groupRetryPolicy={"type":"EXPONENTIAL"}',
     ]
-    async with node_at(tmp_path, topics={}) as node:
-        for is_dry_run, count in ((True, 3), (False, 3), (False, 0)):
-            done = await imported(node, files, is_dry_run=is_dry_run)
-            assert (list(done.refusals), list(done.warnings)) == ([], said)
-            assert done.topic_count == count
-        assert list((await imported(node, await exported(node))).warnings) == []
+    for is_dry_run, count in ((True, 3), (False, 3), (False, 0)):
+        done = await imported(node, files, is_dry_run=is_dry_run)
+        assert (list(done.refusals), list(done.warnings)) == ([], said)
+        assert done.topic_count == count
+    assert list((await imported(node, await exported(node))).warnings) == []
 
 
-async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -> None:
+@node_with(topics={})
+async def test_an_answer_says_how_many_more_warnings_there_are(node: Fixture) -> None:
     count = 1_004
     rows = {
         f"t{n:04}": {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "order": True}
         for n in range(count)
     }
-    async with node_at(tmp_path, topics={}) as node:
-        files = {TOPICS: json.dumps({"topicConfigTable": rows})}
-        done = await imported(node, files, is_dry_run=True)
-        assert len(done.warnings) == 1_000
-        assert done.warnings[998].startswith("topics.json: t0998: ")
-        assert done.warnings[999] == "and 5 more"
+    files = {TOPICS: json.dumps({"topicConfigTable": rows})}
+    done = await imported(node, files, is_dry_run=True)
+    assert len(done.warnings) == 1_000
+    assert done.warnings[998].startswith("topics.json: t0998: ")
+    assert done.warnings[999] == "and 5 more"
 
 
 @pytest.mark.parametrize(
@@ -166,24 +166,24 @@ async def test_an_answer_says_how_many_more_warnings_there_are(tmp_path: Path) -
     ],
 )
 async def test_a_bad_row_refuses_the_whole_import(
-    tmp_path: Path, files: dict[str, str], reason: str
+    node: Fixture, files: dict[str, str], reason: str
 ) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.append(request(0, 3))
-        before = node.machine.image()
-        good = {TOPICS: topics_of(fine=1), GROUPS: groups_of("fine")}
-        done = await imported(node, {**good, **files})
-        assert len(done.refusals) == 1
-        assert reason in done.refusals[0]
-        assert node.machine.image() == before
+    await node.broker.append(request(0, 3))
+    before = node.machine.image()
+    good = {TOPICS: topics_of(fine=1), GROUPS: groups_of("fine")}
+    done = await imported(node, {**good, **files})
+    assert len(done.refusals) == 1
+    assert reason in done.refusals[0]
+    assert node.machine.image() == before
 
 
 WRONG: tuple[Any, ...] = (None, [], {}, "6", 1.5, True, -1, 2**63, "\ud800")
 
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
+@node_with(topics={"x": 1})
 async def test_a_value_of_another_kind_is_refused_with_file_entry_and_field(
-    tmp_path: Path, value: Any
+    node: Fixture, value: Any
 ) -> None:
     topic: Any = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
     of_group = ("groupName", "retryMaxTimes", "consumeEnable", "groupRetryPolicy")
@@ -201,43 +201,41 @@ async def test_a_value_of_another_kind_is_refused_with_file_entry_and_field(
         (True, GROUPS, "consumeEnable"),
     ]
     name_of = {TOPICS: "topicConfigTable", GROUPS: "subscriptionGroupTable", OFFSETS: "offsetTable"}
-    async with node_at(tmp_path, topics={"x": 1}) as node:
-        for file, field, row in rows:
-            entry = "x@g" if file == OFFSETS else "x"
-            text = json.dumps({name_of[file]: {entry: row}})
-            done = await imported(node, {file: text}, is_dry_run=True)
-            is_empty_topic = (value, file, field) == ({}, TOPICS, "the entry")
-            said = "writeQueueNums" if is_empty_topic else field
-            wanted = [] if (value, file, field) in right else [f"{file}: {entry}: {said} is "]
-            assert [one[: len(wanted[0])] for one in done.refusals] == wanted, (field, value)
-        for file, name in name_of.items():
-            if value != {}:
-                done = await imported(node, {file: json.dumps({name: value})}, is_dry_run=True)
-                assert f"{file}: not such a table: {name} is " in done.refusals[0]
+    for file, field, row in rows:
+        entry = "x@g" if file == OFFSETS else "x"
+        text = json.dumps({name_of[file]: {entry: row}})
+        done = await imported(node, {file: text}, is_dry_run=True)
+        is_empty_topic = (value, file, field) == ({}, TOPICS, "the entry")
+        said = "writeQueueNums" if is_empty_topic else field
+        wanted = [] if (value, file, field) in right else [f"{file}: {entry}: {said} is "]
+        assert [one[: len(wanted[0])] for one in done.refusals] == wanted, (field, value)
+    for file, name in name_of.items():
+        if value != {}:
+            done = await imported(node, {file: json.dumps({name: value})}, is_dry_run=True)
+            assert f"{file}: not such a table: {name} is " in done.refusals[0]
 
 
-async def test_a_resend_behind_another_learns_that_it_was_done(tmp_path: Path) -> None:
+@node_with(limits=Limits(in_flight_count_max=1))
+async def test_a_resend_behind_another_learns_that_it_was_done(node: Fixture) -> None:
     """The last look is in the order of the log, also for a call that had to wait for room."""
-    async with node_at(tmp_path, limits=Limits(in_flight_count_max=1)) as node:
-        await node.broker.append(request(0, 1))
-        message = RetryMessage(topic="orders", offset=0, is_dead=True)
-        call = RetryLaterRequest(group="readers", messages=[message])
-        await node.broker.retry.retry_later(call)
-        send = ResendDeadLettersRequest(group="readers", offsets=[0])
-        node.driver.is_holding = True
-        resend = node.broker.dead_letters.resend_dead_letters
-        tasks = [asyncio.ensure_future(resend(send)) for _ in range(2)]
-        await eventually(lambda: len(node.broker.produce.parked) == 1, "a parked call")
-        node.driver.release()
-        first, second = await asyncio.gather(*tasks, return_exceptions=True)
-        assert not isinstance(first, BaseException)
-        assert isinstance(second, AlreadyResentError)
+    await node.broker.append(request(0, 1))
+    message = RetryMessage(topic="orders", offset=0, is_dead=True)
+    call = RetryLaterRequest(group="readers", messages=[message])
+    await node.broker.retry.retry_later(call)
+    send = ResendDeadLettersRequest(group="readers", offsets=[0])
+    node.driver.is_holding = True
+    resend = node.broker.dead_letters.resend_dead_letters
+    tasks = [asyncio.ensure_future(resend(send)) for _ in range(2)]
+    await eventually(lambda: len(node.broker.produce.parked) == 1, "a parked call")
+    node.driver.release()
+    first, second = await asyncio.gather(*tasks, return_exceptions=True)
+    assert not isinstance(first, BaseException)
+    assert isinstance(second, AlreadyResentError)
 
 
-async def test_a_member_may_not_name_a_topic_that_nobody_may_read(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
-        with pytest.raises(TopicNotReadableError):
-            await node.broker.groups.heartbeat(
-                HeartbeatRequest(group="g", client_id="c", topics=["deaf"])
-            )
+async def test_a_member_may_not_name_a_topic_that_nobody_may_read(node: Fixture) -> None:
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="deaf", permission=2))
+    with pytest.raises(TopicNotReadableError):
+        await node.broker.groups.heartbeat(
+            HeartbeatRequest(group="g", client_id="c", topics=["deaf"])
+        )

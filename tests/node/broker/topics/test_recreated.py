@@ -75,70 +75,65 @@ async def test_no_read_finds_a_message_of_the_old_topic(tmp_path: Path) -> None:
             await node.broker.queries.get_message(GetMessageRequest(message_id=lost.message_id))
 
 
-async def test_a_topic_recreated_twice_begins_at_the_second_time(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        for number in range(2):
-            await node.append(number, number + 1)
-            await recreate(node)
-        assert await range_of(node) == (2, 2)
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=8))
-        await node.append(7, 8)
-        assert await range_of(node) == (2, 3), "a change of a topic is no creation"
+async def test_a_topic_recreated_twice_begins_at_the_second_time(node: Fixture) -> None:
+    for number in range(2):
+        await node.append(number, number + 1)
+        await recreate(node)
+    assert await range_of(node) == (2, 2)
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=8))
+    await node.append(7, 8)
+    assert await range_of(node) == (2, 3), "a change of a topic is no creation"
 
 
-async def test_an_imported_topic_begins_at_the_import(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        answer = await node.broker.config_files.import_config_files(
-            ImportConfigFilesRequest(files=[ConfigFile(name="topics.json", text=TOPIC_TABLE)])
-        )
-        assert answer.topic_count == 1
-        assert await range_of(node) == (2, 2)
+async def test_an_imported_topic_begins_at_the_import(node: Fixture) -> None:
+    await node.append(0, 2)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    answer = await node.broker.config_files.import_config_files(
+        ImportConfigFilesRequest(files=[ConfigFile(name="topics.json", text=TOPIC_TABLE)])
+    )
+    assert answer.topic_count == 1
+    assert await range_of(node) == (2, 2)
 
 
-async def test_what_is_held_of_the_old_topic_is_not_delivered(tmp_path: Path) -> None:
+async def test_what_is_held_of_the_old_topic_is_not_delivered(node: Fixture) -> None:
     """A delayed message, and one that a group gave back."""
-    async with node_at(tmp_path) as node:
-        await node.append(0, 1)
-        await give_back(node, 0)
-        await node.broker.append(request_of(delayed(1, DELAY="1")))
-        await recreate(node)
-        await node.broker.append(request_of(delayed(4, DELAY="1")))
-        await node.append(5, 6)
-        await give_back(node, 1)
-        node.clock.now_ms += 60_000
-        await settle(node)
+    await node.append(0, 1)
+    await give_back(node, 0)
+    await node.broker.append(request_of(delayed(1, DELAY="1")))
+    await recreate(node)
+    await node.broker.append(request_of(delayed(4, DELAY="1")))
+    await node.append(5, 6)
+    await give_back(node, 1)
+    node.clock.now_ms += 60_000
+    await settle(node)
 
-        lo, _ = await range_of(node)
-        records = messages(node.log.store.reads.pull("orders", 0, lo).data)
-        assert [message.body[:8] for message in records] == [b"00000005", b"4"]
-        assert len(await retried(node)) == 1
-        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
-
-
-async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.append(request_of(delayed(1, DELAY="1")))
-        await recreate(node)
-        node.clock.now_ms += 60_000
-        await settle(node)
-        assert await range_of(node) == (0, 0)
-        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
+    lo, _ = await range_of(node)
+    records = messages(node.log.store.reads.pull("orders", 0, lo).data)
+    assert [message.body[:8] for message in records] == [b"00000005", b"4"]
+    assert len(await retried(node)) == 1
+    assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 2)
 
 
-async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.append(0, 2)
-        for offset in (0, 1):
-            await give_back(node, offset)
-            if offset == 0:
-                await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
-        node.clock.now_ms += 60_000
-        await settle(node)
-        assert [message.body[:8] for message in await retried(node)] == [b"00000001"]
-        assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
-        assert node.machine.state.refused_count == 0
+async def test_a_topic_that_has_only_held_messages_is_recreated_as_well(node: Fixture) -> None:
+    await node.broker.append(request_of(delayed(1, DELAY="1")))
+    await recreate(node)
+    node.clock.now_ms += 60_000
+    await settle(node)
+    assert await range_of(node) == (0, 0)
+    assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
+
+
+async def test_a_recreated_group_does_not_get_what_the_old_one_gave_back(node: Fixture) -> None:
+    await node.append(0, 2)
+    for offset in (0, 1):
+        await give_back(node, offset)
+        if offset == 0:
+            await node.broker.groups.delete_group(DeleteGroupRequest(group="readers"))
+    node.clock.now_ms += 60_000
+    await settle(node)
+    assert [message.body[:8] for message in await retried(node)] == [b"00000001"]
+    assert node.log.store.reads.queue_range(fmt.UNDELIVERABLE_TOPIC, 0) == (0, 1)
+    assert node.machine.state.refused_count == 0
 
 
 async def give_back(node: Fixture, offset: int) -> None:

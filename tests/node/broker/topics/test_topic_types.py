@@ -14,7 +14,7 @@ from node.state.tables.topic_types import TOPIC_TYPES, TopicSettings
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DescribeTopicRequest, ListTopicsRequest
 from quorumlog.pb.rocketmq_pb2 import Code, MessageType
-from tests.node.broker_fakes import node_at
+from tests.node.broker_fakes import Fixture
 from tests.node.rocketmq.test_service import gateway_at
 
 MESSAGES: dict[str, dict[str, Any]] = {
@@ -25,19 +25,18 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_a_type_is_chosen_shown_changed_and_kept(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        topics = node.broker.topics
-        made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
-        assert made.message_type == "FIFO"
-        await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
-        topic = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
-        assert (topic.info.message_type, topic.info.queue_count) == ("FIFO", 9)
-        await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
-        rows = (await topics.list_topics(ListTopicsRequest())).topics
-        assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"
-        with pytest.raises(BadRequestError, match="one of NORMAL, FIFO"):
-            await topics.create_topic(CreateTopicRequest(topic="pay", message_type="fifo"))
+async def test_a_type_is_chosen_shown_changed_and_kept(node: Fixture) -> None:
+    topics = node.broker.topics
+    made = await topics.create_topic(CreateTopicRequest(topic="pay", message_type="FIFO"))
+    assert made.message_type == "FIFO"
+    await topics.create_topic(CreateTopicRequest(topic="pay", queue_count=9))
+    topic = await topics.describe_topic(DescribeTopicRequest(topic="pay"))
+    assert (topic.info.message_type, topic.info.queue_count) == ("FIFO", 9)
+    await topics.create_topic(CreateTopicRequest(topic="pay", message_type="MIXED"))
+    rows = (await topics.list_topics(ListTopicsRequest())).topics
+    assert {row.topic: row.message_type for row in rows}["pay"] == "MIXED"
+    with pytest.raises(BadRequestError, match="one of NORMAL, FIFO"):
+        await topics.create_topic(CreateTopicRequest(topic="pay", message_type="fifo"))
 
 
 def test_types_are_in_checkpoints_and_snapshots_and_builds_without_them_read_both() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from store.errors import LimitExceededError, Outcome, StoreFullError, TopicNameError
 from store.record.message import Message, encode_message, message_id
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_with, request
 from tests.node.commands import SMALL_LIMITS
 from tests.store.records import messages, numbers
 
@@ -48,22 +47,22 @@ async def create(node: Fixture, topic: str, **how: Any) -> tuple[int, int]:
 # --- Topics ---
 
 
-async def test_a_topic_is_created_changed_listed_and_deleted(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={}) as node:
-        assert await create(node, "b") == (4, 6)
-        assert await create(node, "a", queue_count=2, permission=4) == (2, 4)
-        assert await create(node, "a") == (2, 4), "what is not said does not change"
-        assert await create(node, "a", queue_count=3) == (3, 4)
-        listed = await node.broker.topics.list_topics(ListTopicsRequest())
-        assert [(t.topic, t.queue_count) for t in listed.topics] == [("a", 3), ("b", 4)]
-        listed = await node.broker.topics.list_topics(ListTopicsRequest(with_system=True))
-        assert COMMAND_TOPIC in [t.topic for t in listed.topics]
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="a"))
-        listed = await node.broker.topics.list_topics(ListTopicsRequest())
-        assert [t.topic for t in listed.topics] == ["b"]
+@node_with(topics={})
+async def test_a_topic_is_created_changed_listed_and_deleted(node: Fixture) -> None:
+    assert await create(node, "b") == (4, 6)
+    assert await create(node, "a", queue_count=2, permission=4) == (2, 4)
+    assert await create(node, "a") == (2, 4), "what is not said does not change"
+    assert await create(node, "a", queue_count=3) == (3, 4)
+    listed = await node.broker.topics.list_topics(ListTopicsRequest())
+    assert [(t.topic, t.queue_count) for t in listed.topics] == [("a", 3), ("b", 4)]
+    listed = await node.broker.topics.list_topics(ListTopicsRequest(with_system=True))
+    assert COMMAND_TOPIC in [t.topic for t in listed.topics]
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="a"))
+    listed = await node.broker.topics.list_topics(ListTopicsRequest())
+    assert [t.topic for t in listed.topics] == ["b"]
 
 
-async def test_topics_that_may_not_be_are_refused(tmp_path: Path) -> None:
+async def test_topics_that_may_not_be_are_refused(node: Fixture) -> None:
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"topic": ""}, TopicNameError),
         ({"topic": "a b"}, TopicNameError),
@@ -75,297 +74,279 @@ async def test_topics_that_may_not_be_are_refused(tmp_path: Path) -> None:
         ({"topic": "orders", "must_be_new": True}, errors.TopicExistsError),
         ({"topic": "a", "queue_count": 1025}, errors.LimitReachedError),
     ]
-
-    async with node_at(tmp_path) as node:
-        for how, kind in cases:
-            with pytest.raises(kind):
-                await node.broker.topics.create_topic(CreateTopicRequest(**how))
-        with pytest.raises(errors.ReservedTopicError):
-            await node.broker.topics.delete_topic(DeleteTopicRequest(topic=COMMAND_TOPIC))
-        with pytest.raises(errors.UnknownTopicError):
-            await node.broker.topics.delete_topic(DeleteTopicRequest(topic="nobody"))
-        assert len(node.broker.context.state.topics) == 1
+    for how, kind in cases:
+        with pytest.raises(kind):
+            await node.broker.topics.create_topic(CreateTopicRequest(**how))
+    with pytest.raises(errors.ReservedTopicError):
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic=COMMAND_TOPIC))
+    with pytest.raises(errors.UnknownTopicError):
+        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="nobody"))
+    assert len(node.broker.context.state.topics) == 1
 
 
-async def test_of_two_that_create_a_new_topic_at_once_one_wins(tmp_path: Path) -> None:
+@node_with(topics={})
+async def test_of_two_that_create_a_new_topic_at_once_one_wins(node: Fixture) -> None:
     """Both pass the leader's check; the order in the log decides."""
-
-    async with node_at(tmp_path, topics={}) as node:
-        outcomes = await asyncio.gather(
-            create(node, "a", queue_count=2, must_be_new=True),
-            create(node, "a", queue_count=3, must_be_new=True),
-            return_exceptions=True,
-        )
-        assert outcomes[0] == (2, 6)
-        assert isinstance(outcomes[1], errors.TopicExistsError)
-        assert node.machine.state.topics["a"].queue_count == 2
-        assert node.broker.context.state.refused_count == 1
+    outcomes = await asyncio.gather(
+        create(node, "a", queue_count=2, must_be_new=True),
+        create(node, "a", queue_count=3, must_be_new=True),
+        return_exceptions=True,
+    )
+    assert outcomes[0] == (2, 6)
+    assert isinstance(outcomes[1], errors.TopicExistsError)
+    assert node.machine.state.topics["a"].queue_count == 2
+    assert node.broker.context.state.refused_count == 1
 
 
-async def test_a_limit_of_the_state_is_told_to_the_caller(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={}, limits=SMALL_LIMITS) as node:
-        outcomes = await asyncio.gather(
-            *(create(node, name, queue_count=1) for name in "abcde"), return_exceptions=True
-        )
-        assert [isinstance(one, Exception) for one in outcomes] == [False] * 4 + [True]
-        assert isinstance(outcomes[4], errors.LimitReachedError)
+@node_with(topics={}, limits=SMALL_LIMITS)
+async def test_a_limit_of_the_state_is_told_to_the_caller(node: Fixture) -> None:
+    outcomes = await asyncio.gather(
+        *(create(node, name, queue_count=1) for name in "abcde"), return_exceptions=True
+    )
+    assert [isinstance(one, Exception) for one in outcomes] == [False] * 4 + [True]
+    assert isinstance(outcomes[4], errors.LimitReachedError)
 
 
-async def test_a_topic_is_described_with_its_queues(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={"orders": 20}) as node:
-        receipt = await node.append(0, 3)
-        topic = await node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
-        assert (topic.info.queue_count, len(topic.queues)) == (20, 20)
-        first, second = topic.queues[:2]
-        assert (first.min_offset, first.max_offset) == (0, 3)
-        assert first.last_store_unix_ms == receipt.store_unix_ms
-        assert (second.queue_id, second.max_offset, second.last_store_unix_ms) == (1, 0, 0)
-        with pytest.raises(errors.UnknownTopicError):
-            await node.broker.topics.describe_topic(DescribeTopicRequest(topic="nobody"))
+@node_with(topics={"orders": 20})
+async def test_a_topic_is_described_with_its_queues(node: Fixture) -> None:
+    receipt = await node.append(0, 3)
+    topic = await node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders"))
+    assert (topic.info.queue_count, len(topic.queues)) == (20, 20)
+    first, second = topic.queues[:2]
+    assert (first.min_offset, first.max_offset) == (0, 3)
+    assert first.last_store_unix_ms == receipt.store_unix_ms
+    assert (second.queue_id, second.max_offset, second.last_store_unix_ms) == (1, 0, 0)
+    with pytest.raises(errors.UnknownTopicError):
+        await node.broker.topics.describe_topic(DescribeTopicRequest(topic="nobody"))
 
 
-async def test_only_the_leader_speaks_of_topics(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        node.driver.lose(2)
-        for call in (
-            create(node, "a"),
-            node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders")),
-            node.broker.topics.list_topics(ListTopicsRequest()),
-            node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders")),
-            node.broker.put_member(1, "h:1", ""),
-        ):
-            with pytest.raises(errors.NotLeaderError):
-                await call
+async def test_only_the_leader_speaks_of_topics(node: Fixture) -> None:
+    node.driver.lose(2)
+    for call in (
+        create(node, "a"),
+        node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders")),
+        node.broker.topics.list_topics(ListTopicsRequest()),
+        node.broker.topics.describe_topic(DescribeTopicRequest(topic="orders")),
+        node.broker.put_member(1, "h:1", ""),
+    ):
+        with pytest.raises(errors.NotLeaderError):
+            await call
 
 
 # --- Commands ---
 
 
-async def test_commands_of_one_turn_share_an_entry(tmp_path: Path) -> None:
-    async with node_at(tmp_path, topics={}) as node:
-        before = node.driver.append_count
-        await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
-        assert node.driver.append_count == before + 1
-        own = node.broker.own_appends
-        assert (own.commands_total, own.entries_total) == (10, 1)
-        assert own.command_count == 0
+@node_with(topics={})
+async def test_commands_of_one_turn_share_an_entry(node: Fixture) -> None:
+    before = node.driver.append_count
+    await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
+    assert node.driver.append_count == before + 1
+    own = node.broker.own_appends
+    assert (own.commands_total, own.entries_total) == (10, 1)
+    assert own.command_count == 0
 
 
-async def test_an_entry_of_commands_has_a_limit(tmp_path: Path) -> None:
-    limits = replace(Limits(), command_entry_size_bytes_max=300)
-
-    async with node_at(tmp_path, topics={}, limits=limits) as node:
-        before = node.driver.append_count
-        await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
-        assert node.driver.append_count == before + 5
-        assert len(node.machine.state.topics) == 10
-        with pytest.raises(LimitExceededError):
-            await node.broker.put_member(1, "h" * 400, "")
+@node_with(topics={}, limits=replace(Limits(), command_entry_size_bytes_max=300))
+async def test_an_entry_of_commands_has_a_limit(node: Fixture) -> None:
+    before = node.driver.append_count
+    await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
+    assert node.driver.append_count == before + 5
+    assert len(node.machine.state.topics) == 10
+    with pytest.raises(LimitExceededError):
+        await node.broker.put_member(1, "h" * 400, "")
 
 
-async def test_commands_fail_as_their_entry_does(tmp_path: Path) -> None:
-    limits = replace(Limits(), append_timeout_ms=200, command_count_max=2)
-
-    async with node_at(tmp_path, limits=limits) as node:
-        node.driver.failure = StoreFullError("log", 9, 1)
-        with pytest.raises(StoreFullError):
-            await create(node, "a")
-        node.driver.is_holding = True
-        with pytest.raises(errors.AppendTimeoutError) as caught:
-            await create(node, "a")
-        assert describe(caught.value).outcome is Outcome.UNKNOWN
-        second = await node.written(create(node, "b"))
-        with pytest.raises(errors.BusyError, match="commands under way: 2 held"):
-            await create(node, "c")
-        node.driver.lose(2)
-        node.driver.decide(1)
-        with pytest.raises(errors.NotAppliedError):
-            await second
-        assert set(node.machine.state.topics) == {"orders", "a"}
-        assert node.broker.own_appends.command_count == 0
+@node_with(limits=replace(Limits(), append_timeout_ms=200, command_count_max=2))
+async def test_commands_fail_as_their_entry_does(node: Fixture) -> None:
+    node.driver.failure = StoreFullError("log", 9, 1)
+    with pytest.raises(StoreFullError):
+        await create(node, "a")
+    node.driver.is_holding = True
+    with pytest.raises(errors.AppendTimeoutError) as caught:
+        await create(node, "a")
+    assert describe(caught.value).outcome is Outcome.UNKNOWN
+    second = await node.written(create(node, "b"))
+    with pytest.raises(errors.BusyError, match="commands under way: 2 held"):
+        await create(node, "c")
+    node.driver.lose(2)
+    node.driver.decide(1)
+    with pytest.raises(errors.NotAppliedError):
+        await second
+    assert set(node.machine.state.topics) == {"orders", "a"}
+    assert node.broker.own_appends.command_count == 0
 
 
 # --- Routes ---
 
 
-async def test_a_route_says_what_a_client_needs(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        await node.broker.put_member(3, "host3:8083", "host3:40911")
-        request = RouteRequest(topics=["nobody", "orders", COMMAND_TOPIC])
-        route = await node.broker.route(request)
-        assert (route.cluster_id, route.node_id, route.leader_id) == ("cluster", 1, 1)
-        addresses = {n.node_id: n.address for n in route.nodes}
-        assert addresses == {1: "host1:8081", 2: "host2:8082", 3: "host3:8083"}
-        topics = {t.topic: (t.queue_count, t.permission) for t in route.topics}
-        assert topics == {"orders": (4, 6), COMMAND_TOPIC: (1, 4)}
-        assert route.batch_size_bytes_max == node.broker.produce.batch_size_bytes_max
-        assert route.body_size_bytes_max > 0
-        node.driver.lose(2)
-        route = await node.broker.route(RouteRequest(cluster_id="cluster"))
-        assert (route.leader_id, route.term) == (2, node.driver.term), "any node says who leads"
-        assert not route.topics
-        with pytest.raises(errors.WrongClusterError):
-            await node.broker.route(RouteRequest(cluster_id="other"))
+async def test_a_route_says_what_a_client_needs(node: Fixture) -> None:
+    await node.broker.put_member(3, "host3:8083", "host3:40911")
+    request = RouteRequest(topics=["nobody", "orders", COMMAND_TOPIC])
+    route = await node.broker.route(request)
+    assert (route.cluster_id, route.node_id, route.leader_id) == ("cluster", 1, 1)
+    addresses = {n.node_id: n.address for n in route.nodes}
+    assert addresses == {1: "host1:8081", 2: "host2:8082", 3: "host3:8083"}
+    topics = {t.topic: (t.queue_count, t.permission) for t in route.topics}
+    assert topics == {"orders": (4, 6), COMMAND_TOPIC: (1, 4)}
+    assert route.batch_size_bytes_max == node.broker.produce.batch_size_bytes_max
+    assert route.body_size_bytes_max > 0
+    node.driver.lose(2)
+    route = await node.broker.route(RouteRequest(cluster_id="cluster"))
+    assert (route.leader_id, route.term) == (2, node.driver.term), "any node says who leads"
+    assert not route.topics
+    with pytest.raises(errors.WrongClusterError):
+        await node.broker.route(RouteRequest(cluster_id="other"))
 
 
-async def test_a_route_names_the_other_groups(tmp_path: Path) -> None:
+async def test_a_route_names_the_other_groups(node: Fixture) -> None:
     other = GroupRoute(group="g1", kind="raft", term=3, leader_id=4)
     other.nodes.append(NodeAddress(node_id=4, address="host4:8081"))
+    route = await node.broker.route(RouteRequest(topics=["orders"]))
+    assert (route.group, list(route.groups)) == ("g0", [])
+    names: list[str] = []
 
-    async with node_at(tmp_path) as node:
-        route = await node.broker.route(RouteRequest(topics=["orders"]))
-        assert (route.group, list(route.groups)) == ("g0", [])
-        names: list[str] = []
+    def others(topics: Iterable[str]) -> list[GroupRoute]:
+        names.extend(topics)
+        return [other]
 
-        def others(topics: Iterable[str]) -> list[GroupRoute]:
-            names.extend(topics)
-            return [other]
-
-        node.broker.other_groups = others
-        route = await node.broker.route(RouteRequest(topics=["orders"]))
-        assert list(route.groups) == [other]
-        assert names == ["orders"]
-        assert route.leader_id == 1, "its own group is not among them"
+    node.broker.other_groups = others
+    route = await node.broker.route(RouteRequest(topics=["orders"]))
+    assert list(route.groups) == [other]
+    assert names == ["orders"]
+    assert route.leader_id == 1, "its own group is not among them"
 
 
 # --- Queries ---
 
 
-async def test_a_message_is_found_by_its_id(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        receipt = await node.append(0, 3)
-        host = "127.0.0.1", 0
-        wanted = message_id(host, receipt.position)
-        response = await node.broker.queries.get_message(GetMessageRequest(message_id=wanted))
-        assert numbers(response.records) == [0]
-        for position in (receipt.position + 1, 1 << 40):
-            unknown = GetMessageRequest(message_id=message_id(host, position))
-            with pytest.raises(errors.MessageNotFoundError):
-                await node.broker.queries.get_message(unknown)
-        elsewhere = message_id(("127.0.0.9", 0), receipt.position)
+async def test_a_message_is_found_by_its_id(node: Fixture) -> None:
+    receipt = await node.append(0, 3)
+    host = "127.0.0.1", 0
+    wanted = message_id(host, receipt.position)
+    response = await node.broker.queries.get_message(GetMessageRequest(message_id=wanted))
+    assert numbers(response.records) == [0]
+    for position in (receipt.position + 1, 1 << 40):
+        unknown = GetMessageRequest(message_id=message_id(host, position))
         with pytest.raises(errors.MessageNotFoundError):
-            await node.broker.queries.get_message(GetMessageRequest(message_id=elsewhere))
+            await node.broker.queries.get_message(unknown)
+    elsewhere = message_id(("127.0.0.9", 0), receipt.position)
+    with pytest.raises(errors.MessageNotFoundError):
+        await node.broker.queries.get_message(GetMessageRequest(message_id=elsewhere))
+    with pytest.raises(errors.BadRequestError):
+        await node.broker.queries.get_message(GetMessageRequest(message_id="zz"))
+    node.driver.is_holding = True
+    future = node.broker.append_nowait(request(3, 4))
+    unseen = message_id(host, node.driver.pending[0].prepared.result.record_positions[0])
+    with pytest.raises(errors.MessageNotFoundError):
+        await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
+    node.driver.release()
+    await future
+    assert (
+        await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
+    ).record_count == 1
+
+
+async def test_messages_are_found_by_key(node: Fixture) -> None:
+    for number in (1, 2, 1, 1):
+        await node.append(number, number + 1)
+    query = QueryByKeyRequest(topic="orders", key="key0001")
+    response = await node.broker.queries.query_by_key(query)
+    assert numbers(response.records) == [1, 1, 1]
+    assert [m.queue_offset for m in messages(response.records)] == [0, 2, 3]
+    query.max_count = 2
+    response = await node.broker.queries.query_by_key(query)
+    assert [m.queue_offset for m in messages(response.records)] == [2, 3], "the newest"
+    query.hi_unix_ms = 1
+    assert (await node.broker.queries.query_by_key(query)).record_count == 0
+    for key in ("", "key0001 key0002"):
         with pytest.raises(errors.BadRequestError):
-            await node.broker.queries.get_message(GetMessageRequest(message_id="zz"))
-        node.driver.is_holding = True
-        future = node.broker.append_nowait(request(3, 4))
-        unseen = message_id(host, node.driver.pending[0].prepared.result.record_positions[0])
-        with pytest.raises(errors.MessageNotFoundError):
-            await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
-        node.driver.release()
-        await future
-        assert (
-            await node.broker.queries.get_message(GetMessageRequest(message_id=unseen))
-        ).record_count == 1
+            await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
+    with pytest.raises(errors.UnknownTopicError):
+        await node.broker.queries.query_by_key(QueryByKeyRequest(topic="nobody", key="k"))
 
 
-async def test_messages_are_found_by_key(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        for number in (1, 2, 1, 1):
-            await node.append(number, number + 1)
-        query = QueryByKeyRequest(topic="orders", key="key0001")
-        response = await node.broker.queries.query_by_key(query)
-        assert numbers(response.records) == [1, 1, 1]
-        assert [m.queue_offset for m in messages(response.records)] == [0, 2, 3]
-        query.max_count = 2
-        response = await node.broker.queries.query_by_key(query)
-        assert [m.queue_offset for m in messages(response.records)] == [2, 3], "the newest"
-        query.hi_unix_ms = 1
-        assert (await node.broker.queries.query_by_key(query)).record_count == 0
-        for key in ("", "key0001 key0002"):
-            with pytest.raises(errors.BadRequestError):
-                await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key=key))
-        with pytest.raises(errors.UnknownTopicError):
-            await node.broker.queries.query_by_key(QueryByKeyRequest(topic="nobody", key="k"))
-
-
-async def test_the_answer_of_a_query_is_bounded(tmp_path: Path) -> None:
-    limits = replace(Limits(), query_size_bytes_max=1)
-
-    async with node_at(tmp_path, limits=limits) as node:
-        await node.append(1, 2)
-        await node.append(1, 2)
-        response = await node.broker.queries.query_by_key(
-            QueryByKeyRequest(topic="orders", key="key0001")
+@node_with(limits=replace(Limits(), query_size_bytes_max=1))
+async def test_the_answer_of_a_query_is_bounded(node: Fixture) -> None:
+    await node.append(1, 2)
+    await node.append(1, 2)
+    response = await node.broker.queries.query_by_key(
+        QueryByKeyRequest(topic="orders", key="key0001")
+    )
+    assert [m.queue_offset for m in messages(response.records)] == [1], "one at least"
+    response = await node.broker.queries.query_by_key(
+        QueryByKeyRequest(
+            topic="orders", key="key0001", next_position=response.next_position, max_count=1
         )
-        assert [m.queue_offset for m in messages(response.records)] == [1], "one at least"
-        response = await node.broker.queries.query_by_key(
-            QueryByKeyRequest(
-                topic="orders", key="key0001", next_position=response.next_position, max_count=1
-            )
-        )
-        assert [m.queue_offset for m in messages(response.records)] == [0]
-        assert not response.HasField("next_position"), "no others"
+    )
+    assert [m.queue_offset for m in messages(response.records)] == [0]
+    assert not response.HasField("next_position"), "no others"
 
 
 async def test_a_query_that_stops_among_other_keys_says_where_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_STEP_COUNT_MAX", 4)
-    async with node_at(tmp_path) as node:
-        for key in ["Aa"] + ["BB"] * 9:  # Of one hash.
-            record = encode_message("orders", 0, b"x", {"KEYS": key})
-            await node.broker.append(AppendRequest(records=record, record_count=1))
-        query = QueryByKeyRequest(topic="orders", key="Aa")
-        counts = []
-        while True:
-            response = await node.broker.queries.query_by_key(query)
-            counts.append(response.record_count)
-            if not response.HasField("next_position"):
-                break
-            assert len(counts) < 10, "it does not get on"
-            query.next_position = response.next_position
-        assert sum(counts) == 1
-        assert len(counts) > 2, "one call did it all"
+    for key in ["Aa"] + ["BB"] * 9:  # Of one hash.
+        record = encode_message("orders", 0, b"x", {"KEYS": key})
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+    query = QueryByKeyRequest(topic="orders", key="Aa")
+    counts = []
+    while True:
+        response = await node.broker.queries.query_by_key(query)
+        counts.append(response.record_count)
+        if not response.HasField("next_position"):
+            break
+        assert len(counts) < 10, "it does not get on"
+        query.next_position = response.next_position
+    assert sum(counts) == 1
+    assert len(counts) > 2, "one call did it all"
 
 
+@node_with(limits=replace(Limits(), query_size_bytes_max=10_000), file_size_bytes=1 << 20)
 async def test_a_query_reads_no_more_than_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = replace(Limits(), query_size_bytes_max=10_000)
+    keys = ["Aa"] * 8 + ["BB"] * 3  # Of one hash.
+    for key in keys:
+        record = encode_message("orders", 0, b"x" * 3_000, {"KEYS": key})
+        await node.broker.append(AppendRequest(records=record, record_count=1))
+    store, sizes_bytes = node.log.store, list[int]()
+    message_at = store.reads.message_at
 
-    async with node_at(tmp_path, limits=limits, file_size_bytes=1 << 20) as node:
-        keys = ["Aa"] * 8 + ["BB"] * 3  # Of one hash.
-        for key in keys:
-            record = encode_message("orders", 0, b"x" * 3_000, {"KEYS": key})
-            await node.broker.append(AppendRequest(records=record, record_count=1))
-        store, sizes_bytes = node.log.store, list[int]()
-        message_at = store.reads.message_at
+    def counted(position: int) -> Message:
+        message = message_at(position)
+        sizes_bytes.append(message.size_bytes)
+        return message
 
-        def counted(position: int) -> Message:
-            message = message_at(position)
-            sizes_bytes.append(message.size_bytes)
-            return message
-
-        monkeypatch.setattr(store.reads, "message_at", counted)
-        answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
-        assert answer.record_count == 3
-        sizes_bytes.clear()
-        answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
-        assert [m.queue_offset for m in messages(answer.records)] == [5, 6, 7]
-        assert len(sizes_bytes) == 3 + 1, "these, and one more; none of the other key"
+    monkeypatch.setattr(store.reads, "message_at", counted)
+    answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="BB"))
+    assert answer.record_count == 3
+    sizes_bytes.clear()
+    answer = await node.broker.queries.query_by_key(QueryByKeyRequest(topic="orders", key="Aa"))
+    assert [m.queue_offset for m in messages(answer.records)] == [5, 6, 7]
+    assert len(sizes_bytes) == 3 + 1, "these, and one more; none of the other key"
 
 
-async def test_queues_are_found_by_time_and_say_where_they_are(tmp_path: Path) -> None:
-    async with node_at(tmp_path, limits=replace(Limits(), queue_offsets_count_max=80)) as node:
-        receipt = await node.append(0, 3)
-        for unix_ms, offset in ((0, 0), (receipt.store_unix_ms + 1, 3)):
-            response = await node.broker.queries.offset_by_time(
-                OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
-            )
-            assert response.offset == offset
-        queues = [QueueId(topic="orders", queue_id=q) for q in (1, 0)] * 40
-        offsets = await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues))
-        assert [q.max_offset for q in offsets.queues] == [0, 3] * 40, "in the order asked"
-        node.driver.lose(2)
-        local = QueueOffsetsRequest(queues=queues[:2], consistency=LOCAL)
-        assert len((await node.broker.queries.queue_offsets(local)).queues) == 2
-        with pytest.raises(errors.NotLeaderError):
-            await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues[:2]))
-        with pytest.raises(errors.BadRequestError):
-            await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=[queues[0]] * 81))
-        unknown = [QueueId(topic="orders", queue_id=4)]
-        with pytest.raises(errors.UnknownQueueError):
-            await node.broker.queries.queue_offsets(
-                QueueOffsetsRequest(queues=unknown, consistency=LOCAL)
-            )
+@node_with(limits=replace(Limits(), queue_offsets_count_max=80))
+async def test_queues_are_found_by_time_and_say_where_they_are(node: Fixture) -> None:
+    receipt = await node.append(0, 3)
+    for unix_ms, offset in ((0, 0), (receipt.store_unix_ms + 1, 3)):
+        response = await node.broker.queries.offset_by_time(
+            OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
+        )
+        assert response.offset == offset
+    queues = [QueueId(topic="orders", queue_id=q) for q in (1, 0)] * 40
+    offsets = await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues))
+    assert [q.max_offset for q in offsets.queues] == [0, 3] * 40, "in the order asked"
+    node.driver.lose(2)
+    local = QueueOffsetsRequest(queues=queues[:2], consistency=LOCAL)
+    assert len((await node.broker.queries.queue_offsets(local)).queues) == 2
+    with pytest.raises(errors.NotLeaderError):
+        await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues[:2]))
+    with pytest.raises(errors.BadRequestError):
+        await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=[queues[0]] * 81))
+    unknown = [QueueId(topic="orders", queue_id=4)]
+    with pytest.raises(errors.UnknownQueueError):
+        await node.broker.queries.queue_offsets(
+            QueueOffsetsRequest(queues=unknown, consistency=LOCAL)
+        )

@@ -1,7 +1,6 @@
 """Offsets that ride with a batch: stored together, refused together, one consumer at a time."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from quorumlog.pb.admin_pb2 import DeleteGroupRequest
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
 from quorumlog.pb.log_pb2 import AppendRequest
 from quorumlog.pb.transaction_pb2 import CommitConsumedRequest, ConsumedOffset, ConsumedOffsets
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_with, request
 from tests.node.transaction_calls import stored
 from tests.patience import eventually
 
@@ -56,138 +55,141 @@ def offsets_of(node: Fixture, group: str = GROUP) -> dict[str, dict[int, int]]:
 TOPICS = {"orders": 4, "bills": 1}
 
 
-async def test_outputs_and_offsets_are_stored_together(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        first = await node.broker.append(outputs(0, offset(-1, 3), offset(-1, 1, 2)))
-        assert first.record_count == 1
-        assert offsets_of(node) == {"orders": {0: 3, 2: 1}}
-        await node.broker.append(outputs(1, offset(3, 5)))
-        assert offsets_of(node) == {"orders": {0: 5, 2: 1}}
-        assert len(await stored(node, "bills")) == 2
+@node_with(filled=10, topics=TOPICS)
+async def test_outputs_and_offsets_are_stored_together(node: Fixture) -> None:
+    first = await node.broker.append(outputs(0, offset(-1, 3), offset(-1, 1, 2)))
+    assert first.record_count == 1
+    assert offsets_of(node) == {"orders": {0: 3, 2: 1}}
+    await node.broker.append(outputs(1, offset(3, 5)))
+    assert offsets_of(node) == {"orders": {0: 5, 2: 1}}
+    assert len(await stored(node, "bills")) == 2
 
 
-async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
+@node_with(filled=10, topics=TOPICS)
+async def test_of_two_who_read_the_same_one_is_refused_with_his_outputs(node: Fixture) -> None:
+    await node.broker.append(outputs(0, offset(-1, 3)))
+    for late in (offset(-1, 2), offset(0, 3), offset(4, 5)):
+        with pytest.raises(OffsetConflictError, match="another consumer") as caught:
+            await node.broker.append(outputs(1, late))
+        assert caught.value.offset == 3
+    with pytest.raises(OffsetConflictError):  # One of two is enough.
+        await node.broker.append(outputs(1, offset(-1, 1, 1), offset(-1, 2)))
+    assert offsets_of(node) == {"orders": {0: 3}}
+    assert len(await stored(node, "bills")) == 1
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_offsets_under_way_count_in_their_order(node: Fixture) -> None:
+    node.driver.is_holding = True
+    first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    second = node.broker.append_nowait(outputs(1, offset(3, 5)))
+    with pytest.raises(OffsetConflictError):
+        await node.broker.append(outputs(2, offset(-1, 3)))
+    third = await node.written(node.broker.consumed.commit_consumed(commit(offset(5, 7))))
+    with pytest.raises(OffsetConflictError):
+        await node.broker.append(outputs(2, offset(5, 6)))
+    node.driver.release()
+    await asyncio.gather(first, second, third)
+    assert offsets_of(node) == {"orders": {0: 7}}
+    await node.broker.append(outputs(3, offset(7, 8)))
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_offsets_cut_off_by_a_new_leader_count_no_more(node: Fixture) -> None:
+    node.driver.is_holding = True
+    kept = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    cut = node.broker.append_nowait(outputs(1, offset(3, 5)))
+    node.driver.lose()
+    with pytest.raises(NotLeaderError):
+        await node.broker.append(outputs(2, offset(3, 4)))
+    node.driver.decide(1)
+    node.driver.lead()
+    node.driver.is_holding = False
+    await node.broker.append(outputs(3, offset(3, 9)))
+    assert (await kept).record_count == 1
+    with pytest.raises(NotAppliedError):
+        await cut
+    assert offsets_of(node) == {"orders": {0: 9}}
+    assert len(await stored(node, "bills")) == 2
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_news_of_an_old_term_do_not_disturb_the_new_one(node: Fixture) -> None:
+    node.driver.is_holding = True
+    old = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    node.driver.lose()
+    node.driver.decide(0, is_known=None)
+    node.driver.lead()
+    new = node.broker.append_nowait(outputs(1, offset(-1, 4)))
+    node.driver.release()  # Only now the old one is told.
+    await asyncio.wait({old, new})
+    assert old.exception() is not None
+    assert new.result().record_count == 1
+    assert offsets_of(node) == {"orders": {0: 4}}
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_a_repeated_batch_is_the_first_one(node: Fixture) -> None:
+    first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
+    again = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
+    assert (again.is_duplicate, again.position) == (True, first.position)
+    assert len(await stored(node, "bills")) == 1
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_a_commit_without_a_condition_makes_others_wait(node: Fixture) -> None:
+    unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
+    with pytest.raises(BusyError, match="commits of orders/0 by readers"):
         await node.broker.append(outputs(0, offset(-1, 3)))
-        for late in (offset(-1, 2), offset(0, 3), offset(4, 5)):
-            with pytest.raises(OffsetConflictError, match="another consumer") as caught:
-                await node.broker.append(outputs(1, late))
-            assert caught.value.offset == 3
-        with pytest.raises(OffsetConflictError):  # One of two is enough.
-            await node.broker.append(outputs(1, offset(-1, 1, 1), offset(-1, 2)))
-        assert offsets_of(node) == {"orders": {0: 3}}
-        assert len(await stored(node, "bills")) == 1
+    with pytest.raises(BusyError):
+        await node.broker.consumed.commit_consumed(commit(offset(-1, 3)))
+    node.driver.release()
+    await unconditional
+    await node.broker.append(outputs(0, offset(2, 3)))
+    await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
+    await node.broker.append(outputs(1, offset(-1, 1)))
 
 
-async def test_offsets_under_way_count_in_their_order(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        node.driver.is_holding = True
-        first = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-        second = node.broker.append_nowait(outputs(1, offset(3, 5)))
-        with pytest.raises(OffsetConflictError):
-            await node.broker.append(outputs(2, offset(-1, 3)))
-        third = await node.written(node.broker.consumed.commit_consumed(commit(offset(5, 7))))
-        with pytest.raises(OffsetConflictError):
-            await node.broker.append(outputs(2, offset(5, 6)))
-        node.driver.release()
-        await asyncio.gather(first, second, third)
-        assert offsets_of(node) == {"orders": {0: 7}}
-        await node.broker.append(outputs(3, offset(7, 8)))
+@node_with(filled=10, topics=TOPICS)
+async def test_a_caller_that_goes_leaves_its_commit_under_way(node: Fixture) -> None:
+    call = await node.written(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
+    call.cancel()
+    await asyncio.wait({call})
+    with pytest.raises(OffsetConflictError):
+        await node.broker.append(outputs(0, offset(-1, 3)))
+    node.driver.release()
+    await eventually(lambda: offsets_of(node) == {"orders": {0: 3}}, "it is applied")
 
 
-async def test_offsets_cut_off_by_a_new_leader_count_no_more(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        node.driver.is_holding = True
-        kept = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-        cut = node.broker.append_nowait(outputs(1, offset(3, 5)))
-        node.driver.lose()
-        with pytest.raises(NotLeaderError):
-            await node.broker.append(outputs(2, offset(3, 4)))
-        node.driver.decide(1)
-        node.driver.lead()
-        node.driver.is_holding = False
-        await node.broker.append(outputs(3, offset(3, 9)))
-        assert (await kept).record_count == 1
-        with pytest.raises(NotAppliedError):
-            await cut
-        assert offsets_of(node) == {"orders": {0: 9}}
-        assert len(await stored(node, "bills")) == 2
-
-
-async def test_news_of_an_old_term_do_not_disturb_the_new_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        node.driver.is_holding = True
-        old = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-        node.driver.lose()
-        node.driver.decide(0, is_known=None)
-        node.driver.lead()
-        new = node.broker.append_nowait(outputs(1, offset(-1, 4)))
-        node.driver.release()  # Only now the old one is told.
-        await asyncio.wait({old, new})
-        assert old.exception() is not None
-        assert new.result().record_count == 1
-        assert offsets_of(node) == {"orders": {0: 4}}
-
-
-async def test_a_repeated_batch_is_the_first_one(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
-        again = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
-        assert (again.is_duplicate, again.position) == (True, first.position)
-        assert len(await stored(node, "bills")) == 1
-
-
-async def test_a_commit_without_a_condition_makes_others_wait(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        unconditional = await node.written(node.broker.groups.commit_offsets(plain(2)))
-        with pytest.raises(BusyError, match="commits of orders/0 by readers"):
-            await node.broker.append(outputs(0, offset(-1, 3)))
-        with pytest.raises(BusyError):
-            await node.broker.consumed.commit_consumed(commit(offset(-1, 3)))
-        node.driver.release()
-        await unconditional
-        await node.broker.append(outputs(0, offset(2, 3)))
-        await node.broker.groups.delete_group(DeleteGroupRequest(group=GROUP))
-        await node.broker.append(outputs(1, offset(-1, 1)))
-
-
-async def test_a_caller_that_goes_leaves_its_commit_under_way(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS) as node:
-        call = await node.written(node.broker.consumed.commit_consumed(commit(offset(-1, 3))))
-        call.cancel()
-        await asyncio.wait({call})
-        with pytest.raises(OffsetConflictError):
-            await node.broker.append(outputs(0, offset(-1, 3)))
-        node.driver.release()
-        await eventually(lambda: offsets_of(node) == {"orders": {0: 3}}, "it is applied")
-
-
-async def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
-    limits = Limits(group_count_max=1, group_offset_count_max=2, offset_count_max=3)
-    async with node_at(tmp_path / "n", filled=10, topics=TOPICS, limits=limits) as node:
-        delayed = outputs(0, offset(-1, 1))
-        delayed.has_delayed = True
-        for kind, asked in (
-            (BadRequestError, outputs(0)),
-            (BadRequestError, outputs(0, offset(-1, 1), group="a b")),
-            (BadRequestError, outputs(0, offset(-1, 1), offset(-1, 2))),
-            (BadRequestError, outputs(0, offset(5, 4))),
-            (BadRequestError, outputs(0, offset(-1, -1))),
-            (UnknownTopicError, outputs(0, offset(-1, 1, topic="nowhere"))),
-            (UnknownQueueError, outputs(0, offset(-1, 1, 9))),
-            (LimitReachedError, outputs(0, *(offset(-1, 1, n) for n in range(3)))),
-            (BadRequestError, delayed),
-        ):
-            before = node.log.last_index
-            with pytest.raises(kind):
-                await node.broker.append(asked)
-            assert node.log.last_index == before
-        node.driver.is_holding = True
-        append = node.broker.append_nowait(outputs(0, offset(-1, 1), offset(-1, 1, 1)))
-        with pytest.raises(LimitReachedError, match="groups"):
-            await node.broker.append(outputs(1, offset(-1, 1), group="others"))
-        with pytest.raises(LimitReachedError, match="offsets of a group"):
-            await node.broker.append(outputs(1, offset(-1, 1, 2)))
-        node.driver.release()
-        await append
-        assert node.machine.state.refused_count == 0
+@node_with(
+    filled=10,
+    topics=TOPICS,
+    limits=Limits(group_count_max=1, group_offset_count_max=2, offset_count_max=3),
+)
+async def test_bad_requests_are_refused_by_name(node: Fixture) -> None:
+    delayed = outputs(0, offset(-1, 1))
+    delayed.has_delayed = True
+    for kind, asked in (
+        (BadRequestError, outputs(0)),
+        (BadRequestError, outputs(0, offset(-1, 1), group="a b")),
+        (BadRequestError, outputs(0, offset(-1, 1), offset(-1, 2))),
+        (BadRequestError, outputs(0, offset(5, 4))),
+        (BadRequestError, outputs(0, offset(-1, -1))),
+        (UnknownTopicError, outputs(0, offset(-1, 1, topic="nowhere"))),
+        (UnknownQueueError, outputs(0, offset(-1, 1, 9))),
+        (LimitReachedError, outputs(0, *(offset(-1, 1, n) for n in range(3)))),
+        (BadRequestError, delayed),
+    ):
+        before = node.log.last_index
+        with pytest.raises(kind):
+            await node.broker.append(asked)
+        assert node.log.last_index == before
+    node.driver.is_holding = True
+    append = node.broker.append_nowait(outputs(0, offset(-1, 1), offset(-1, 1, 1)))
+    with pytest.raises(LimitReachedError, match="groups"):
+        await node.broker.append(outputs(1, offset(-1, 1), group="others"))
+    with pytest.raises(LimitReachedError, match="offsets of a group"):
+        await node.broker.append(outputs(1, offset(-1, 1, 2)))
+    node.driver.release()
+    await append
+    assert node.machine.state.refused_count == 0

@@ -1,7 +1,6 @@
 """Transactions of many small messages: how many there may be, and that others have their turn."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from node.errors.common import BusyError, NodeError, UnknownTopicError
 from node.errors.transactions import TransactionTooLargeError
 from quorumlog.pb.admin_pb2 import DeleteTopicRequest
 from store.errors import LimitExceededError
-from tests.node.broker_fakes import Fixture, node_at
+from tests.node.broker_fakes import Fixture, node_with
 from tests.node.transaction_calls import begun, ended, halves, part, stored
 
 MANY = 1_500
@@ -23,84 +22,78 @@ def _slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.runtime.turn.SLICE_S", 0.0)  # Each look is a slice of its own.
 
 
-async def test_a_transaction_has_a_limit_of_messages(tmp_path: Path) -> None:
-    limits = Limits(transaction_record_count_max=3)
-    async with node_at(tmp_path / "n", limits=limits) as node:
-        before = node.log.last_index
-        with pytest.raises(TransactionTooLargeError, match="limit is 3, since") as caught:
-            await node.broker.append(halves(0, 5))
-        assert (caught.value.code, caught.value.outcome.value) == (
-            "node.limit_exceeded",
-            "not_applied",
-        )
-        assert (node.log.last_index, len(part(node).open)) == (before, 0)
-        await ended(node, await begun(node, 0, 3))
-        assert len(await stored(node)) == 3
+@node_with(limits=Limits(transaction_record_count_max=3))
+async def test_a_transaction_has_a_limit_of_messages(node: Fixture) -> None:
+    before = node.log.last_index
+    with pytest.raises(TransactionTooLargeError, match="limit is 3, since") as caught:
+        await node.broker.append(halves(0, 5))
+    assert (caught.value.code, caught.value.outcome.value) == ("node.limit_exceeded", "not_applied")
+    assert (node.log.last_index, len(part(node).open)) == (before, 0)
+    await ended(node, await begun(node, 0, 3))
+    assert len(await stored(node)) == 3
 
 
-async def test_a_transaction_may_be_as_large_as_the_limit_says(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        before = node.log.last_index
-        with pytest.raises(LimitExceededError) as caught:
-            await node.broker.append(halves(0, 1, size_bytes=20_000))
-        too_much = caught.value.size_bytes - caught.value.limit_bytes
-        with pytest.raises(LimitExceededError):
-            await node.broker.append(halves(0, 1, size_bytes=20_000 - too_much + 1))
-        assert node.log.last_index == before
-        await ended(node, await begun(node, 0, 1, size_bytes=20_000 - too_much))
-        assert len(await stored(node)) == 1
+async def test_a_transaction_may_be_as_large_as_the_limit_says(node: Fixture) -> None:
+    before = node.log.last_index
+    with pytest.raises(LimitExceededError) as caught:
+        await node.broker.append(halves(0, 1, size_bytes=20_000))
+    too_much = caught.value.size_bytes - caught.value.limit_bytes
+    with pytest.raises(LimitExceededError):
+        await node.broker.append(halves(0, 1, size_bytes=20_000 - too_much + 1))
+    assert node.log.last_index == before
+    await ended(node, await begun(node, 0, 1, size_bytes=20_000 - too_much))
+    assert len(await stored(node)) == 1
 
 
-async def test_others_have_their_turn_while_a_large_one_is_committed(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", **LARGE) as node:
-        transaction_id = await begun(node, 0, MANY)
-        entries = node.driver.append_count
-        task = asyncio.ensure_future(ended(node, transaction_id))
-        turns = 0
-        while node.driver.append_count == entries:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns >= 10, "no more than some hundred messages are made in one turn"
-        await task
-        assert len(await stored(node)) == MANY
+@node_with(**LARGE)
+async def test_others_have_their_turn_while_a_large_one_is_committed(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, MANY)
+    entries = node.driver.append_count
+    task = asyncio.ensure_future(ended(node, transaction_id))
+    turns = 0
+    while node.driver.append_count == entries:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10, "no more than some hundred messages are made in one turn"
+    await task
+    assert len(await stored(node)) == MANY
 
 
-async def test_ends_that_are_not_decided_have_a_limit_of_bytes(tmp_path: Path) -> None:
+@node_with(limits=Limits(in_flight_size_bytes_max=100_000), **LARGE)
+async def test_ends_that_are_not_decided_have_a_limit_of_bytes(node: Fixture) -> None:
     """Any number may come while a log waits for copies, and each holds its messages."""
-    limits = Limits(in_flight_size_bytes_max=100_000)
-    async with node_at(tmp_path / "n", limits=limits, **LARGE) as node:
-        first, second = [await begun(node, n, n + 1, size_bytes=60_000) for n in range(2)]
-        ending = await node.written(ended(node, first))
-        with pytest.raises(BusyError, match="bytes of the broker's entries"):
-            await ended(node, second)
-        node.driver.release()
-        await ending
+    first, second = [await begun(node, n, n + 1, size_bytes=60_000) for n in range(2)]
+    ending = await node.written(ended(node, first))
+    with pytest.raises(BusyError, match="bytes of the broker's entries"):
         await ended(node, second)
-        assert len(await stored(node)) == 2
+    node.driver.release()
+    await ending
+    await ended(node, second)
+    assert len(await stored(node)) == 2
 
 
-async def test_a_transaction_overtaken_by_a_new_term_is_not_written(tmp_path: Path) -> None:
+@node_with(**LARGE)
+async def test_a_transaction_overtaken_by_a_new_term_is_not_written(node: Fixture) -> None:
     """Its leader leads again, in another term: another call may have ended it by now."""
-    async with node_at(tmp_path / "n", **LARGE) as node:
-        transaction_id = await begun(node, 0, MANY)
-        task = await begun_to_end(node, transaction_id)
-        node.driver.lose()
-        node.driver.lead()
-        again = ended(node, transaction_id)
-        with pytest.raises(NodeError):
-            await task
-        await again
-        assert len(await stored(node)) == MANY
+    transaction_id = await begun(node, 0, MANY)
+    task = await begun_to_end(node, transaction_id)
+    node.driver.lose()
+    node.driver.lead()
+    again = ended(node, transaction_id)
+    with pytest.raises(NodeError):
+        await task
+    await again
+    assert len(await stored(node)) == MANY
 
 
-async def test_a_topic_that_is_deleted_meanwhile_leaves_it_open(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", **LARGE) as node:
-        transaction_id = await begun(node, 0, MANY)
-        task = await begun_to_end(node, transaction_id)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        with pytest.raises(UnknownTopicError):
-            await task
-        assert transaction_id in part(node).open
+@node_with(**LARGE)
+async def test_a_topic_that_is_deleted_meanwhile_leaves_it_open(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, MANY)
+    task = await begun_to_end(node, transaction_id)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    with pytest.raises(UnknownTopicError):
+        await task
+    assert transaction_id in part(node).open
 
 
 async def begun_to_end(node: Fixture, transaction_id: int) -> "asyncio.Task[object]":

@@ -15,10 +15,7 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
-from node.errors.transactions import (
-    TransactionEndedError,
-    UnknownTransactionError,
-)
+from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.state.tables.transactions import TransactionsTable
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
@@ -34,7 +31,7 @@ from quorumlog.pb.transaction_pb2 import (
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError, RecordFormatError
 from store.record.message import encode_message
-from tests.node.broker_fakes import expire_some, node_at
+from tests.node.broker_fakes import Fixture, expire_some, node_at, node_with
 from tests.node.transaction_calls import (
     COMMITTED,
     GROUP,
@@ -52,43 +49,41 @@ from tests.node.transaction_calls import (
 from tests.store.records import BORN, messages, numbers
 
 
-async def test_half_messages_where_the_log_begins_are_still_there(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        receipt = await node.broker.append(halves(1, 3))
-        (transaction,) = node.machine.state.table(TransactionsTable).open.values()
-        log, ends = node.broker.context.store.log, node.broker.transactions.ends
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(log), "min_position", receipt.position)
-            assert len(ends.half_messages(transaction)) == transaction.size_bytes
-            patch.setattr(type(log), "min_position", receipt.position + 1)
-            with pytest.raises(PositionRangeError):
-                ends.half_messages(transaction)
+async def test_half_messages_where_the_log_begins_are_still_there(node: Fixture) -> None:
+    receipt = await node.broker.append(halves(1, 3))
+    (transaction,) = node.machine.state.table(TransactionsTable).open.values()
+    log, ends = node.broker.context.store.log, node.broker.transactions.ends
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(log), "min_position", receipt.position)
+        assert len(ends.half_messages(transaction)) == transaction.size_bytes
+        patch.setattr(type(log), "min_position", receipt.position + 1)
+        with pytest.raises(PositionRangeError):
+            ends.half_messages(transaction)
 
 
-async def test_half_messages_are_seen_when_they_are_committed(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        await node.append(0, 1)
-        receipt = await node.broker.append(halves(1, 3, queue_id=2))
-        assert (receipt.record_count, receipt.queues[0].topic) == (2, fmt.HALF_TOPIC)
-        assert not await stored(node, queue_id=2)
-        answer = await ended(node, receipt.position)
-        assert answer == EndTransactionResponse(outcome=COMMITTED)
-        records = await stored(node, queue_id=2)
-        assert [message.body[:8] for message in records] == [b"00000001", b"00000002"]
-        held = hidden(node, fmt.HALF_TOPIC)
-        for seen, half in zip(records, held, strict=True):
-            assert seen.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
-            assert seen.prepared_transaction_position == half.position
-            assert (seen.born_unix_ms, seen.keys) == (half.born_unix_ms, half.keys)
-            assert seen.properties["PGROUP"] == GROUP
-            assert not {"REAL_TOPIC", "REAL_QID"} & seen.properties.keys()
-            assert seen.properties["TRAN_MSG"] == "true", "clients find the transaction by it"
-            assert half.properties["TRAN_MSG"] == "true"
-            assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == ("orders", "2")
-            assert half.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_NONE
-        marks = hidden(node, fmt.HALF_DONE_TOPIC)
-        assert [(m.body, m.properties["TAGS"]) for m in marks] == [(b"0,1", "d")]
-        assert not part(node).open
+async def test_half_messages_are_seen_when_they_are_committed(node: Fixture) -> None:
+    await node.append(0, 1)
+    receipt = await node.broker.append(halves(1, 3, queue_id=2))
+    assert (receipt.record_count, receipt.queues[0].topic) == (2, fmt.HALF_TOPIC)
+    assert not await stored(node, queue_id=2)
+    answer = await ended(node, receipt.position)
+    assert answer == EndTransactionResponse(outcome=COMMITTED)
+    records = await stored(node, queue_id=2)
+    assert [message.body[:8] for message in records] == [b"00000001", b"00000002"]
+    held = hidden(node, fmt.HALF_TOPIC)
+    for seen, half in zip(records, held, strict=True):
+        assert seen.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
+        assert seen.prepared_transaction_position == half.position
+        assert (seen.born_unix_ms, seen.keys) == (half.born_unix_ms, half.keys)
+        assert seen.properties["PGROUP"] == GROUP
+        assert not {"REAL_TOPIC", "REAL_QID"} & seen.properties.keys()
+        assert seen.properties["TRAN_MSG"] == "true", "clients find the transaction by it"
+        assert half.properties["TRAN_MSG"] == "true"
+        assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == ("orders", "2")
+        assert half.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_NONE
+    marks = hidden(node, fmt.HALF_DONE_TOPIC)
+    assert [(m.body, m.properties["TAGS"]) for m in marks] == [(b"0,1", "d")]
+    assert not part(node).open
 
 
 async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
@@ -104,230 +99,216 @@ async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
 
 
 async def test_ending_twice_gives_the_same_answer_and_the_other_way_is_refused(
-    tmp_path: Path,
+    node: Fixture,
 ) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
+    transaction_id = await begun(node, 0, 1)
+    await ended(node, transaction_id)
+    again = await ended(node, transaction_id)
+    assert again.was_ended
+    with pytest.raises(TransactionEndedError, match="was committed before"):
+        await ended(node, transaction_id, ROLLED_BACK)
+    assert len(await stored(node)) == 1
+
+
+async def test_two_who_end_at_once_agree(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    calls = [ended(node, transaction_id) for _ in range(3)]
+    calls.append(ended(node, transaction_id, ROLLED_BACK))
+    *same, other = await asyncio.gather(*calls, return_exceptions=True)
+    assert [getattr(answer, "was_ended", None) for answer in same] == [False, True, True]
+    assert isinstance(other, TransactionEndedError)
+    assert len(await stored(node)) == 1
+
+
+async def test_a_caller_that_goes_does_not_leave_it_half_ended(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    call = await node.written(ended(node, transaction_id))
+    call.cancel()
+    later = asyncio.ensure_future(ended(node, transaction_id))
+    await asyncio.sleep(0)
+    node.driver.release()
+    assert (await later).was_ended
+    assert len(await stored(node)) == 1
+
+
+@node_with(limits=Limits(open_transaction_count_max=2), topics={"orders": 4})
+async def test_an_uncommittable_transaction_is_refused_at_its_begin(node: Fixture) -> None:
+    await node.broker.topics.create_topic(
+        CreateTopicRequest(topic="archive", queue_count=1, permission=4)
+    )
+    refused: list[tuple[type[Exception], AppendRequest]] = [
+        (UnknownTopicError, halves(0, 1, topic="nowhere")),
+        (ReservedTopicError, halves(0, 1, topic=fmt.HALF_TOPIC)),
+        (ReservedTopicError, halves(0, 1, topic="rmq_sys_quorumlog")),
+        (TopicNotWritableError, halves(0, 1, topic="archive")),
+        (UnknownQueueError, halves(0, 1, queue_id=9)),
+        (BadRequestError, halves(0, 1, group="")),
+        (BadRequestError, halves(0, 1, group="a b")),
+        (BadRequestError, halves(0, 1, after_ms=86_400_001)),
+        (BadRequestError, halves(0, 1, record_count=2)),
+        (BadRequestError, AppendRequest(transaction=HalfMessages(producer_group=GROUP))),
+        (
+            RecordFormatError,
+            AppendRequest(records=b"x" * 99, transaction=HalfMessages(producer_group="g")),
+        ),
+    ]
+    with_delay, with_offsets = halves(0, 1), halves(0, 1)
+    with_delay.has_delayed = True
+    with_offsets.consumed.CopyFrom(ConsumedOffsets(group="g"))
+    refused += [(BadRequestError, with_delay), (BadRequestError, with_offsets)]
+    for kind, asked in refused:
+        with pytest.raises(kind):
+            await node.broker.append(asked)
+    assert node.machine.state.refused_count == 0
+    await begun(node, 0, 1)
+    node.driver.is_holding = True
+    second = node.broker.append_nowait(halves(1, 2))
+    with pytest.raises(LimitReachedError, match="open transactions"):
+        await node.broker.append(halves(2, 3))
+    node.driver.release()
+    await ended(node, (await second).position)
+    await begun(node, 3, 4)
+
+
+async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(node: Fixture) -> None:
+    limit = node.broker.produce.batch_size_bytes_max
+    least = len(halves(0, 1).records)
+    room = encode_message("orders", 0, b"x" * (limit - least - 800), {"KEYS": "k"})
+    fits = AppendRequest(
+        records=room, record_count=1, transaction=HalfMessages(producer_group=GROUP)
+    )
+    transaction_id = (await node.broker.append(fits)).position
+    node.clock.now_ms += 2 * 86_400_000
+    await round_of(node)  # Too old: the largest of the entries that end one.
+    assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
+    large = encode_message("orders", 0, b"x" * (limit - least), {"KEYS": "k"})
+    with pytest.raises(LimitExceededError, match="transaction"):
+        await node.broker.append(
+            AppendRequest(
+                records=large, record_count=1, transaction=HalfMessages(producer_group=GROUP)
+            )
+        )
+
+
+async def test_a_wrong_end_of_a_transaction_is_refused(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    with pytest.raises(UnknownTransactionError, match="7"):
+        await ended(node, 7)
+    with pytest.raises(UnknownTransactionError):
+        await ended(node, transaction_id, group="others")
+    with pytest.raises(BadRequestError, match="outcome"):
+        await ended(node, transaction_id, TRANSACTION_OUTCOME_GIVEN_UP)
+    with pytest.raises(UnknownTransactionError):
+        await node.broker.transactions.describe_transaction(
+            DescribeTransactionRequest(transaction_id=7)
+        )
+    stream = node.broker.transactions.check_transactions(
+        CheckTransactionsRequest(producer_group="")
+    )
+    with pytest.raises(BadRequestError, match="producer_group"):
+        await anext(stream)
+    await ended(node, transaction_id, group="")  # An operator.
+    node.driver.lose()
+    for call in (
+        ended(node, transaction_id),
+        node.broker.append(halves(1, 2)),
+        node.broker.transactions.list_transactions(ListTransactionsRequest()),
+        node.broker.transactions.describe_transaction(DescribeTransactionRequest(transaction_id=7)),
+        anext(
+            node.broker.transactions.check_transactions(
+                CheckTransactionsRequest(producer_group="g")
+            )
+        ),
+    ):
+        with pytest.raises(NotLeaderError):
+            await call
+
+
+async def test_a_deleted_topic_leaves_a_transaction_open(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
+    with pytest.raises(UnknownTopicError):
         await ended(node, transaction_id)
-        again = await ended(node, transaction_id)
-        assert again.was_ended
-        with pytest.raises(TransactionEndedError, match="was committed before"):
-            await ended(node, transaction_id, ROLLED_BACK)
-        assert len(await stored(node)) == 1
+    await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+    await ended(node, transaction_id)
+    assert len(await stored(node)) == 1
 
 
-async def test_two_who_end_at_once_agree(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        calls = [ended(node, transaction_id) for _ in range(3)]
-        calls.append(ended(node, transaction_id, ROLLED_BACK))
-        *same, other = await asyncio.gather(*calls, return_exceptions=True)
-        assert [getattr(answer, "was_ended", None) for answer in same] == [False, True, True]
-        assert isinstance(other, TransactionEndedError)
-        assert len(await stored(node)) == 1
+async def test_a_retry_of_half_messages_begins_one_transaction(node: Fixture) -> None:
+    first = await node.broker.append(halves(0, 1, producer_id=9))
+    again = await node.broker.append(halves(0, 1, producer_id=9))
+    assert (again.is_duplicate, again.position) == (True, first.position)
+    assert list(part(node).open) == [first.position]
 
 
-async def test_a_caller_that_goes_does_not_leave_it_half_ended(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        call = await node.written(ended(node, transaction_id))
-        call.cancel()
-        later = asyncio.ensure_future(ended(node, transaction_id))
+async def test_a_producer_is_asked_until_it_answers(node: Fixture) -> None:
+    transaction_id = await begun(node, 4, 6)
+    async with producer(node) as stream:
+        check = asyncio.ensure_future(question(stream))
+        await round_of(node, 5_999)
+        assert part(node).open[transaction_id].check_count == 0, "not yet"
+        await round_of(node, 1)
+        first = await check
+        assert (first.transaction_id, first.check_count) == (transaction_id, 1)
+        assert numbers(first.records) == [4, 5]
+        assert {m.topic for m in messages(first.records)} == {"orders"}
+        await round_of(node, 30_000)
+        assert (await question(stream)).check_count == 2
+        await ended(node, transaction_id)
+        await round_of(node, 30_000)
+    assert node.broker.transactions.checks.checks_total == 2
+
+
+async def test_questions_go_round_the_producers_of_a_group(node: Fixture) -> None:
+    for number in range(4):
+        await begun(node, number, number + 1)
+    async with producer(node) as one, producer(node) as two, producer(node, "other"):
+        waiting = [asyncio.ensure_future(question(stream)) for stream in (one, two)]
+        await round_of(node, 6_000)
+        firsts = {(await asked).transaction_id for asked in waiting}
+        seconds = {(await question(stream)).transaction_id for stream in (one, two)}
+        assert len(firsts | seconds) == 4
+
+
+async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    await begun(node, 1, 2, group="others")
+    await round_of(node, 3_600_000)
+    listed = await node.broker.transactions.list_transactions(
+        ListTransactionsRequest(producer_group=GROUP)
+    )
+    assert listed.open_count == 2
+    (info,) = listed.transactions
+    assert (info.is_orphaned, info.check_count, info.record_count) == (True, 0, 1)
+    async with producer(node) as stream:
+        check = asyncio.ensure_future(question(stream))
         await asyncio.sleep(0)
-        node.driver.release()
-        assert (await later).was_ended
-        assert len(await stored(node)) == 1
+        listed = await node.broker.transactions.list_transactions(ListTransactionsRequest())
+        assert [info.is_orphaned for info in listed.transactions] == [False, True]
+        assert (await check).transaction_id == transaction_id
 
 
-async def test_an_uncommittable_transaction_is_refused_at_its_begin(tmp_path: Path) -> None:
-    limits = Limits(open_transaction_count_max=2)
-    async with node_at(tmp_path / "n", limits=limits, topics={"orders": 4}) as node:
-        await node.broker.topics.create_topic(
-            CreateTopicRequest(topic="archive", queue_count=1, permission=4)
-        )
-        refused: list[tuple[type[Exception], AppendRequest]] = [
-            (UnknownTopicError, halves(0, 1, topic="nowhere")),
-            (ReservedTopicError, halves(0, 1, topic=fmt.HALF_TOPIC)),
-            (ReservedTopicError, halves(0, 1, topic="rmq_sys_quorumlog")),
-            (TopicNotWritableError, halves(0, 1, topic="archive")),
-            (UnknownQueueError, halves(0, 1, queue_id=9)),
-            (BadRequestError, halves(0, 1, group="")),
-            (BadRequestError, halves(0, 1, group="a b")),
-            (BadRequestError, halves(0, 1, after_ms=86_400_001)),
-            (BadRequestError, halves(0, 1, record_count=2)),
-            (BadRequestError, AppendRequest(transaction=HalfMessages(producer_group=GROUP))),
-            (
-                RecordFormatError,
-                AppendRequest(records=b"x" * 99, transaction=HalfMessages(producer_group="g")),
-            ),
-        ]
-        with_delay, with_offsets = halves(0, 1), halves(0, 1)
-        with_delay.has_delayed = True
-        with_offsets.consumed.CopyFrom(ConsumedOffsets(group="g"))
-        refused += [(BadRequestError, with_delay), (BadRequestError, with_offsets)]
-        for kind, asked in refused:
-            with pytest.raises(kind):
-                await node.broker.append(asked)
-        assert node.machine.state.refused_count == 0
-        await begun(node, 0, 1)
-        node.driver.is_holding = True
-        second = node.broker.append_nowait(halves(1, 2))
-        with pytest.raises(LimitReachedError, match="open transactions"):
-            await node.broker.append(halves(2, 3))
-        node.driver.release()
-        await ended(node, (await second).position)
-        await begun(node, 3, 4)
-
-
-async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        limit = node.broker.produce.batch_size_bytes_max
-        least = len(halves(0, 1).records)
-        room = encode_message("orders", 0, b"x" * (limit - least - 800), {"KEYS": "k"})
-        fits = AppendRequest(
-            records=room, record_count=1, transaction=HalfMessages(producer_group=GROUP)
-        )
-        transaction_id = (await node.broker.append(fits)).position
-        node.clock.now_ms += 2 * 86_400_000
-        await round_of(node)  # Too old: the largest of the entries that end one.
-        assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
-        large = encode_message("orders", 0, b"x" * (limit - least), {"KEYS": "k"})
-        with pytest.raises(LimitExceededError, match="transaction"):
-            await node.broker.append(
-                AppendRequest(
-                    records=large, record_count=1, transaction=HalfMessages(producer_group=GROUP)
-                )
-            )
-
-
-async def test_a_wrong_end_of_a_transaction_is_refused(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        with pytest.raises(UnknownTransactionError, match="7"):
-            await ended(node, 7)
-        with pytest.raises(UnknownTransactionError):
-            await ended(node, transaction_id, group="others")
-        with pytest.raises(BadRequestError, match="outcome"):
-            await ended(node, transaction_id, TRANSACTION_OUTCOME_GIVEN_UP)
-        with pytest.raises(UnknownTransactionError):
-            await node.broker.transactions.describe_transaction(
-                DescribeTransactionRequest(transaction_id=7)
-            )
-        stream = node.broker.transactions.check_transactions(
-            CheckTransactionsRequest(producer_group="")
-        )
-        with pytest.raises(BadRequestError, match="producer_group"):
-            await anext(stream)
-        await ended(node, transaction_id, group="")  # An operator.
-        node.driver.lose()
-        for call in (
-            ended(node, transaction_id),
-            node.broker.append(halves(1, 2)),
-            node.broker.transactions.list_transactions(ListTransactionsRequest()),
-            node.broker.transactions.describe_transaction(
-                DescribeTransactionRequest(transaction_id=7)
-            ),
-            anext(
-                node.broker.transactions.check_transactions(
-                    CheckTransactionsRequest(producer_group="g")
-                )
-            ),
-        ):
-            with pytest.raises(NotLeaderError):
-                await call
-
-
-async def test_a_deleted_topic_leaves_a_transaction_open(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        await node.broker.topics.delete_topic(DeleteTopicRequest(topic="orders"))
-        with pytest.raises(UnknownTopicError):
-            await ended(node, transaction_id)
-        await node.broker.topics.create_topic(CreateTopicRequest(topic="orders", queue_count=1))
+@node_with(limits=Limits(transaction_check_count_max=2))
+async def test_after_the_last_question_a_transaction_is_given_up(node: Fixture) -> None:
+    transaction_id = await begun(node, 3, 4)
+    async with producer(node) as stream:
+        check = asyncio.ensure_future(question(stream))
+        await round_of(node, 6_000)
+        await check
+        await round_of(node, 30_000)
+        await question(stream)
+        await round_of(node, 30_000)
+    assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
+    kept = await stored(node, fmt.HALF_GIVEN_UP_TOPIC)
+    assert [m.body[:8] for m in kept] == [b"00000003"]
+    assert kept[0].properties["REAL_TOPIC"] == "orders"
+    with pytest.raises(TransactionEndedError, match="given up"):
         await ended(node, transaction_id)
-        assert len(await stored(node)) == 1
-
-
-async def test_a_retry_of_half_messages_begins_one_transaction(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        first = await node.broker.append(halves(0, 1, producer_id=9))
-        again = await node.broker.append(halves(0, 1, producer_id=9))
-        assert (again.is_duplicate, again.position) == (True, first.position)
-        assert list(part(node).open) == [first.position]
-
-
-async def test_a_producer_is_asked_until_it_answers(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 4, 6)
-        async with producer(node) as stream:
-            check = asyncio.ensure_future(question(stream))
-            await round_of(node, 5_999)
-            assert part(node).open[transaction_id].check_count == 0, "not yet"
-            await round_of(node, 1)
-            first = await check
-            assert (first.transaction_id, first.check_count) == (transaction_id, 1)
-            assert numbers(first.records) == [4, 5]
-            assert {m.topic for m in messages(first.records)} == {"orders"}
-            await round_of(node, 30_000)
-            assert (await question(stream)).check_count == 2
-            await ended(node, transaction_id)
-            await round_of(node, 30_000)
-        assert node.broker.transactions.checks.checks_total == 2
-
-
-async def test_questions_go_round_the_producers_of_a_group(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        for number in range(4):
-            await begun(node, number, number + 1)
-        async with producer(node) as one, producer(node) as two, producer(node, "other"):
-            waiting = [asyncio.ensure_future(question(stream)) for stream in (one, two)]
-            await round_of(node, 6_000)
-            firsts = {(await asked).transaction_id for asked in waiting}
-            seconds = {(await question(stream)).transaction_id for stream in (one, two)}
-            assert len(firsts | seconds) == 4
-
-
-async def test_orphans_are_kept_shown_and_asked_about_when_a_producer_comes(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        await begun(node, 1, 2, group="others")
-        await round_of(node, 3_600_000)
-        listed = await node.broker.transactions.list_transactions(
-            ListTransactionsRequest(producer_group=GROUP)
-        )
-        assert listed.open_count == 2
-        (info,) = listed.transactions
-        assert (info.is_orphaned, info.check_count, info.record_count) == (True, 0, 1)
-        async with producer(node) as stream:
-            check = asyncio.ensure_future(question(stream))
-            await asyncio.sleep(0)
-            listed = await node.broker.transactions.list_transactions(ListTransactionsRequest())
-            assert [info.is_orphaned for info in listed.transactions] == [False, True]
-            assert (await check).transaction_id == transaction_id
-
-
-async def test_after_the_last_question_a_transaction_is_given_up(tmp_path: Path) -> None:
-    limits = Limits(transaction_check_count_max=2)
-    async with node_at(tmp_path / "n", limits=limits) as node:
-        transaction_id = await begun(node, 3, 4)
-        async with producer(node) as stream:
-            check = asyncio.ensure_future(question(stream))
-            await round_of(node, 6_000)
-            await check
-            await round_of(node, 30_000)
-            await question(stream)
-            await round_of(node, 30_000)
-        assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
-        kept = await stored(node, fmt.HALF_GIVEN_UP_TOPIC)
-        assert [m.body[:8] for m in kept] == [b"00000003"]
-        assert kept[0].properties["REAL_TOPIC"] == "orders"
-        with pytest.raises(TransactionEndedError, match="given up"):
-            await ended(node, transaction_id)
-        assert not await stored(node)
-        described = await node.broker.transactions.describe_transaction(
-            DescribeTransactionRequest(transaction_id=transaction_id)
-        )
-        assert described.outcome == TRANSACTION_OUTCOME_GIVEN_UP
+    assert not await stored(node)
+    described = await node.broker.transactions.describe_transaction(
+        DescribeTransactionRequest(transaction_id=transaction_id)
+    )
+    assert described.outcome == TRANSACTION_OUTCOME_GIVEN_UP
 
 
 @pytest.mark.parametrize(("retention_ms", "age_ms"), [(100_000, 50_000), (0, 86_400_000)])
@@ -343,29 +324,28 @@ async def test_an_old_transaction_is_given_up_before_its_messages_expire(
         assert len(await stored(node, fmt.HALF_GIVEN_UP_TOPIC)) == 1
 
 
-async def test_a_transaction_far_back_in_a_small_log_is_given_up(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n", retention_size_bytes=40_000) as node:
-        await begun(node, 0, 1)
-        while node.log.store.log.max_position < 24_000:
-            await round_of(node)
-            assert part(node).open or node.log.store.log.max_position > 20_000
-            await node.append(0, 10)
+@node_with(retention_size_bytes=40_000)
+async def test_a_transaction_far_back_in_a_small_log_is_given_up(node: Fixture) -> None:
+    await begun(node, 0, 1)
+    while node.log.store.log.max_position < 24_000:
         await round_of(node)
-        assert not part(node).open
+        assert part(node).open or node.log.store.log.max_position > 20_000
+        await node.append(0, 10)
+    await round_of(node)
+    assert not part(node).open
 
 
-async def test_half_messages_that_were_deleted_end_by_name(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        await expire_some(node)
-        described = DescribeTransactionRequest(transaction_id=transaction_id)
+async def test_half_messages_that_were_deleted_end_by_name(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    await expire_some(node)
+    described = DescribeTransactionRequest(transaction_id=transaction_id)
+    with pytest.raises(TransactionEndedError, match="expired"):
+        await node.broker.transactions.describe_transaction(described)
+    for _ in range(2):
         with pytest.raises(TransactionEndedError, match="expired"):
-            await node.broker.transactions.describe_transaction(described)
-        for _ in range(2):
-            with pytest.raises(TransactionEndedError, match="expired"):
-                await ended(node, transaction_id)
-        assert not part(node).open
-        await begun(node, 1, 2)
+            await ended(node, transaction_id)
+    assert not part(node).open
+    await begun(node, 1, 2)
 
 
 async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
@@ -389,7 +369,6 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         assert len(await stored(node)) == 1
 
 
-async def test_half_messages_say_when_they_were_made(tmp_path: Path) -> None:
-    async with node_at(tmp_path / "n") as node:
-        transaction_id = await begun(node, 0, 1)
-        assert node.log.store.reads.message_at(transaction_id).born_unix_ms == BORN
+async def test_half_messages_say_when_they_were_made(node: Fixture) -> None:
+    transaction_id = await begun(node, 0, 1)
+    assert node.log.store.reads.message_at(transaction_id).born_unix_ms == BORN

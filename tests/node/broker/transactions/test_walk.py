@@ -6,7 +6,6 @@ nobody could tell is done once or not at all; and state and log say the same.
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,7 +23,7 @@ from quorumlog.pb.transaction_pb2 import (
     EndTransactionResponse,
 )
 from store.errors import Outcome
-from tests.node.broker_fakes import Fixture, node_at, request
+from tests.node.broker_fakes import Fixture, node_with, request
 from tests.node.checkpoints import check_images
 from tests.node.transaction_calls import (
     COMMITTED,
@@ -182,17 +181,16 @@ async def check_consumed(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_transactions_happen_once_under_any_leader(tmp_path: Path, seed: int) -> None:
+@node_with(topics={"orders": 2, "bills": 1}, limits=LIMITS)
+async def test_transactions_happen_once_under_any_leader(node: Fixture, seed: int) -> None:
     random = Random(seed)
-    topics = {"orders": 2, "bills": 1}
-    async with node_at(tmp_path / "n", topics=topics, limits=LIMITS) as node:
-        walk = Walk(node, random)
-        for _ in range(STEPS):
-            await walk.step()
-        await walk.settle()
-        await check_transactions(walk)
-        await check_consumed(walk)
-        check_images(node, LIMITS, random)
-        assert not node.broker.consumed._coming
-        conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
-        assert len(conflicts) < len(walk.made), "some must get through"
+    walk = Walk(node, random)
+    for _ in range(STEPS):
+        await walk.step()
+    await walk.settle()
+    await check_transactions(walk)
+    await check_consumed(walk)
+    check_images(node, LIMITS, random)
+    assert not node.broker.consumed._coming
+    conflicts = [f for _, f in walk.made if isinstance(f.exception(), OffsetConflictError)]
+    assert len(conflicts) < len(walk.made), "some must get through"

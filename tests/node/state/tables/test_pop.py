@@ -226,15 +226,6 @@ def test_a_restored_image_goes_on_after_the_newest_generation(
     assert encode_image(restored.image()) == encode_image(image)
 
 
-def test_an_image_is_not_changed_by_later_commands() -> None:
-    state = made(taken(1, 0, 1, attempt_id="x"))
-    image = state.image()
-    before = encode_image(image)
-    for command in (settled((0, 1)), taken(2, 2, expected=2, attempt_id="y"), hidden(1, 1, 9)):
-        assert state.apply_command(command, 0) is None
-    assert encode_image(image) == before != encode_image(state.image())
-
-
 def test_an_image_copies_only_windows_that_changed() -> None:
     rows = (taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))
     state = made(*rows)

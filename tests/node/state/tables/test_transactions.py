@@ -87,14 +87,6 @@ def test_a_state_comes_back_from_image_and_file() -> None:
     assert encode_table(kind, TableImage(5, restored.content()), 1) == text
 
 
-def test_an_image_does_not_change_with_the_state() -> None:
-    state = filled()
-    image = state.image()
-    before = encode_image(image)
-    state.apply_command(end(100), 900)
-    assert encode_image(image) == before
-
-
 def test_a_newer_version_is_refused() -> None:
     assert not TransactionsTable(LIMITS, NOTHING).open
     with pytest.raises(CorruptionError, match="format of transactions"):
