@@ -11,12 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from tests.mutate.explained import explained_faults, read_explained
 from tests.mutate.faults import OPERATORS, Change, Fault
 from tests.mutate.hunting import Verdict, verdicts
+from tests.mutate.matrix import matrix_of, spare_tests
 from tests.mutate.recording import TestMap, files_importing, map_of_tests
 from tests.mutate.targets import THIS
 
@@ -28,9 +30,11 @@ Examples:
   python -m tests.mutate --fault raft/rules/read_index.py:_echoed:first:1
   python -m tests.mutate --module store/record/stamp.py --all --long
   python -m tests.mutate --fault NAME --test tests/raft/rules/test_reads.py::test_x
+  python -m tests.mutate --module raft/ --all --sample 300 --matrix killers.json
 """
 _REPORTED_COUNT = 40
 """A line says how far the run is after so many verdicts."""
+_MATRIX_HELP = "Run all quick tests of each fault; write the killers there, list tests to spare."
 
 
 @click.command(epilog=EXAMPLES)
@@ -41,6 +45,7 @@ _REPORTED_COUNT = 40
 @click.option("--test", help="Ask only this test (a node id of pytest), without a search.")
 @click.option("--all", "everything", is_flag=True, help="Not only the standing faults.")
 @click.option("--long", is_flag=True, help="Try the tests marked long against what survives.")
+@click.option("--matrix", type=click.Path(dir_okay=False, path_type=Path), help=_MATRIX_HELP)
 @click.option("--list", "listing", is_flag=True, help="Only list the faults.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document instead of a table.")
@@ -52,6 +57,7 @@ def main(
     test: str | None,
     everything: bool,
     long: bool,
+    matrix: Path | None,
     listing: bool,
     jobs: int,
     as_json: bool,
@@ -73,6 +79,19 @@ def main(
     if listing:
         for name, change in THIS.changes_of(fault.name for fault in chosen).items():
             click.echo(f"{name}  {change.mark}  {change.before} -> {change.after}")
+        return
+    if matrix is not None:
+        if test is not None or long:
+            raise click.UsageError("--matrix runs all quick tests: leave out --test and --long")
+        rows = list(_judged(chosen, explained, jobs, None, find_all=True))
+        matrix.write_text(json.dumps(matrix_of(rows), indent=1) + "\n")
+        spare = spare_tests(THIS, rows)
+        for name, count in spare:
+            click.echo(f"{count:5}  {name}")
+        click.echo(
+            f"{len(rows)} faults planted, {sum(bool(row.killers) for row in rows)} killed; "
+            f"without these {len(spare)} tests ({sum(count for _, count in spare)} lines) as many"
+        )
         return
     began_s = time.monotonic()
     judged = list(_judged(chosen, explained, jobs, test))
@@ -124,6 +143,7 @@ def _judged(
     test: str | None,
     *,
     with_long: bool = False,
+    find_all: bool = False,
 ) -> Iterator[Verdict]:
     """Yield a verdict for each fault: by one test, or by those that run its line.
 
@@ -138,7 +158,7 @@ def _judged(
         tests, files = test, [test.partition("::")[0]]
         if not (THIS.root / files[0]).exists():
             raise click.UsageError(f"there is no file {files[0]}; name a test as pytest does")
-    judged = verdicts(THIS, faults, tests, jobs, files, with_long=with_long)
+    judged = verdicts(THIS, faults, tests, jobs, files, with_long=with_long, find_all=find_all)
     for count, verdict in enumerate(judged, 1):
         if verdict.is_alive and verdict.fault.name not in explained:
             _say(f"{verdict.how}: {verdict.fault.name}")

@@ -8,6 +8,7 @@ not end, or ends the process. A killer counts when it alone fails with the fault
 
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
+from multiprocessing.synchronize import Lock
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -41,6 +43,10 @@ BUDGETS_S: Final = (3.0, 12.0, 90.0)
 LONG_BUDGETS_S: Final = (60.0,)
 LONG_TEST_S: Final = 6.0
 """What a test may take to be chosen at all."""
+QUICK_TEST_S: Final = 0.05
+"""The same where all tests of a fault are run."""
+_LOST_COUNT_MAX: Final = 2
+"""Where all are run, so many may time out or end the process: the rest is not tried then."""
 _SHOWN_COUNT: Final = 3
 _UNKNOWN_S: Final = 1.0
 
@@ -55,7 +61,10 @@ class Verdict:
     test also not judged: it is not there, or does not pass without the fault."""
     killer: str = ""
     tests: Sequence[str] = ()
-    """Of a survivor: the nearest ones of the tests that ran its line."""
+    """Of a survivor: the nearest ones of the tests that ran its line. All that were chosen where
+    all are run."""
+    killers: Sequence[str] = ()
+    """All that fail, where all are run."""
 
     @property
     def is_alive(self) -> bool:
@@ -71,9 +80,13 @@ def verdicts(
     files: Sequence[str],
     *,
     with_long: bool,
+    find_all: bool = False,
 ) -> Iterator[Verdict]:
-    """Judge faults in a session with these files of tests, by the map or by one named test."""
-    hunt = partial(Hunt, project, faults, tests, jobs, LONG_BUDGETS_S if with_long else BUDGETS_S)
+    """Judge faults in a session with these files of tests, by the map or by one named test.
+
+    `find_all` runs all quick tests of a fault, not only those up to the first killer."""
+    budgets_s = LONG_BUDGETS_S if with_long else BUDGETS_S
+    hunt = partial(Hunt, project, faults, tests, jobs, budgets_s, find_all)
     for line in lines_of(project, hunt, files, with_long=with_long or isinstance(tests, str)):
         row = json.loads(line)
         yield Verdict(Fault(**row.pop("fault")), **row)
@@ -89,11 +102,14 @@ class Hunt:
     tests: TestMap | str
     jobs: int
     budgets_s: Sequence[float]
+    find_all: bool
     channel: int
     directory: Path
     _session: pytest.Session | None = None
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _functions: Functions = field(default_factory=dict)
+    _turn: Lock = field(default_factory=multiprocessing.Lock)
+    """Of the processes that write lines: a pipe keeps only short ones whole."""
     _sound: dict[str, bool] = field(default_factory=dict)
     """Whether a test passes alone when nothing is planted."""
     _report: int = -1
@@ -126,8 +142,10 @@ class Hunt:
         code = 1
         try:
             for fault in faults:
-                line = json.dumps(asdict(self.verdict(fault))) + "\n"
-                os.write(self.channel, line.encode())
+                verdict = self.all_killers(fault) if self.find_all else self.verdict(fault)
+                line = json.dumps(asdict(verdict)) + "\n"
+                with self._turn, open(self.channel, "w", closefd=False) as channel:
+                    channel.write(line)
             code = 0
         except BaseException as error:  # noqa: BLE001 - the caller of the session shows it.
             os.write(2, f"{error!r}\n".encode())
@@ -143,18 +161,35 @@ class Hunt:
         tests = tuple(run.node_id for run in runs[:_SHOWN_COUNT])
         how = "survived" if runs else "not run"
         while runs:
-            how, killer = self._tried(fault, runs)
-            if not killer:
+            how, killers = self._tried(fault, runs)
+            if not killers:
                 break
-            run = next(run for run in runs if run.node_id == killer)
+            run = next(run for run in runs if run.node_id == killers[0])
             # Behind a time-out a test is tried once more: the machine may have become slow.
             if self._is_sound(run, again=how == "timeout") and (
                 how == "timeout" or len(runs) == 1 or self._tried(fault, [run])[1]
             ):
-                return Verdict(fault, how, killer)
+                return Verdict(fault, how, run.node_id)
             runs.remove(run)  # This test says nothing about the fault; the others may.
             how = "survived"
         return Verdict(fault, how, tests=tests)
+
+    def all_killers(self, fault: Fault) -> Verdict:
+        """Run all quick tests of a fault."""
+        runs = self._runs(fault)
+        tests = [run.node_id for run in runs]
+        how, killers, left = "not run", [], tests
+        for _ in range(_LOST_COUNT_MAX if runs else 0):
+            how, failed = self._tried(fault, runs[-len(left) :])
+            killers += failed
+            left = tests[tests.index(failed[-1]) + 1 :] if how in ("timeout", "ended") else []
+            if not left:
+                break
+        by_name = {run.node_id: run for run in runs}
+        killers = [name for name in killers if self._is_sound(by_name[name])]
+        if killers:
+            return Verdict(fault, how, killers[0], tests, killers)
+        return Verdict(fault, how if how.startswith("not") else "survived", tests=tests)
 
     def _is_sound(self, run: Run, *, again: bool = False) -> bool:
         if again or run.node_id not in self._sound:
@@ -166,11 +201,14 @@ class Hunt:
         if isinstance(self.tests, str):
             is_there = self.tests in self._items
             return [Run(self.tests, _UNKNOWN_S, _UNKNOWN_S)] if is_there else []
+        limit_s = QUICK_TEST_S if self.find_all else LONG_TEST_S
         runs = [
             run
             for run in self.tests.tests_of(fault.path, fault.line)
-            if run.seconds <= LONG_TEST_S and run.node_id in self._items
+            if run.seconds <= limit_s and run.node_id in self._items
         ]
+        if self.find_all:
+            return sorted(runs, key=lambda run: run.file)
         texts = {file: self.project.source_of(file) for file in {run.file for run in runs}}
         near = {file for file, text in texts.items() if imports(text, fault.path)}
         runs.sort(key=lambda run: run.seconds * (1 if run.file in near else 4))
@@ -184,9 +222,9 @@ class Hunt:
             chosen += [run for of_file in files.values() for run in of_file]
         return chosen
 
-    def _tried(self, fault: Fault | None, runs: Sequence[Run]) -> tuple[str, str]:
-        """Run tests in a process of their own until one fails; return how it ended, and the
-        killer."""
+    def _tried(self, fault: Fault | None, runs: Sequence[Run]) -> tuple[str, list[str]]:
+        """Run tests in a process of their own, until one fails unless all are wanted; return how
+        it ended, and the killers."""
         with tempfile.TemporaryDirectory(dir=self.directory, ignore_cleanup_errors=True) as name:
             report = Path(name) / "report"
             pid = os.fork()
@@ -199,13 +237,16 @@ class Hunt:
             except ProcessLookupError:
                 pass
             lines = report.read_text().splitlines() if report.exists() else []
-        what, detail = json.loads(lines[-1]) if lines else ("error", "no report")
+        rows = [json.loads(line) for line in lines] or [("error", "no report")]
+        # A test may fail and its fixture, too.
+        failed = list(dict.fromkeys(detail for what, detail in rows if what == "failed"))
+        what, detail = rows[-1]
         if what == "error":
             raise RuntimeError(f"{fault}: {detail}")
         if what == "begins":
             is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _LIMITS
-            return "timeout" if is_late else "ended", detail
-        return what, detail
+            return "timeout" if is_late else "ended", [*failed, detail]
+        return "failed" if failed else what, failed
 
     # In the process of one fault.
 
@@ -243,7 +284,8 @@ class Hunt:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._say("failed", self._test)
-            os._exit(0)
+            if not self.find_all:
+                os._exit(0)
 
     def _say(self, what: str, detail: str = "") -> None:
         os.write(self._report, json.dumps([what, detail]).encode() + b"\n")

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from raft.transitions import Role
 from tests.raft.cluster import ELECTION_TICKS, Cluster
-
-
-def test_single_node_leads_only_when_its_vote_is_durable() -> None:
-    cluster = Cluster(voters=(1,))
-    cluster.nodes[1].syncs_at_once = False
-
-    cluster.tick(1, ELECTION_TICKS + 1)
-    assert cluster.role(1) is Role.CANDIDATE
-
-    cluster.sync(1)
-    assert cluster.role(1) is Role.LEADER
-    assert cluster.nodes[1].log.durable_hard_state[:2] == (1, 1)
 
 
 def test_single_node_keeps_what_it_acked_over_power_loss() -> None:

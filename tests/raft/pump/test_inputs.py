@@ -14,9 +14,6 @@ from raft.errors import (
     TransferringError,
 )
 from raft.messages import (
-    NO_INDEX,
-    AppendReply,
-    AppendRequest,
     CampaignNow,
     Standing,
 )
@@ -137,25 +134,3 @@ def test_cutting_keeps_what_this_turn_owes() -> None:
     cluster.nodes[1].log.cut(meta.index)
     sent = [outgoing for outgoing in replica.pump().send if outgoing.payload is not None]
     assert [outgoing.message.to for outgoing in sent] == [2, 3]
-
-
-def test_follower_without_room_hears_its_leader_and_takes_nothing() -> None:
-    """It answers, so contact and reads go on; what it did not take is offered again."""
-    cluster = filled()
-    cluster.propose(1, "new")
-    message = next(out.message for out in cluster.take(AppendRequest) if out.message.to == 2)
-    assert isinstance(message, AppendRequest)
-    replica = cluster.nodes[2].replica
-    before = cluster.state(2).log.last_index
-    cluster.state(2).contact_tick = -1000
-
-    replica.receive_without_room(message)
-
-    (sent,) = replica.pump().send
-    assert isinstance(sent.message, AppendReply)
-    assert sent.message.match == NO_INDEX
-    assert cluster.state(2).log.last_index == before
-    assert cluster.state(2).had_leader_contact()
-    cluster.tick(1, 2 * HEARTBEAT_TICKS)
-    cluster.deliver()
-    assert cluster.state(2).log.last_index == before + 1

@@ -22,21 +22,6 @@ def test_committed_proposal_is_reported_with_its_place() -> None:
     assert done.resolution is Resolution.COMMITTED
 
 
-def test_appended_then_deposed_is_unknown() -> None:
-    """Nobody can tell yet: the entry may live on in the next leader's log."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(1)
-    cluster.propose(1, "a", waiter="w")
-    cluster.receive(1, append_reply(2, 1, 5))
-    assert outcomes(cluster) == [], "a definite answer may come soon"
-
-    cluster.tick(1, cluster.nodes[1].replica.config.waiter_grace_ticks)
-
-    assert outcomes(cluster) == [("w", Resolution.UNKNOWN)]
-    assert cluster.nodes[1].replica.stats().waiter_count == 0
-
-
 def test_deposed_proposal_that_survives_is_reported_committed() -> None:
     cluster = Cluster()
     cluster.elect(1)

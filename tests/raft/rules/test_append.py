@@ -75,25 +75,6 @@ def test_refusal_is_bounded() -> None:
     assert reply.hint_runs[-1] == (19, 20)
 
 
-def test_repeated_append_never_shortens() -> None:
-    cluster = follower([1, 2])
-    longer = append(1, 2, 5, prev=(1, 2), terms=[5, 5, 5])
-    receive(cluster, longer)
-
-    for older in (
-        append(1, 2, 5, prev=(1, 2), terms=[5]),
-        append(1, 2, 5, prev=(0, 1), terms=[2]),
-        append(1, 2, 5, prev=(1, 2)),
-        append(1, 2, 5, prev=(2, 5), terms=[5]),
-        longer,
-    ):
-        reply = receive(cluster, older)
-        assert reply.match == older.hi - 1
-        assert cluster.nodes[2].log.terms() == [1, 2, 5, 5, 5]
-
-    assert "truncate" not in " ".join(cluster.nodes[2].log.operations)
-
-
 def test_a_new_leader_hears_of_the_sync_of_what_an_earlier_one_sent() -> None:
     """Nothing is written for the new leader, and its ack has to wait for the disk all the same."""
     cluster = follower([1])

@@ -169,21 +169,6 @@ def test_no_admission_and_no_accepted_loss_ends_it() -> None:
     assert cluster.state(2).standing is Standing.DIVERGED
 
 
-@pytest.mark.parametrize("pre", [True, False])
-def test_a_candidate_that_lacks_what_is_committed_gets_no_vote(pre: bool) -> None:
-    """Its log is newer by its term: a correct one would be longer."""
-    cluster = rich()
-
-    cluster.receive(2, vote_request(3, 2, 6, last=(2, 5), pre=pre))
-
-    reply = cluster.sent[-1]
-    assert isinstance(reply, VoteReply)
-    assert reply.refusal is Refusal.HISTORY_CONFLICT
-    assert cluster.state(2).divergent_peers == {3}
-    assert cluster.state(2).standing is Standing.FULL, "words of a candidate change nothing here"
-    assert cluster.state(2).vote == 0
-
-
 def test_a_candidate_with_a_longer_log_gets_a_vote() -> None:
     cluster = rich()
 

@@ -10,10 +10,8 @@ import pytest
 from raft.errors import BusyError, ChangeInvalidError, ChangeRefusedError, NotLeaderError
 from raft.messages import (
     NO_INDEX,
-    NO_NODE,
     Configuration,
     ConfigurationAt,
-    Refusal,
     Standing,
     VoteReply,
 )
@@ -26,52 +24,6 @@ from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_o
 def change(cluster: Cluster, node: int, kind: ChangeKind, member: int) -> None:
     cluster.nodes[node].replica.propose_change(Change(kind, member))
     cluster.settle(node)
-
-
-def test_change_refused_before_own_term_commit() -> None:
-    cluster = Cluster()
-    cluster.tick(1, ELECTION_TICKS + 1)
-    while cluster.role(1) is not Role.LEADER:
-        assert cluster.deliver(count=1) == 1
-    cluster.drop()
-
-    with pytest.raises(ChangeRefusedError, match="not committed in its term"):
-        change(cluster, 1, ChangeKind.REMOVE, 3)
-
-    assert cluster.state(1).voters == (1, 2, 3)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
-    change(cluster, 1, ChangeKind.REMOVE, 3)
-    assert cluster.state(1).voters == (1, 2)
-
-
-def test_a_second_change_is_refused_while_one_is_pending() -> None:
-    cluster = Cluster(voters=(1, 2, 3, 4, 5))
-    cluster.elect(1)
-    change(cluster, 1, ChangeKind.REMOVE, 5)
-
-    with pytest.raises(ChangeRefusedError, match="index 1 is not committed"):
-        change(cluster, 1, ChangeKind.REMOVE, 4)
-
-    cluster.deliver()
-    change(cluster, 1, ChangeKind.REMOVE, 4)
-    assert cluster.state(1).voters == (1, 2, 3)
-
-
-def test_reverts_with_truncated_entry() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(1)
-    change(cluster, 1, ChangeKind.REMOVE, 3)
-    assert cluster.state(1).voters == (1, 2)
-    cluster.elect(2)
-    cluster.heal()
-
-    cluster.tick_all(2 * HEARTBEAT_TICKS)
-
-    assert cluster.role(1) is Role.FOLLOWER
-    assert cluster.state(1).voters == (1, 2, 3)
-    assert [entry.index for entry in cluster.state(1).configurations] == [NO_INDEX]
 
 
 def test_no_step_changes_two_voters() -> None:
@@ -351,35 +303,6 @@ def test_removed_node_is_told_before_it_is_dropped() -> None:
 
     assert cluster.state(3).voters == (1, 2)
     assert list(cluster.state(1).progress) == [2]
-
-
-def test_amnesia_cannot_vote() -> None:
-    """A wiped voter that returns under its identity grants nothing and is counted for nothing."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "a")
-    cluster.deliver()
-    cluster.crash(3)
-    cluster.restart(3, wiped=True)
-
-    cluster.receive(3, vote_request(2, 3, 9, last=(99, 8)))
-    cluster.receive(3, vote_request(2, 3, 10, last=(99, 8), pre=True))
-    refusals = [m.refusal for m in cluster.sent if isinstance(m, VoteReply)][-2:]
-    assert refusals == [Refusal.NO_STANDING, Refusal.NO_STANDING]
-    cluster.drop()
-    assert cluster.state(3).vote == NO_NODE
-
-    cluster.start(3, cluster.nodes[3].log.load()._replace(hard_state=cluster.state(3).hard_state()))
-    cluster.elect(1)
-    cluster.tick_all(4 * ELECTION_TICKS)
-    assert cluster.nodes[3].log.last_index >= 1, "it is fed"
-    assert cluster.state(3).standing is Standing.JOINING, "and never trusted"
-    assert not cluster.state(1).progress[3].is_counted
-    cluster.isolate(2)
-    committed = cluster.state(1).commit
-    cluster.propose(1, "b")
-    cluster.deliver()
-    assert cluster.state(1).commit == committed
 
 
 def test_amnesiac_never_campaigns() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import BusyError
-from raft.messages import NO_NODE, AppendReply, AppendRequest, VoteReply
+from raft.messages import NO_NODE, AppendRequest, VoteReply
 from raft.ready import ReadConfirmed
 from raft.transitions import Role
 from tests.raft.builders import append_reply, vote_request
@@ -28,24 +28,6 @@ def test_a_read_that_waits_for_the_first_commit_waits_for_no_sync_of_the_leader(
 
     assert (cluster.state(1).commit, cluster.state(1).synced) == (0, -1)
     assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
-
-
-def test_old_round_cannot_confirm_new_read() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.read(1, 1)
-    late = [outgoing.message for outgoing in cluster.take(object)]
-    for message in late:
-        cluster.receive(message.to, message)
-    old_replies = [outgoing.message for outgoing in cluster.take(AppendReply, to=1)]
-    assert len(old_replies) == 2
-
-    cluster.read(1, 2)
-    cluster.drop()
-    for message in old_replies:
-        cluster.receive(1, message)
-
-    assert [read.read_id for read in cluster.nodes[1].reads] == [1]
 
 
 def test_echo_of_an_earlier_leadership_confirms_nothing() -> None:
@@ -136,19 +118,6 @@ def test_lost_round_is_repeated_by_the_heartbeat() -> None:
     cluster.deliver()
 
     assert [read.read_id for read in cluster.nodes[1].reads] == [7]
-
-
-def test_cut_off_leader_confirms_nothing() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(1)
-
-    cluster.read(1, 7)
-    cluster.tick_all(3 * ELECTION_TICKS)
-
-    assert cluster.nodes[1].reads == []
-    assert cluster.nodes[1].reads_failed == [7]
-    assert cluster.state(1).read_count == 0
 
 
 def test_reads_are_bounded() -> None:

@@ -44,25 +44,6 @@ def test_standing_survives_a_restart_within_the_same_boot() -> None:
     assert cluster.state(2).standing is Standing.RECOVERING
 
 
-def test_acks_of_a_recovering_node_commit_nothing() -> None:
-    cluster = async_cluster()
-    cluster.isolate(2)
-    cluster.receive(
-        1,
-        append_reply(3, 1, 1, match=0, standing=Standing.RECOVERING, incarnation=1),
-    )
-    cluster.propose(1, "a")
-    cluster.drop()
-
-    cluster.receive(
-        1,
-        append_reply(3, 1, 1, match=1, standing=Standing.RECOVERING, incarnation=1),
-    )
-    assert cluster.state(1).commit == 0
-    cluster.receive(1, append_reply(3, 1, 1, match=1, incarnation=1))
-    assert cluster.state(1).commit == 1
-
-
 @pytest.mark.parametrize("last", ["own_sync", "ack"])
 def test_a_copy_in_doubt_completes_no_quorum_whoever_comes_last(last: str) -> None:
     cluster = async_cluster(5)
@@ -233,21 +214,6 @@ def test_power_lost_again_under_the_leader_of_a_recovery_election() -> None:
     assert cluster.leaders() == [2]
     assert [cluster.nodes[node].applied for node in (1, 2, 3)] == [list("abcxyz")] * 3
     assert [cluster.state(node).standing for node in (1, 2, 3)] == [Standing.FULL] * 3
-
-
-def test_operator_accepts_the_loss() -> None:
-    cluster = power_loss_of_all({1: 2, 2: 4, 3: 3})
-    for node in (1, 3):
-        cluster.restart(node, recovering=True)
-        cluster.nodes[node].core.accept_loss()
-        cluster.settle(node)
-
-    cluster.tick_all(4 * ELECTION_TICKS)
-
-    assert cluster.leaders() == [3]
-    assert cluster.nodes[1].losses == [2]
-    assert cluster.nodes[3].losses == [3]
-    assert cluster.nodes[3].log.hard_state.standing is Standing.FULL
 
 
 def test_loss_may_reach_below_the_end_of_a_tail_that_was_replaced() -> None:

@@ -95,16 +95,6 @@ def test_answers_leave_at_once_when_the_snapshot_is_durable() -> None:
     assert acks(cluster) == [7], "a heartbeat is answered without a sync"
 
 
-def test_older_snapshot_changes_nothing() -> None:
-    cluster = Cluster(states={2: state_of([1, 1, 1, 2, 2], term=3, commit=3)})
-
-    cluster.receive(2, install(1, 2, 3, meta(2, 1)))
-
-    assert cluster.state(2).log.last_index == 4
-    assert "install" not in " ".join(cluster.nodes[2].log.operations)
-    assert acks(cluster) == [3]
-
-
 def test_two_in_a_row() -> None:
     cluster = Cluster(states={2: state_of([1, 1], term=3)})
     cluster.nodes[2].syncs_at_once = False

@@ -125,18 +125,3 @@ def test_old_replies_are_dropped_in_silence(message: Message) -> None:
     cluster.receive(1, message)
 
     assert before == (cluster.role(1), cluster.state(1).term, len(cluster.sent))
-
-
-@pytest.mark.parametrize("node", [1, 2])
-def test_a_term_with_two_leaders_is_left(node: int) -> None:
-    """Somebody voted twice: the leader steps down, and who follows it follows neither."""
-    cluster = Cluster()
-    cluster.elect(1)
-
-    cluster.receive(node, append(3, node, 1))
-
-    state = cluster.state(node)
-    assert (state.role, state.term, state.leader) == (Role.FOLLOWER, 2, NO_NODE)
-    reply = cluster.sent[-1]
-    assert isinstance(reply, AppendReply)
-    assert (reply.to, reply.term, reply.refusal) == (3, 2, Refusal.OLD_TERM)

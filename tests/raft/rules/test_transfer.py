@@ -8,10 +8,8 @@ from raft.errors import (
     NotLeaderError,
     TransferInvalidError,
     TransferRefusedError,
-    TransferringError,
 )
 from raft.messages import NO_NODE, CampaignNow, Refusal, Standing, VoteRequest
-from raft.rules.membership import Change, ChangeKind
 from raft.transfer_target import best_follower
 from raft.transitions import Role
 from tests.raft.builders import append, append_reply, campaign_now, vote_reply
@@ -21,56 +19,6 @@ from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
 def transfer(cluster: Cluster, leader: int, target: int) -> None:
     cluster.nodes[leader].core.transfer_leadership(target)
     cluster.settle(leader)
-
-
-def test_lagging_target_is_fed_first() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.heal()
-
-    transfer(cluster, 1, 3)
-    assert not any(isinstance(m, CampaignNow) for m in cluster.sent)
-    cluster.tick(1, HEARTBEAT_TICKS)
-    cluster.deliver()
-
-    assert cluster.leaders() == [3]
-    assert cluster.nodes[3].log.last_index == 4
-
-
-def test_proposals_wait_until_the_deadline() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    transfer(cluster, 1, 3)
-
-    with pytest.raises(TransferringError) as caught:
-        cluster.propose(1, "a")
-    assert caught.value.leader_hint == 3
-    with pytest.raises(TransferringError):
-        cluster.nodes[1].replica.propose_change(Change(ChangeKind.REMOVE, 3))
-
-    cluster.tick_all(ELECTION_TICKS)
-    cluster.propose(1, "a")
-    cluster.deliver()
-    assert cluster.leaders() == [1]
-    assert cluster.state(1).commit == 1
-
-
-def test_abandoned_transfer_can_be_repeated() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    transfer(cluster, 1, 3)
-    cluster.tick_all(ELECTION_TICKS)
-
-    transfer(cluster, 1, 2)
-    cluster.deliver()
-
-    assert cluster.leaders() == [2]
 
 
 def test_a_target_that_does_not_answer_stops_proposals_once_and_is_then_refused() -> None:

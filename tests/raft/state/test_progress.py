@@ -275,15 +275,6 @@ def test_window_bounds_bytes() -> None:
     assert cluster.state(1).progress[2].match == 50
 
 
-def test_window_bounds_entries() -> None:
-    cluster = flying_cluster(50, window_entry_count_max=7)
-    assert cluster.state(1).progress[2].next == 8
-
-    cluster.deliver()
-
-    assert cluster.state(1).progress[2].match == 50
-
-
 @pytest.mark.parametrize(
     "limits",
     [
