@@ -8,10 +8,11 @@ can be; must not share code with the client. Faults are actions that the next ap
 import asyncio
 import contextlib
 import struct
+import threading
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -29,6 +30,7 @@ from quorumlog.pb import (
 from store.record.message import decode_message
 from tests import services
 from tests.loopback import HOST
+from tests.patience import PATIENCE_S
 from tests.quorumlog.fake_frames import FakeFramedPort
 
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 8081)
@@ -47,16 +49,6 @@ class Entry:
     response: log_pb2.AppendResponse
 
 
-@dataclass
-class Script:
-    """What the next appends meet, in order; None: nothing special."""
-
-    actions: deque[Any] = field(default_factory=deque)
-
-    def next(self) -> Any:
-        return self.actions.popleft() if self.actions else None
-
-
 BREAK_BEFORE = "break the stream, the batch is not applied"
 BREAK_AFTER = "break the stream, the batch is applied"
 HANG_AFTER = "apply the batch and never answer"
@@ -67,7 +59,7 @@ def error(
     *,
     retryable: bool = False,
     outcome: int = common_pb2.OUTCOME_NOT_APPLIED,
-    **known: Any,
+    **fields: Any,
 ) -> common_pb2.Error:
     """Make an error as nodes send it."""
     return common_pb2.Error(
@@ -75,7 +67,7 @@ def error(
         message=f"{code} happened; do something",
         retryable=retryable,
         outcome=outcome,  # type: ignore[arg-type]
-        **known,
+        **fields,
     )
 
 
@@ -90,7 +82,6 @@ class Node:
         self.advertises = True  # Its framed port.
         self.requests_total = 0
         self.least = 0  # Where the queues of this replica begin, if not earlier.
-        self.streams = 0
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -145,7 +136,6 @@ class Node:
     async def Route(self, request: Any, context: Any) -> Any:
         await self.gate.wait()
         cluster = self.cluster
-        cluster.routes_total += 1
         if request.cluster_id not in ("", CLUSTER_ID, cluster.cluster_id):
             await abort(context, error("node.wrong_cluster"))
         response = log_pb2.RouteResponse(
@@ -168,11 +158,10 @@ class Node:
         return response
 
     async def AppendStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-        self.streams += 1
         async for request in requests:
             await self.gate.wait()
             self.requests_total += 1
-            action = self.cluster.script.next()
+            action = self.cluster.script.popleft() if self.cluster.script else None
             if callable(action):
                 action = await action(self, request)
             if action == BREAK_BEFORE:
@@ -426,7 +415,7 @@ class FakeCluster:
         self.beliefs: dict[int, int] = {}  # Who leads, as single nodes have it.
         self.terms: dict[int, int] = {}
         self.topics: dict[str, int] = {"orders": 4}
-        self.script = Script()
+        self.script: deque[Any] = deque()  # What the next appends meet; None: nothing special.
         self.append_delay_s = 0.0
         self.promotion_count = 0
         self.entries: list[Entry] = []
@@ -438,7 +427,6 @@ class FakeCluster:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.moved: dict[tuple[str, int], int] = {}
         self.position = 0
-        self.routes_total = 0
         self.waits_total = 0  # Pulls that found nothing at first.
         self.now_unix_ms = 1_700_000_000_000
         self._appended = asyncio.Event()
@@ -450,6 +438,14 @@ class FakeCluster:
     @property
     def newest_move(self) -> int:
         return max(self.moved.values(), default=0)
+
+    async def start(self) -> None:
+        for node in self.nodes.values():
+            await node.start()
+
+    async def stop(self) -> None:
+        for node in self.nodes.values():
+            await node.stop()
 
     def name_nodes(self, route: Any) -> None:
         for node in self.nodes.values():
@@ -557,18 +553,63 @@ async def abort(context: Any, described: common_pb2.Error) -> None:
 async def fake_cluster(count: int = 3) -> AsyncIterator[FakeCluster]:
     """Run a cluster of fakes; node 1 leads."""
     cluster = FakeCluster(count)
-    for node in cluster.nodes.values():
-        await node.start()
+    await cluster.start()
     try:
         yield cluster
     finally:
-        for node in cluster.nodes.values():
-            await node.stop()
+        await cluster.stop()
 
 
 def connect(cluster: FakeCluster, timeout_ms: int = 30_000) -> quorumlog.Client:
     """Make a client with the addresses of all nodes."""
     return quorumlog.connect(cluster.bootstrap, timeout_ms=timeout_ms)
+
+
+@contextmanager
+def threaded_cluster(count: int = 3) -> Iterator[FakeCluster]:
+    """Run a cluster of fakes on a thread of its own."""
+    loop, context = asyncio.new_event_loop(), fake_cluster(count)
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
+
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield run(context.__aenter__())
+        run(context.__aexit__(None, None, None))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@asynccontextmanager
+async def producing(
+    count: int = 3, **options: Any
+) -> AsyncIterator[tuple[FakeCluster, quorumlog.Producer]]:
+    """Run a cluster of fakes, and a producer of a client with these options."""
+    async with fake_cluster(count) as cluster, connect(cluster) as client:
+        yield cluster, client.producer(**options)
+
+
+async def fill(client: quorumlog.Client, lo: int, hi: int, *, queue_count: int = 4) -> None:
+    """Send numbers in turn to the queues, each with a tag that says `even` or `odd`."""
+    producer = client.producer(batch_count_max=7)
+    for i in range(lo, hi):
+        tag = "odd" if i % 2 else "even"
+        await producer.enqueue("orders", b"%03d" % i, queue_id=i % queue_count, tag=tag)
+    await producer.close()
+
+
+@asynccontextmanager
+async def filled(
+    count: int, *, queue_count: int = 4
+) -> AsyncIterator[tuple[FakeCluster, quorumlog.Client]]:
+    """Run a cluster of fakes with so many messages, and a client."""
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        await fill(client, 0, count, queue_count=queue_count)
+        yield cluster, client
 
 
 def port_of(cluster: FakeCluster) -> FakeFramedPort:

@@ -62,7 +62,6 @@ class FakeFramedPort:
         self.routes_total = 0
         self.says: dict[str, Any] = {}  # Fields of routes that it answers otherwise.
         self.refusal: common_pb2.Error | None = None  # Its answer to routes.
-        self.cancelled: list[int] = []
         self.connections: set[FakeConnection] = set()
         self._server: asyncio.Server | None = None
 
@@ -148,7 +147,6 @@ class FakeConnection:
         task.add_done_callback(self._tasks.discard)
 
     def _cancel(self, opaque: int) -> None:
-        self._port.cancelled.append(opaque)
         for producer_id, stream in list(self._streams.items()):
             if opaque in stream.opaques:  # It is over.
                 stream.task.cancel()

@@ -31,17 +31,12 @@ async def fake_groups(*names: str, count: int = 1) -> AsyncIterator[dict[str, Fa
     }
     for group in groups.values():
         group.neighbours = [other for other in groups.values() if other is not group]
-        await start(group)
+        await group.start()
     try:
         yield groups
     finally:
         for group in groups.values():
-            await stop(group)
-
-
-async def stop(group: FakeCluster) -> None:
-    for node in group.nodes.values():
-        await node.stop()
+            await group.stop()
 
 
 async def is_unreachable(client: quorumlog.Client, name: str) -> None:
@@ -52,11 +47,6 @@ async def is_unreachable(client: quorumlog.Client, name: str) -> None:
             await router.refresh(Deadline(1_000))
     except errors.QuorumlogError:
         return
-
-
-async def start(group: FakeCluster) -> None:
-    for node in group.nodes.values():
-        await node.start()
 
 
 def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:

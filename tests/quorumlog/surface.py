@@ -24,27 +24,20 @@ MORE: Final = {
     "testing.cluster": testing.cluster,
 }
 """Public, although no list of exports has them: made by what is exported, or documented."""
-
-
-_OF_A_READER: Final = "takes the task or thread that the iteration knows"
-INTERNAL: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            f"{kind}.{name}"
-            for kind in ("GroupConsumer", "PullConsumer")
-            for name in (
-                "next_ready",
-                "next_message",
-                "next_batch_of",
-                "fill",
-                "batch_ready",
-                "take_back",
-            )
-        ),
-        _OF_A_READER,
+_READING: Final = (
+    "next_ready",
+    "next_message",
+    "next_batch_of",
+    "fill",
+    "batch_ready",
+    "take_back",
+)
+INTERNAL: Final = {
+    *(  # They take the task or thread that the iteration knows.
+        f"{kind}.{name}" for kind in ("GroupConsumer", "PullConsumer") for name in _READING
     ),
-    "CheckedTransaction.of": "takes the question of a node",
-    "Producer.send_entries": "takes messages that `outgoing` has checked",
+    "CheckedTransaction.of",  # It takes the question of a node.
+    "Producer.send_entries",  # It takes messages that `outgoing` has checked.
 }
 """Methods of exported classes that only the client itself calls, and why they check nothing."""
 

@@ -18,7 +18,7 @@ from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.records import batch
 from quorumlog.records.queues import Queue
 from tests.quorumlog import surface
-from tests.quorumlog.fake_cluster import connect, error, fake_cluster
+from tests.quorumlog.fake_cluster import connect, fake_cluster, producing
 
 SURROGATE = "a\ud800"
 
@@ -32,16 +32,13 @@ def test_every_public_call_has_arguments_to_be_tested_with() -> None:
         for name in call.required:
             has_argument = name in surface.SENSIBLE or f"{call}.{name}" in surface.SPECIAL
             assert has_argument, f"{call}: tests/quorumlog/surface.py has nothing for {name}"
-
-
-def test_the_surface_has_what_it_is_known_to_have() -> None:
-    """The search itself must not go blind."""
+    # The search itself must not go blind.
     names = {str(call) for call in surface.calls()}
     assert len(names) > 140
     for name in ("connect", "sync.connect", "Client.pull", "sync.Admin.drain", "Producer.send"):
         assert name in names
     assert {"PopConsumer.ack", "NameServers.put", "testing.Cluster.kill", "Raw.append"} <= names
-    assert not names & set(surface.INTERNAL)
+    assert not names & surface.INTERNAL
 
 
 def test_every_asynchronous_call_looks_at_its_arguments() -> None:
@@ -186,59 +183,39 @@ def test_a_value_is_shown_whatever_it_is() -> None:
 
 # Whom it does not harm.
 
-OF_A_MESSAGE: Sequence[Mapping[str, Any]] = [
-    {"queue_id": 2**31},
-    {"queue_id": -1},
-    {"queue_id": "0"},
-    {"queue_id": 1.5},
-    {"flag": None},
-    {"flag": 2**31},
-    {"flag": "1"},
-    {"body": 5},
-    {"body": None},
-    {"body": [1, 2]},
-    {"body": SURROGATE},
-    {"key": 5},
-    {"key": SURROGATE},
-    {"tag": b"t"},
-    {"properties": 5},
-    {"properties": {1: "a"}},
-    {"properties": {"a": 1}},
-    {"properties": {"a": SURROGATE}},
-    {"topic": None},
-    {"topic": b"orders"},
-    {"topic": ["orders"]},
-    {"topic": SURROGATE},
-    {"group": 5},
-    {"group": SURROGATE},
-    {"delay": math.nan},
-    {"delay": "1"},
-    {"delay": -1},
-    {"level": 0},
-    {"level": "1"},
-    {"deliver_at": 1e12},
-    {"message_group": 5},
-    {"message_group": SURROGATE},
-]
+OF_A_MESSAGE: Mapping[str, Sequence[Any]] = {
+    "queue_id": (2**31, -1, "0", 1.5),
+    "flag": (None, 2**31, "1"),
+    "body": (5, None, [1, 2], SURROGATE),
+    "key": (5, SURROGATE),
+    "tag": (b"t",),
+    "properties": (5, {1: "a"}, {"a": 1}, {"a": SURROGATE}),
+    "topic": (None, b"orders", ["orders"], SURROGATE),
+    "group": (5, SURROGATE),
+    "delay": (math.nan, "1", -1),
+    "level": (0, "1"),
+    "deliver_at": (1e12,),
+    "message_group": (5, SURROGATE),
+}
 
 
-@pytest.mark.parametrize("wrong", OF_A_MESSAGE, ids=str)
-async def test_a_message_of_no_use_is_refused_and_others_leave(wrong: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("option", OF_A_MESSAGE)
+async def test_a_message_of_no_use_is_refused_and_others_leave(option: str) -> None:
     """What others have queued in the same turn arrives, and the producer goes on."""
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (cluster, producer):
         before = producer.send_nowait("orders", b"before", queue_id=0)
-        given = {"topic": "orders", "body": b"x", **wrong}
-        for send in (producer.send, producer.enqueue):
+        for wrong in OF_A_MESSAGE[option]:
+            given = {"topic": "orders", "body": b"x", option: wrong}
+            for send in (producer.send, producer.enqueue):
+                with pytest.raises(errors.QuorumlogError, match="; "):
+                    await send(**given)
             with pytest.raises(errors.QuorumlogError, match="; "):
-                await send(**given)
-        with pytest.raises(errors.QuorumlogError, match="; "):
-            producer.send_nowait(**given)
-        if not wrong.keys() & {"flag", "message_group"}:
-            body = given.pop("body")
-            with pytest.raises(errors.QuorumlogError, match="; "):
-                await producer.send_batch(bodies=[body], **given)
+                producer.send_nowait(**given)
+            if option not in ("flag", "message_group"):
+                body = given.pop("body")
+                with pytest.raises(errors.QuorumlogError, match="; "):
+                    await producer.send_batch(bodies=[body], **given)
         after = producer.send_nowait("orders", b"after", queue_id=0)
         assert [(await one).queue_offset for one in (before, after)] == [0, 1]
         assert cluster.bodies() == [b"before", b"after"]
@@ -265,8 +242,7 @@ async def test_a_message_that_cannot_be_encoded_fails_alone(
 
     monkeypatch.setattr("quorumlog.produce.delivery.encode_entries", choke)
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (cluster, producer):
         bodies = [b"1", b"2", b"poison", b"3"]
         sent = [producer.send_nowait("orders", body, queue_id=0) for body in bodies]
         with pytest.raises(errors.InternalError, match="ZeroDivisionError") as caught:
@@ -277,55 +253,6 @@ async def test_a_message_that_cannot_be_encoded_fails_alone(
             await producer.send_batch("orders", [b"4", b"poison"])
         await producer.send("orders", b"5")
         assert cluster.bodies() == [b"1", b"2", b"3", b"5"]
-
-
-@pytest.mark.parametrize("code", ["node.unknown_queue", "node.delay_too_long", "node.bad_request"])
-@pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_message_that_a_node_refuses_fails_alone(code: str, idempotent: bool) -> None:
-    async def refuse(node: Any, request: Any) -> Any:
-        node.cluster.script.actions.appendleft(refuse)
-        return error(code) if b"poison" in request.records else None
-
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(refuse)
-        producer = client.producer(idempotent=idempotent, in_flight_max=1)
-        sent = []
-        for i in range(40):
-            is_bad = i in (7, 30)
-            body, queue_id = (b"poison", 99) if is_bad else (b"%02d" % i, i % 3)
-            sent.append((is_bad, producer.send_nowait("orders", body, queue_id=queue_id)))
-        later = producer.send_nowait("orders", b"later", queue_id=0)
-        for is_bad, delivery in sent:
-            if is_bad:
-                with pytest.raises(errors.QuorumlogError) as caught:
-                    await delivery
-                assert caught.value.code == code
-            else:
-                await delivery
-        await later
-        for queue_id in range(3):
-            bodies = [m.body for m in (await client.pull("orders", queue_id, 0)).messages]
-            good = [b"%02d" % i for i in range(40) if i % 3 == queue_id and i not in (7, 30)]
-            assert bodies == good + ([b"later"] if queue_id == 0 else [])
-        assert producer.stats().failed_count == 2
-
-
-async def test_many_that_a_node_refuses_do_not_use_up_the_time_of_those_behind_them() -> None:
-    """No pause is due after a refusal for good: asking again is not what comes next."""
-
-    async def refuse(node: Any, request: Any) -> Any:
-        node.cluster.script.actions.appendleft(refuse)
-        return error("node.bad_request") if b"poison" in request.records else None
-
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(refuse)
-        producer = client.producer(timeout_ms=5_000)
-        bad = [producer.send_nowait("orders", b"poison", queue_id=0) for _ in range(30)]
-        good = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(30)]
-        assert [(await one).queue_offset for one in good] == list(range(30))
-        for one in bad:
-            with pytest.raises(errors.InvalidRequestError):
-                await one
 
 
 async def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
@@ -343,15 +270,7 @@ async def test_a_pair_names_a_queue_wherever_a_queue_can_be_named() -> None:
         assert (await anext(consumer)).body == b"x"
 
 
-async def test_a_transactional_producer_takes_the_options_of_a_producer() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        for idempotent in (True, False):
-            made = client.transactional_producer("work", str, idempotent=idempotent)
-            await made.begin("orders", b"x")
-            assert bool(cluster.entries[-1].request.producer_id) is idempotent
-
-
-def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> None:
+async def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> None:
     """Its messages are stored, and the cluster asks for them: whoever sends again sends twice."""
 
     def says_nothing(_transaction: object) -> Any: ...
@@ -360,19 +279,16 @@ def test_local_work_that_says_nothing_of_use_leaves_its_transaction_open() -> No
         with sync.connect(bootstrap) as client:
             client.transactional_producer("work", str).send("orders", b"2", says_nothing)
 
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            made = client.transactional_producer("work", str)
-            for sent in (
-                made.send("orders", b"1", says_nothing),
-                asyncio.to_thread(blocking, cluster.bootstrap),
-            ):
-                with pytest.raises(errors.InvalidRequestError, match="work says is None") as caught:
-                    await sent
-                assert caught.value.outcome is errors.Outcome.UNKNOWN
-            assert cluster.bodies() == [b"1", b"2"]
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        made = client.transactional_producer("work", str)
+        for sent in (
+            made.send("orders", b"1", says_nothing),
+            asyncio.to_thread(blocking, cluster.bootstrap),
+        ):
+            with pytest.raises(errors.InvalidRequestError, match="work says is None") as caught:
+                await sent
+            assert caught.value.outcome is errors.Outcome.UNKNOWN
+        assert cluster.bodies() == [b"1", b"2"]
 
 
 async def test_a_transaction_does_not_end_as_unknown() -> None:

@@ -216,31 +216,27 @@ def target_of(env: Environment, call: Call) -> tuple[Any, Any]:
     return made, getattr(made, call.name)
 
 
+def is_blocking(call: Call) -> bool:
+    return call.owner.startswith("sync.") or str(call) == "sync.connect"
+
+
 async def make_call(env: Environment, call: Call, strange: dict[str, Any]) -> None:
     named = {**surface.arguments(call, env), **strange}
     try:
         made, function = target_of(env, call)
         try:
+            if is_blocking(call):
+                finish_blocking(variadic(call, function, named))
+                return
             async with asyncio.timeout(CALL_S):
                 result = variadic(call, function, named)
                 if str(call) != "testing.cluster":  # It would start one, where nothing is wrong.
                     await finish(result)
         finally:
             if made is not env.made.get(call.owner) and hasattr(made, "close"):
-                await made.close()
-    except Exception as error:  # noqa: BLE001 - `accept` says which are expected.
-        accept(error, call, strange)
-
-
-def make_blocking_call(env: Environment, call: Call, strange: dict[str, Any]) -> None:
-    named = {**surface.arguments(call, env), **strange}
-    try:
-        made, function = target_of(env, call)
-        try:
-            finish_blocking(variadic(call, function, named))
-        finally:
-            if made is not env.made.get(call.owner) and hasattr(made, "close"):
-                made.close()
+                closing = made.close()
+                if inspect.isawaitable(closing):
+                    await closing
     except Exception as error:  # noqa: BLE001 - `accept` says which are expected.
         accept(error, call, strange)
 
@@ -260,17 +256,17 @@ async def with_others(env: Environment, call: Call, strange: dict[str, Any]) -> 
     """Make the call while a message of somebody else waits to leave, and look for that one."""
     body = b"%08d" % env.sent_count
     env.sent_count += 1
-    waiting = env.producer.send_nowait(TOPIC, body, queue_id=0)
+    producer: Any = env.made["sync.Producer"] if is_blocking(call) else env.producer
+    waiting = producer.send_nowait(TOPIC, body, queue_id=0)
     await make_call(env, call, strange)
-    await arrives(env, waiting, body)
-
-
-async def arrives(env: Environment, waiting: quorumlog.Delivery, body: bytes) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        receipt = await waiting
-        batch = await env.others.pull(TOPIC, 0, receipt.queue_offset, max_count=1)
-        assert batch.bodies() == [body]
-        await skip(env, body)
+        if is_blocking(call):
+            batch = env.blocking.pull(TOPIC, 0, waiting.receipt().queue_offset)
+        else:
+            batch = await env.others.pull(TOPIC, 0, (await waiting).queue_offset)
+        assert batch.bodies()[0] == body
+        while (await anext(env.pull)).body != body:
+            pass  # Of an example that has failed.
 
 
 def strange_arguments(call: Call) -> st.SearchStrategy[dict[str, Any]]:
@@ -281,8 +277,6 @@ def strange_arguments(call: Call) -> st.SearchStrategy[dict[str, Any]]:
 
 @pytest.mark.parametrize("call", surface.calls(), ids=str)
 def test_no_argument_harms_another_call(env: Environment, call: Call) -> None:
-    is_blocking = call.owner.startswith("sync.") or str(call) == "sync.connect"
-
     @settings(
         max_examples=EXAMPLES_MAX,
         deadline=None,
@@ -291,23 +285,7 @@ def test_no_argument_harms_another_call(env: Environment, call: Call) -> None:
     )
     @given(strange_arguments(call))
     def examine(strange: dict[str, Any]) -> None:
-        if is_blocking:
-            body = b"%08d" % env.sent_count
-            env.sent_count += 1
-            waiting = env.made["sync.Producer"].send_nowait(TOPIC, body, queue_id=0)
-            make_blocking_call(env, call, strange)
-            receipt = waiting.receipt()
-            assert env.blocking.pull(TOPIC, 0, receipt.queue_offset).bodies()[0] == body
-            env.runner.run(skip(env, body))
-        else:
-            env.runner.run(with_others(env, call, strange))
+        env.runner.run(with_others(env, call, strange))
 
     examine()
     assert env.cluster.is_alive(1), "the node has ended"
-
-
-async def skip(env: Environment, body: bytes) -> None:
-    """Have the consumer that others share come to a message."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (await anext(env.pull)).body != body:
-            pass  # Of an example that has failed.

@@ -73,26 +73,23 @@ async def test_every_failure_of_a_close_is_raised_or_logged_and_noted(
 ) -> None:
     """Of several producers, with and without an error of the block, which stays the one raised."""
 
-    async def end(client: quorumlog.Client) -> None:
-        async with client:
-            for topic in ("none1", "none2"):
-                client.producer().send_nowait(topic, b"")
-            if ends_by is not None:
-                raise ends_by
+    def use(client: quorumlog.Client | sync.Client) -> None:
+        for topic in ("none1", "none2"):
+            client.producer().send_nowait(topic, b"")
+        if ends_by is not None:
+            raise ends_by
 
-    def end_blocking(bootstrap: str) -> None:
+    def use_blocking(bootstrap: str) -> None:
         with sync.connect(bootstrap) as client:
-            for topic in ("none1", "none2"):
-                client.producer().send_nowait(topic, b"")
-            if ends_by is not None:
-                raise ends_by
+            use(client)
 
     async with fake_cluster() as cluster:
         try:
             if is_blocking:
-                await asyncio.to_thread(end_blocking, cluster.bootstrap)
+                await asyncio.to_thread(use_blocking, cluster.bootstrap)
             else:
-                await end(connect(cluster))
+                async with connect(cluster) as client:
+                    use(client)
         except (ValueError, KeyboardInterrupt, errors.UnknownTopicError) as error:
             raised = error
     assert raised is ends_by or isinstance(raised, errors.UnknownTopicError)

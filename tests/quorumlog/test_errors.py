@@ -2,6 +2,8 @@
 
 import inspect
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -104,6 +106,9 @@ def test_every_code_of_a_node_has_a_family_or_is_known_to_have_none() -> None:
         (raft.errors.BusyError.code, errors.BusyError),
         (raft.errors.NotLeaderError.code, errors.NotLeaderError),
         ("store.full", errors.StoreFullError),
+        ("node.delayed_gone", errors.DelayedGoneError),
+        ("node.delayed_full", errors.LimitReachedError),
+        ("node.delay_too_long", errors.InvalidRequestError),
         ("store.record_format", errors.InvalidRequestError),
         ("store.limit_exceeded", errors.TooLargeError),
     ):
@@ -142,26 +147,19 @@ def test_a_bare_status_is_read_with_care(
         assert error.outcome is outcome
 
 
-class _FailedCall:
+def failed_call(trailer: bytes) -> Any:
     """What is read of a grpc.aio.AioRpcError."""
-
-    def __init__(self, trailer: bytes) -> None:
-        self._trailer = trailer
-
-    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
-        return ((errors.ERROR_TRAILER, self._trailer),)
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "Socket closed"
+    return SimpleNamespace(
+        trailing_metadata=lambda: ((errors.ERROR_TRAILER, trailer),),
+        code=lambda: grpc.StatusCode.UNAVAILABLE,
+        details=lambda: "Socket closed",
+    )
 
 
 def test_a_trailer_that_no_node_writes_leaves_the_status_of_grpc() -> None:
     described = common_pb2.Error(code="node.busy", message="full; wait").SerializeToString()
-    assert type(errors.from_rpc(_FailedCall(described), "h:1")) is errors.BusyError
-    error = errors.from_rpc(_FailedCall(b"\xff" + described), "h:1")
+    assert type(errors.from_rpc(failed_call(described), "h:1")) is errors.BusyError
+    error = errors.from_rpc(failed_call(b"\xff" + described), "h:1")
     assert type(error) is errors.UnavailableError
     assert error.outcome is Outcome.UNKNOWN
     assert "Socket closed" in str(error)

@@ -16,17 +16,13 @@ def run(program: str) -> None:
     exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
 
 
-def test_the_program_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_program_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     program = PROGRAMS[0]
     assert "quorumlog.connect" in program
-
-    async def scenario() -> None:
-        async with fake_cluster() as cluster:
-            here = program.replace("127.0.0.1:8081", cluster.bootstrap)
-            assert here != program
-            await asyncio.to_thread(run, here)  # It has a loop of its own.
-
-    asyncio.run(scenario())
+    async with fake_cluster() as cluster:
+        here = program.replace("127.0.0.1:8081", cluster.bootstrap)
+        assert here != program
+        await asyncio.to_thread(run, here)  # It has a loop of its own.
     assert "order-17 b'one pie'" in capsys.readouterr().out
 
 

@@ -36,7 +36,7 @@ def use_blocking(bootstrap: str) -> None:
         assert_type(client.pop_consumer("p", "orders"), sync.PopConsumer).close()
         with assert_type(client.transaction("t"), sync.ConsumeTransaction) as transaction:
             transaction.send("orders", b"x", key="k")
-            transaction.consumed(batch_of(client))
+            transaction.consumed(client.pull("orders", 0, 0, max_count=1))
         made = assert_type(
             client.transactional_producer("work", lambda _: "commit"), sync.TransactionalProducer
         )
@@ -52,10 +52,6 @@ def use_blocking(bootstrap: str) -> None:
                 wrong()
         with pytest.raises(errors.WrongTypeError, match="queue_id is '0', a str"):
             producer.send("orders", b"x", queue_id="0")  # type: ignore[arg-type]
-
-
-def batch_of(client: sync.Client) -> MessageBatch:
-    return client.pull("orders", 0, 0, max_count=1)
 
 
 async def test_the_blocking_client_has_the_types_that_its_names_say() -> None:

@@ -8,10 +8,9 @@ import pytest
 import quorumlog
 from quorumlog import Queue, errors
 from quorumlog.cluster.broker_groups import BrokerGroups
-from quorumlog.produce.append_stream import Sender
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import BREAK_AFTER, error, fake_cluster
-from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, is_unreachable, start, stop
+from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, is_unreachable
 
 
 async def test_groups_are_found_from_any_of_them() -> None:
@@ -35,20 +34,6 @@ async def test_groups_that_nobody_tells_of_are_found_by_their_addresses() -> Non
             assert client.groups == ("g1",)
 
 
-async def test_a_group_that_comes_later_is_found_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
-
-    async with fake_groups("g0", "g1") as groups:
-        groups["g0"].neighbours = []
-        async with connect(groups, "g0") as client, client.producer() as producer:
-            assert (await producer.send("orders", b"alone")).group == "g0"
-            groups["g0"].neighbours = [groups["g1"]]
-            await eventually(lambda: client.groups == ("g0", "g1"))
-            async with asyncio.timeout(PATIENCE_S):  # It has to answer first.
-                while (await producer.send("orders", b"x")).group != "g1":
-                    pass
-
-
 async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -59,13 +44,13 @@ async def test_a_group_that_is_gone_is_left_out_until_it_is_back(
         await member.start()
         assert len(member.assignment()) == 8
         (kept,) = [tasks for group, tasks in member._keeping.items() if group.name == "g1"]
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         groups["g0"].neighbours = []
         await eventually(lambda: client.groups == ("g0",))
         await eventually(lambda: all(task.done() for task in kept))
         await eventually(lambda: {q.group for q in member.assignment()} == {"g0"})
         waiting = asyncio.create_task(client.producer().send("orders", b"later", group="g1"))
-        await start(groups["g1"])
+        await groups["g1"].start()
         groups["g0"].neighbours = [groups["g1"]]
         await eventually(lambda: client.groups == ("g0", "g1"))
         await eventually(lambda: len(member.assignment()) == 8)
@@ -83,14 +68,14 @@ async def test_the_first_group_stays_the_first_while_it_is_gone(
         assert (await producer.send("orders", b"named", queue_id=1)).group == "g0"
         tailing = client.pull_consumer("orders")
         assert (await anext(tailing)).body == b"named"
-        await stop(groups["g0"])
+        await groups["g0"].stop()
         groups["g1"].neighbours = []
         await eventually(lambda: client.groups == ("g1",))
         named = asyncio.create_task(producer.send("orders", b"named", queue_id=1))
         assert (await producer.send("orders", b"free")).group == "g1"
         assert (await anext(tailing)).body == b"free"
         assert not named.done()
-        await start(groups["g0"])
+        await groups["g0"].start()
         receipt = await named
         assert (receipt.group, receipt.queue_offset) == ("g0", 1)
         assert (await anext(tailing)).body == b"named"
@@ -106,14 +91,14 @@ async def test_messages_of_a_named_queue_stay_in_the_first_group(
         groups["g0"].neighbours = []
         async with connect(groups, "g0") as client, client.producer() as producer:
             full = error("store.full", retryable=True)
-            groups["g0"].script.actions.extend([full] * 100_000)
+            groups["g0"].script.extend([full] * 100_000)
             named = [await producer.enqueue("orders", b"%d" % i, queue_id=2) for i in range(9)]
             groups["g0"].neighbours = [groups["g1"]]
             await eventually(lambda: client.groups == ("g0", "g1"))
             async with asyncio.timeout(PATIENCE_S):  # Those behind them of the same group move on.
                 free = [await producer.send("orders", b"free") for _ in range(8)]
             assert {receipt.group for receipt in free} == {"g1"}
-            groups["g0"].script.actions.clear()
+            groups["g0"].script.clear()
             assert {(await delivery).group for delivery in named} == {"g0"}
             assert groups["g1"].bodies() == [b"free"] * 8
 
@@ -121,23 +106,17 @@ async def test_messages_of_a_named_queue_stay_in_the_first_group(
 async def test_no_batch_has_named_queues_of_one_group_and_messages_that_may_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run(sender: Sender) -> None:
-        await begins.wait()
-        await plain(sender)
-
     monkeypatch.setattr("quorumlog.cluster.broker_groups.REFRESH_FIRST_MS", 20)
-    begins, plain = asyncio.Event(), Sender.run
-    monkeypatch.setattr(Sender, "run", run)
     async with fake_groups("g0", "g1") as groups:
         groups["g0"].neighbours = []
-        async with connect(groups, "g0") as client, client.producer() as producer:
-            named = await producer.enqueue("orders", b"named", queue_id=2)
+        async with connect(groups, "g0") as client, client.producer(linger_ms=60_000) as producer:
+            await producer.enqueue("orders", b"named", queue_id=2)
             groups["g0"].neighbours = [groups["g1"]]
             await eventually(lambda: client.groups == ("g0", "g1"))
-            free = [await producer.enqueue("orders", b"free") for _ in range(9)]
-            assert not {delivery._batch for delivery in free} & {named._batch}
-            begins.set()
+            for _ in range(9):
+                await producer.enqueue("orders", b"free")
             await producer.flush()
+            assert groups["g0"].entries[0].request.record_count == 1
 
 
 async def test_all_queues_of_all_groups_get_messages_and_are_read() -> None:
@@ -175,13 +154,6 @@ async def test_a_queue_without_a_group_is_of_the_first() -> None:
         assert (await producer.send("orders", b"c", group="g1")).group == "g1"
         with pytest.raises(errors.InvalidRequestError, match="known are g0, g1"):
             await producer.send("orders", b"d", queue_id=0, group="g7")
-        consumer = client.pull_consumer("orders", queues=[Queue("orders", 2, "g1")])
-        assert (await anext(consumer)).body == b"b"
-        await consumer.seek(Queue("orders", 2, "g1"), 0)
-        assert (await anext(consumer)).body == b"b"
-        assert consumer.offsets() == {2: 1}
-        assert consumer.queue_offsets() == {Queue("orders", 2, "g1"): 1}
-        await consumer.close()
 
 
 async def test_a_key_has_one_queue_and_keys_use_all_of_them() -> None:
@@ -256,7 +228,7 @@ async def test_a_lost_group_does_not_stop_a_producer() -> None:
     ):
         producer = client.producer()
         await client.producer().send("orders", b"warm", group="g1")
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         await is_unreachable(client, "g1")
         deliveries = [
             await producer.enqueue("orders", b"%03d" % i, key=None if i % 2 else f"k{i}")
@@ -268,7 +240,7 @@ async def test_a_lost_group_does_not_stop_a_producer() -> None:
         assert Counter(groups["g0"].bodies()) == Counter(b"%03d" % i for i in range(300))
         with pytest.raises(errors.DeadlineError, match="of group g1"):
             await client.producer(timeout_ms=300).send("orders", b"", queue_id=0, group="g1")
-        await start(groups["g1"])
+        await groups["g1"].start()
         async with asyncio.timeout(PATIENCE_S):
             while (await producer.send("orders", b"back")).group != "g1":
                 pass
@@ -287,14 +259,14 @@ async def test_a_batch_without_an_answer_waits_for_its_group() -> None:
             asyncio.get_running_loop().call_soon(down.set)
             return BREAK_AFTER
 
-        groups["g1"].script.actions.append(stop_group)
+        groups["g1"].script.append(stop_group)
         doubtful = asyncio.create_task(producer.send("orders", b"doubtful", group="g1"))
         await down.wait()
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         sent = [await producer.send("orders", b"%d" % i) for i in range(20)]
         assert {receipt.group for receipt in sent} == {"g0"}
         assert not doubtful.done()
-        await start(groups["g1"])
+        await groups["g1"].start()
         receipt = await doubtful
         assert (receipt.group, receipt.is_duplicate) == ("g1", True)
         assert groups["g1"].bodies().count(b"doubtful") == 1
@@ -310,7 +282,7 @@ async def test_a_group_that_refuses_everything_is_passed_by() -> None:
         connect(groups, timeout_ms=600_000) as client,
     ):
         full = error("store.full", retryable=True)
-        groups["g1"].script.actions.extend([full] * 100_000)
+        groups["g1"].script.extend([full] * 100_000)
         producer = client.producer()
         deliveries = [await producer.enqueue("orders", b"%03d" % i) for i in range(200)]
         async with asyncio.timeout(PATIENCE_S):
@@ -318,7 +290,7 @@ async def test_a_group_that_refuses_everything_is_passed_by() -> None:
         assert {r.group for r in receipts} == {"g0"}
         assert Counter(groups["g0"].bodies()) == Counter(b"%03d" % i for i in range(200))
         assert groups["g1"].bodies() == []
-        groups["g1"].script.actions.clear()
+        groups["g1"].script.clear()
         await producer.close()
 
 

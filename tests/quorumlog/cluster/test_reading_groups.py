@@ -9,7 +9,7 @@ import quorumlog
 from quorumlog import Queue, errors
 from tests.patience import PATIENCE_S, eventually
 from tests.quorumlog.fake_cluster import FakeCluster
-from tests.quorumlog.fake_groups import connect, fake_groups, start, stop
+from tests.quorumlog.fake_groups import connect, fake_groups
 
 
 async def read_into(got: list[bytes], client: quorumlog.Client) -> None:
@@ -30,13 +30,13 @@ async def test_a_lost_group_does_not_stop_readers() -> None:
         await filled(groups, client)
         tailing = client.pull_consumer("orders")
         assert len([await anext(tailing) for _ in range(16)]) == 16
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         late = client.pull_consumer("orders")
         assert {(await anext(late)).group for _ in range(8)} == {"g0"}
         async with client.producer() as producer:
             await producer.send("orders", b"news", queue_id=0)
         assert (await anext(tailing)).body == b"news"
-        await start(groups["g1"])
+        await groups["g1"].start()
         seen = Counter([(await anext(late)).group for _ in range(9)])
         assert seen == {"g0": 1, "g1": 8}
         await tailing.close()
@@ -51,7 +51,7 @@ async def test_a_lost_group_is_named() -> None:
         connect(groups, timeout_ms=1_000) as hasty,
     ):
         await filled(groups, client)
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         got: list[bytes] = []
         with pytest.raises(errors.QuorumlogError, match="of group g1"):
             await read_into(got, hasty)
@@ -123,7 +123,7 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
         member = client.group_consumer("g", "orders", commit_interval_ms=20)
         assert (await anext(member)).body == b"first"
         assert len(member.assignment()) == 8
-        await stop(groups["g1"])
+        await groups["g1"].stop()
         for i in range(20):
             await client.producer().send("orders", b"%d" % i, queue_id=0)
             assert (await anext(member)).body == b"%d" % i
@@ -133,7 +133,7 @@ async def test_a_member_goes_on_and_commits_while_a_group_is_away() -> None:
         await eventually(lambda: len([q for q in member.assignment() if q.group == "g0"]) == 2)
         assert {q.group for q in late.assignment()} == {"g0"}
         await late.close()
-        await start(groups["g1"])
+        await groups["g1"].start()
         await client.producer().send("orders", b"there", queue_id=3, group="g1")
         async with asyncio.timeout(PATIENCE_S):  # What was not processed comes again before it.
             while (await anext(member)).body != b"there":
@@ -190,3 +190,5 @@ async def test_numbers_of_queues_name_one_of_several_groups_or_nothing() -> None
         async with client.pull_consumer("orders", queues=[Queue("orders", 0, "g1")]) as one:
             await anext(one)
             assert one.offsets() == {0: 1}
+            await one.seek(Queue("orders", 0, "g1"), 0)
+            assert (await anext(one)).body == b"0"

@@ -7,7 +7,7 @@ import pytest
 import quorumlog
 from quorumlog import errors
 from tests.patience import eventually
-from tests.quorumlog.fake_groups import be_quick, connect, fake_groups, stop
+from tests.quorumlog.fake_groups import be_quick, connect, fake_groups
 
 
 async def all_sent_to(client: quorumlog.Client, *groups: str) -> None:
@@ -71,7 +71,7 @@ async def test_a_group_stays_while_those_who_vouch_are_down(
     be_quick(monkeypatch)
 
     async with fake_groups("g0", "g1") as groups, connect(groups, "g0") as client:
-        await stop(groups["g0"])
+        await groups["g0"].stop()
         await eventually(lambda: client.groups == ("g1",))
         await asked_again(client)
         assert client.groups == ("g1",)

@@ -18,15 +18,7 @@ from quorumlog.records.message import MessageBatch
 from quorumlog.records.options import Consistency
 from store.record.message import encode_message
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import connect, fake_cluster
-
-
-async def fill(client: quorumlog.Client, count: int, *, queue_count: int = 4) -> None:
-    producer = client.producer(batch_count_max=7)
-    for i in range(count):
-        tag = "even" if i % 2 == 0 else "odd"
-        await producer.enqueue("orders", b"%03d" % i, queue_id=i % queue_count, tag=tag)
-    await producer.close()
+from tests.quorumlog.fake_cluster import connect, fake_cluster, fill, filled
 
 
 def by_queue(messages: list[Message]) -> dict[int, list[bytes]]:
@@ -41,8 +33,7 @@ def expected(count: int) -> dict[int, list[bytes]]:
 
 
 async def test_all_is_read_in_the_order_of_each_queue_up_to_the_end() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 100)
+    async with filled(100) as (_, client):
         consumer = client.pull_consumer("orders", until="end", batch_size_bytes_max=500)
         messages = [message async for message in consumer]
         assert by_queue(messages) == expected(100)
@@ -57,11 +48,10 @@ async def test_all_is_read_in_the_order_of_each_queue_up_to_the_end() -> None:
 
 
 async def test_the_end_is_that_of_the_start_even_if_more_comes_in() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 20)
+    async with filled(20) as (_, client):
         consumer = client.pull_consumer("orders", until="end", queues=[1, 1])
         await consumer.start()
-        await fill(client, 20)
+        await fill(client, 0, 20)
         assert [m.body async for m in consumer] == expected(20)[1]
 
 
@@ -80,7 +70,7 @@ async def test_two_who_iterate_over_one_consumer_share_the_messages() -> None:
 
         reading = [asyncio.create_task(read()) for _ in range(3)]
         await eventually(lambda: cluster.waits_total > 0)
-        await fill(client, 300, queue_count=1)
+        await fill(client, 0, 300, queue_count=1)
         await eventually(lambda: len(got) >= 300)
         assert sorted(got) == [b"%03d" % i for i in range(300)]
         await consumer.close()
@@ -136,8 +126,7 @@ async def test_a_batch_begins_where_the_last_one_ended_whatever_a_filter_dropped
 
 
 async def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 39, queue_count=1)
+    async with filled(39, queue_count=1) as (cluster, client):
         consumer = client.pull_consumer("orders", queues=[0], tags=["odd"], until="end")
         bodies = [m.body async for m in consumer]
         assert bodies == [b"%03d" % i for i in range(39) if i % 2]
@@ -150,8 +139,7 @@ async def test_messages_that_the_filter_drops_at_the_end_are_not_waited_for() ->
 
 
 async def test_a_new_leader_and_a_dead_one_do_not_disturb_the_order() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 200)
+    async with filled(200) as (cluster, client):
         consumer = client.pull_consumer("orders", until="end", batch_count_max=5, prefetch=1)
         messages = []
         async for message in consumer:
@@ -201,8 +189,7 @@ def test_a_node_with_nothing_where_the_last_message_was_has_another_log() -> Non
 
 
 async def test_local_reads_ask_the_replica_that_was_named() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 20)
+    async with filled(20) as (cluster, client):
         for node_id in (1, 2, 3):
             consumer = client.pull_consumer("orders", until="end", node_id=node_id)
             batches = [batch async for batch in consumer.batches()]
@@ -220,8 +207,7 @@ async def test_local_reads_ask_the_replica_that_was_named() -> None:
 
 
 async def test_reads_of_missing_things_are_refused() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 8)
+    async with filled(8) as (cluster, client):
         with pytest.raises(errors.UnknownTopicError):
             await anext(client.pull_consumer("none"))
         with pytest.raises(errors.InvalidRequestError):
@@ -238,8 +224,7 @@ async def test_reads_of_missing_things_are_refused() -> None:
 
 
 async def test_a_record_that_changed_on_its_way_is_not_handed_out() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 4)
+    async with filled(4) as (cluster, client):
         record = bytearray(cluster.queues["orders", 0][0])
         record[88] ^= 1
         cluster.queues["orders", 0][0] = bytes(record)
@@ -279,17 +264,14 @@ async def test_a_key_that_nothing_can_have_is_refused_where_it_is_sent_and_where
 
 
 async def test_prefetched_batches_are_bounded() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 200, queue_count=1)
-        pulls: list[int] = []
+    async with filled(200, queue_count=1) as (_, client):
         consumer = client.pull_consumer("orders", queues=[0], batch_count_max=10, prefetch=3)
         await anext(consumer)
         inbox = consumer._inbox
         await eventually(lambda: len(inbox._ready) == 3)
         for _ in range(5):  # A pull would have had its answer by then.
             await client.queue_offsets("orders")
-        pulls.append(len(inbox._ready))
-        assert pulls == [3]
+        assert len(inbox._ready) == 3
         await consumer.close()
         with pytest.raises(errors.ClosedError):
             await anext(consumer)
@@ -340,7 +322,7 @@ async def test_a_local_reader_ahead_of_its_replica_asks_again_after_a_pause(
 
 async def test_what_was_fetched_before_a_seek_is_not_handed_out() -> None:
     async with fake_cluster(1) as cluster, connect(cluster) as client:
-        await fill(client, 20, queue_count=1)
+        await fill(client, 0, 20, queue_count=1)
         consumer = client.pull_consumer("orders", queues=[0], batch_count_max=5, prefetch=2)
         assert (await anext(consumer)).queue_offset == 0
         await eventually(lambda: len(consumer._inbox._ready) == 2)
@@ -368,8 +350,7 @@ async def test_an_error_that_passes_is_raised_after_all_that_is_there_and_not_lo
 async def test_a_local_reader_is_not_moved_past_messages_that_the_leader_has(
     position: str | int,
 ) -> None:
-    async with fake_cluster(3) as cluster, connect(cluster) as client:
-        await fill(client, 40)
+    async with filled(40) as (cluster, client):
         for node in cluster.nodes.values():
             node.least = 0 if node.is_leader else 6  # Logs of followers begin later.
         for _ in range(3):  # Each replica is the first to be asked.

@@ -2,28 +2,30 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import quorumlog
 from quorumlog import Message, Queue, errors
 from quorumlog.consume import membership, prefetch, reads
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.redelivery import Redelivery
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_cluster import Node, abort, connect, error, fake_cluster
+from tests.quorumlog.fake_cluster import (
+    FakeCluster,
+    Node,
+    abort,
+    connect,
+    error,
+    fake_cluster,
+    fill,
+    filled,
+)
 from tests.quorumlog.fake_groups import connect as connect_all
 from tests.quorumlog.fake_groups import fake_groups
-
-
-async def fill(client: quorumlog.Client, lo: int, hi: int) -> None:
-    producer = client.producer()
-    for i in range(lo, hi):
-        await producer.enqueue("orders", b"%03d" % i, queue_id=i % 4)
-    await producer.close()
 
 
 async def take(consumer: GroupConsumer, count: int) -> list[Message]:
@@ -34,6 +36,19 @@ async def take(consumer: GroupConsumer, count: int) -> list[Message]:
     return messages
 
 
+@asynccontextmanager
+async def one_queue(
+    count: int = 10, **options: Any
+) -> AsyncIterator[tuple[FakeCluster, GroupConsumer]]:
+    """Run a cluster with so many messages in one queue, and the only member of a group."""
+    async with fake_cluster() as cluster, connect(cluster) as client:
+        cluster.topics["orders"] = 1
+        for number in range(count):
+            await client.producer().send("orders", b"%d" % number, queue_id=0)
+        async with client.group_consumer("g", "orders", **options) as consumer:
+            yield cluster, consumer
+
+
 async def read_until(consumer: GroupConsumer, into: list[bytes], done: Callable[[], bool]) -> None:
     async for message in consumer:
         into.append(message.body)
@@ -42,8 +57,7 @@ async def read_until(consumer: GroupConsumer, into: list[bytes], done: Callable[
 
 
 async def test_a_group_goes_on_where_it_left_off() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 40)
+    async with filled(40) as (cluster, client):
         async with client.group_consumer("g", "orders") as consumer:
             first = await take(consumer, 40)
             assert consumer.assignment() == [("orders", q) for q in range(4)]
@@ -67,8 +81,7 @@ async def test_a_group_begins_in_all_queues_before_it_has_a_member(
         return await beat(self, request, context)
 
     monkeypatch.setattr(Node, "Heartbeat", look)
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 40)
+    async with filled(40) as (_, client):
         members = [client.group_consumer("g", "orders", position="end") for _ in range(3)]
         await asyncio.gather(*(member.start() for member in members))
         assert offsets
@@ -96,8 +109,7 @@ async def test_a_member_says_its_filter_and_logs_what_is_unlike(
 
 
 async def test_unprocessed_messages_come_again() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 8)
+    async with filled(8) as (_, client):
         with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails.
             async with client.group_consumer("g", "orders") as consumer:
                 got = await take(consumer, 3)
@@ -110,8 +122,7 @@ async def test_unprocessed_messages_come_again() -> None:
 
 
 async def test_a_member_that_waits_for_the_next_message_has_processed_the_last() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 1)
+    async with filled(1) as (cluster, client):
         consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
         await take(consumer, 1)
         waiting = asyncio.create_task(anext(consumer))
@@ -123,8 +134,7 @@ async def test_a_member_that_waits_for_the_next_message_has_processed_the_last()
 
 
 async def test_a_group_goes_past_what_its_filter_drops() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 8)
+    async with filled(8) as (cluster, client):
         consumer = client.group_consumer("g", "orders", tags=["none"], commit_interval_ms=20)
         waiting = asyncio.create_task(anext(consumer))
         await eventually(lambda: sum(cluster.offsets.values()) == 8)
@@ -133,8 +143,7 @@ async def test_a_group_goes_past_what_its_filter_drops() -> None:
 
 
 async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 40)
+    async with filled(40) as (cluster, client):
         consumer = client.group_consumer("g", "orders", commit_interval_ms=20)
         await take(consumer, 13)
         await eventually(lambda: sum(cluster.offsets.values()) >= 12)
@@ -155,8 +164,7 @@ async def test_offsets_are_stored_by_interval_and_by_hand() -> None:
 
 
 async def test_a_rebalance_loses_nothing() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 400)
+    async with filled(400) as (_, client):
         got: list[bytes] = []
 
         def all_read() -> bool:
@@ -176,8 +184,7 @@ async def test_a_rebalance_loses_nothing() -> None:
 
 
 async def test_a_leader_that_is_away_for_a_while_does_not_end_a_member() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 20)
+    async with filled(20) as (cluster, client):
         async with client.group_consumer("g", "orders") as consumer:
             await take(consumer, 20)
             await cluster.nodes[1].stop()
@@ -191,8 +198,7 @@ async def test_a_leader_that_is_away_for_a_while_does_not_end_a_member() -> None
 
 
 async def test_expired_messages_are_skipped_by_a_group() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        await fill(client, 0, 40)
+    async with filled(40) as (cluster, client):
         cluster.offsets["g", "orders", 0] = 1
         for queue_id in range(4):
             cluster.min_offsets["orders", queue_id] = 5
@@ -201,35 +207,32 @@ async def test_expired_messages_are_skipped_by_a_group() -> None:
         assert {m.queue_offset for m in got} == set(range(5, 10))
 
 
-def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        path = str(tmp_path / "offsets.json")
-        async with fake_cluster() as cluster, connect(cluster) as client:
-            await fill(client, 0, 20)
-            for offsets_path in (None, path):
-                consumer = client.group_consumer(
-                    "g", "orders", mode="broadcasting", offsets_path=offsets_path
+async def test_broadcasting_gives_everybody_everything_and_keeps_offsets_locally(
+    tmp_path: Path,
+) -> None:
+    path, nonsense = str(tmp_path / "offsets.json"), tmp_path / "nonsense.json"
+    async with filled(20) as (cluster, client):
+        for offsets_path in (None, path):
+            consumer = client.group_consumer(
+                "g", "orders", mode="broadcasting", offsets_path=offsets_path
+            )
+            async with consumer:
+                assert len(await take(consumer, 20)) == 20
+        assert cluster.offsets == {}
+        await fill(client, 20, 24)
+        again = client.group_consumer("g", "orders", mode="broadcasting", offsets_path=path)
+        async with again:
+            assert sorted(m.body for m in await take(again, 4)) == [
+                b"%03d" % i for i in range(20, 24)
+            ]
+        line = {"topic": "orders", "queue_id": 0, "offset": 3}
+        wrongs = ({"offset": 3.7}, {"offset": "3"}, {"offset": -1}, {"queue_id": True})
+        for text in ("nonsense", *(json.dumps({"offsets": [line | w]}) for w in wrongs)):
+            nonsense.write_text(text)
+            with pytest.raises(errors.InvalidRequestError, match="holds no offsets"):
+                client.group_consumer(
+                    "g", "orders", mode="broadcasting", offsets_path=str(nonsense)
                 )
-                async with consumer:
-                    assert len(await take(consumer, 20)) == 20
-            assert cluster.offsets == {}
-            await fill(client, 20, 24)
-            again = client.group_consumer("g", "orders", mode="broadcasting", offsets_path=path)
-            async with again:
-                assert sorted(m.body for m in await take(again, 4)) == [
-                    b"%03d" % i for i in range(20, 24)
-                ]
-            line = {"topic": "orders", "queue_id": 0, "offset": 3}
-            wrongs = ({"offset": 3.7}, {"offset": "3"}, {"offset": -1}, {"queue_id": True})
-            for text in ("nonsense", *(json.dumps({"offsets": [line | w]}) for w in wrongs)):
-                nonsense.write_text(text)
-                with pytest.raises(errors.InvalidRequestError, match="holds no offsets"):
-                    client.group_consumer(
-                        "g", "orders", mode="broadcasting", offsets_path=str(nonsense)
-                    )
-
-    nonsense = tmp_path / "nonsense.json"
-    asyncio.run(scenario())
 
 
 async def test_options_that_make_no_sense_are_refused() -> None:
@@ -261,12 +264,7 @@ async def test_a_message_handed_out_while_another_is_given_back_is_not_processed
         return Redelivery(1, 0)
 
     monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.topics["orders"] = 1
-        producer = client.producer()
-        for i in range(3):
-            await producer.send("orders", b"%d" % i, queue_id=0)
-        consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
+    async with one_queue(3, commit_interval_ms=10) as (_, consumer):
         (first,) = await take(consumer, 1)
         giving = asyncio.create_task(consumer.retry_later(first))
         await question.wait()
@@ -277,7 +275,6 @@ async def test_a_message_handed_out_while_another_is_given_back_is_not_processed
         (third,) = await take(consumer, 1)
         await consumer.retry_later(third)
         assert consumer._processed() == {("orders", 0): 3}
-        await consumer.close(is_processed=False)
 
 
 async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
@@ -292,10 +289,7 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
         return Redelivery(1, 0)
 
     monkeypatch.setattr("quorumlog.consume.redelivery.Redeliveries.give_back", give_back)
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.topics["orders"] = 1
-        await client.producer().send_batch("orders", [b"0", b"1", b"2"], queue_id=0)
-        consumer = client.group_consumer("g", "orders", commit_interval_ms=60_000)
+    async with one_queue(3, commit_interval_ms=60_000) as (_, consumer):
         batch = await consumer.next_batch()
         assert batch is not None
         assert len(batch.messages) == 3
@@ -305,7 +299,6 @@ async def test_giving_back_some_of_a_batch_does_not_process_the_rest(
         await consumer.retry_later(batch.messages)
         assert consumer._processed() == {("orders", 0): 3}
         assert sent == [[], [], [3]]
-        await consumer.close(is_processed=False)
 
 
 async def test_a_member_reads_all_its_queues_at_once_if_some_have_stored_offsets() -> None:

@@ -10,9 +10,16 @@ from quorumlog import Message, MessageBatch, Queue, errors
 from quorumlog.consume.group import GroupConsumer
 from quorumlog.consume.in_hand import LOOK_COUNT_MIN, InHand
 from tests.patience import eventually
+from tests.quorumlog.consume.test_group import one_queue
 from tests.quorumlog.fake_cluster import connect, fake_cluster
 
 QUEUE = Queue("orders", 0)
+
+
+async def take_batch(consumer: GroupConsumer) -> MessageBatch:
+    batch = await asyncio.wait_for(consumer.next_batch(), 60)
+    assert batch is not None
+    return batch
 
 
 async def take(consumer: GroupConsumer, by: str) -> Message:
@@ -22,9 +29,7 @@ async def take(consumer: GroupConsumer, by: str) -> Message:
         case "batches":
             return (await asyncio.wait_for(anext(consumer.batches()), 60))[0]
         case _:
-            batch = await asyncio.wait_for(consumer.next_batch(), 60)
-            assert batch is not None
-            return batch[0]
+            return (await take_batch(consumer))[0]
 
 
 @pytest.mark.parametrize("stored", [0, 2])
@@ -117,10 +122,7 @@ async def test_all_that_ask_for_the_next_message_have_processed_the_last() -> No
     hand.take(waiting, QUEUE, 6)
     assert hand.offsets() == {QUEUE: 5}
     hand.drop([QUEUE])
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        for number in range(3):
-            await client.producer().send("orders", b"%d" % number, queue_id=0)
-        consumer = client.group_consumer("g", "orders", commit_interval_ms=10)
+    async with one_queue(3, commit_interval_ms=10) as (cluster, consumer):
 
         async def work() -> None:
             async for _ in consumer:
@@ -133,49 +135,31 @@ async def test_all_that_ask_for_the_next_message_have_processed_the_last() -> No
 
 
 async def test_messages_of_two_batches_that_are_given_back_are_no_whole_one() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        for number in range(6):
-            await client.producer().send("orders", b"%d" % number, queue_id=0)
-        async with client.group_consumer("g", "orders", batch_count_max=3) as consumer:
-            batches = [await take_batch(consumer), await take_batch(consumer)]
-            (queue, *_), whole = first_queue(batches[1][0]), batches[1].messages
-            mixed = [*batches[0].messages[:2], batches[1][0]]
-            assert queue == "orders"
-            assert consumer._whole_delivery(mixed) is None
-            assert consumer._whole_delivery(whole) is not None
-
-
-async def take_batch(consumer: GroupConsumer) -> MessageBatch:
-    batch = await asyncio.wait_for(consumer.next_batch(), 60)
-    assert batch is not None
-    return batch
+    async with one_queue(6, batch_count_max=3) as (_, consumer):
+        batches = [await take_batch(consumer), await take_batch(consumer)]
+        mixed = [*batches[0].messages[:2], batches[1][0]]
+        assert consumer._whole_delivery(mixed) is None
+        assert consumer._whole_delivery(batches[1].messages) is not None
 
 
 async def test_a_message_that_is_in_hand_for_long_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("quorumlog.consume.group.HELD_S", 0.0)
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        for number in range(5):
-            await client.producer().send("orders", b"%d" % number, queue_id=0)
-        async with client.group_consumer("g", "orders", commit_interval_ms=60_000) as consumer:
-            first = await anext(consumer)
-            assert consumer._processed()[first_queue(first)] == 0
-            assert not caplog.records, "nothing is behind it"
+    async with one_queue(5, commit_interval_ms=60_000) as (_, consumer):
+        await anext(consumer)
+        assert consumer._processed() == {("orders", 0): 0}
+        assert not caplog.records, "nothing is behind it"
 
-            async def work() -> None:
-                for _ in range(3):
-                    await anext(consumer)
+        async def work() -> None:
+            for _ in range(3):
+                await anext(consumer)
 
-            await asyncio.create_task(work())
-            for _ in range(2):
-                assert consumer._processed()[first_queue(first)] == 0
-            (record,) = caplog.records
-            assert "message 0 of orders/0" in record.getMessage()
-
-
-def first_queue(message: Message) -> Queue:
-    return Queue(message.topic, message.queue_id, message.group)
+        await asyncio.create_task(work())
+        for _ in range(2):
+            assert consumer._processed() == {("orders", 0): 0}
+        (record,) = caplog.records
+        assert "message 0 of orders/0" in record.getMessage()
 
 
 async def test_a_fatal_error_is_raised_however_much_comes_from_other_queues() -> None:
@@ -208,13 +192,10 @@ async def test_a_start_that_fails_leaves_the_group(wrong: dict[str, Any]) -> Non
 
 
 async def test_a_member_that_is_refused_hands_nothing_out_and_stores_nothing() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        for number in range(5):
-            await client.producer().send("orders", b"%d" % number, queue_id=0)
-        async with client.group_consumer("g", "orders", commit_interval_ms=10) as consumer:
-            assert (await anext(consumer)).body == b"0"
-            consumer._fail(errors.ClientIdInUseError("it is another one's"))
-            keeping = [task for kept in consumer._keeping.values() for task in kept]
-            await asyncio.wait(keeping)
-            with pytest.raises(errors.ClientIdInUseError):
-                await anext(consumer)
+    async with one_queue(5, commit_interval_ms=10) as (_, consumer):
+        assert (await anext(consumer)).body == b"0"
+        consumer._fail(errors.ClientIdInUseError("it is another one's"))
+        keeping = [task for kept in consumer._keeping.values() for task in kept]
+        await asyncio.wait(keeping)
+        with pytest.raises(errors.ClientIdInUseError):
+            await anext(consumer)

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from quorumlog.pb import common_pb2
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest
 from quorumlog.records.queues import Queue
 from tests.patience import eventually
-from tests.quorumlog.consume.test_group import take
-from tests.quorumlog.fake_cluster import FakeCluster, Node, abort, connect, error, fake_cluster
+from tests.quorumlog.consume.test_group import one_queue, take
+from tests.quorumlog.fake_cluster import Node, abort, error
 
 KEY = "g", "orders", 0
 
@@ -32,15 +32,6 @@ async def in_background(consumer: GroupConsumer) -> None:
 async def queue_lost(consumer: GroupConsumer) -> None:
     (group,) = consumer._groups.all
     await consumer._share(group, [], Deadline(30_000))
-
-
-@asynccontextmanager
-async def one_queue(interval_ms: int) -> AsyncIterator[tuple[FakeCluster, GroupConsumer]]:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.topics["orders"] = 1
-        await client.producer().send_batch("orders", [b"%d" % i for i in range(10)], queue_id=0)
-        async with client.group_consumer("g", "orders", commit_interval_ms=interval_ms) as consumer:
-            yield cluster, consumer
 
 
 WAYS: dict[str, Callable[[GroupConsumer], Awaitable[None]]] = {
@@ -58,7 +49,7 @@ async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
     way: str, moved_to: int
 ) -> None:
     interval_ms = 10 if way == "in background" else 60_000
-    async with one_queue(interval_ms) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=interval_ms) as (cluster, consumer):
         await take(consumer, 4)
         if way == "in background":
             await eventually(lambda: cluster.offsets.get(KEY) == 3, "it is stored")
@@ -83,7 +74,7 @@ async def test_a_member_that_was_away_stores_nothing_over_what_others_stored(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_move_to_the_offset_that_is_stored_is_followed_as_well(way: str) -> None:
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         await take(consumer, 3)
         await consumer.commit()
         await take(consumer, 3)
@@ -105,7 +96,7 @@ async def test_a_move_to_the_offset_that_is_stored_is_followed_as_well(way: str)
 
 
 async def test_a_member_without_new_messages_hears_of_a_reset_with_its_heartbeat() -> None:
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         await take(consumer, 10)
         await consumer.commit()
         cluster.offsets[KEY] = 1
@@ -123,7 +114,7 @@ async def test_a_member_without_new_messages_hears_of_a_reset_with_its_heartbeat
 
 @pytest.mark.parametrize("is_filtered", [False, True])
 async def test_a_program_hears_of_a_move_once_and_of_nothing_else(is_filtered: bool) -> None:
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         await take(consumer, 2)
         await consumer.commit()
         await take(consumer, 3)
@@ -141,7 +132,7 @@ async def test_a_program_hears_of_a_move_once_and_of_nothing_else(is_filtered: b
 
 
 async def test_a_queue_that_was_lost_meanwhile_begins_anew() -> None:
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         await take(consumer, 9)
         cluster.offsets[KEY] = 5
         cluster.moved[KEY[1:]] = 7
@@ -157,7 +148,7 @@ async def test_a_queue_that_was_lost_meanwhile_begins_anew() -> None:
 async def test_a_member_stores_its_offsets_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         gate, offsets, commit = asyncio.Event(), list[int](), Node.CommitOffsets
 
         async def late(node: Any, request: CommitOffsetsRequest, context: Any) -> Any:
@@ -191,7 +182,7 @@ async def test_after_a_call_without_an_answer_the_next_offset_is_stored_unless_o
             await commit(node, request, context)
         await abort(context, error("node.x", outcome=common_pb2.OUTCOME_UNKNOWN))
 
-    async with one_queue(60_000) as (cluster, consumer):
+    async with one_queue(commit_interval_ms=60_000) as (cluster, consumer):
         await take(consumer, 10)
         await consumer.commit_offsets({("orders", 0): 8})
         commit = Node.CommitOffsets

@@ -6,7 +6,7 @@ import pytest
 
 import quorumlog
 from tests.patience import PATIENCE_S, eventually
-from tests.quorumlog.fake_groups import connect, fake_groups, start, stop
+from tests.quorumlog.fake_groups import connect, fake_groups
 
 
 async def key_of(client: quorumlog.Client, group: str) -> str:
@@ -47,7 +47,7 @@ async def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
             groups[name].topics.update(dict.fromkeys(topics, 1))
         await client.route("a", "b")
         producer = client.producer()
-        await stop(groups["g0"])
+        await groups["g0"].stop()
         sending = []
         for i in range(3):
             both = [quorumlog.OutgoingMessage(b"%d" % i, topic=topic) for topic in "ab"]
@@ -57,7 +57,7 @@ async def test_atomic_batches_that_no_other_group_can_take_keep_their_order(
         backlog.group.is_away = True
         producer._accumulator._move(backlog)
         backlog.group.is_away = False
-        await start(groups["g0"])
+        await groups["g0"].start()
         await asyncio.gather(*sending)
         assert groups["g0"].bodies() == [b"0", b"0", b"1", b"1", b"2", b"2"]
 
@@ -71,7 +71,7 @@ async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
     async with fake_groups("g0", "g1", "g2") as groups, connect(groups) as client:
         await client.route("orders")
         producer = client.producer()
-        await stop(groups["g0"])
+        await groups["g0"].stop()
         accumulator = producer._accumulator
         accumulator.only = backlog = accumulator.home
         free = [await producer.enqueue("orders", b"f%d" % i) for i in range(8)]
@@ -86,7 +86,7 @@ async def test_a_batch_that_leaves_a_group_stays_one_and_one_with_a_queue_stays(
         moved = await asyncio.gather(*(delivery.receipt() for delivery in free))
         assert len({(receipt.group, receipt.index) for receipt in moved}) == 1
         assert moved[0].group != "g0"
-        await start(groups["g0"])
+        await groups["g0"].start()
         stayed = await asyncio.gather(*(delivery.receipt() for delivery in bound))
         assert {receipt.group for receipt in stayed} == {"g0"}
         assert stayed[1].queue_id == 3

@@ -7,13 +7,9 @@ import pytest
 
 from quorumlog.cluster.retry import Deadline
 from quorumlog.errors import (
-    DelayedGoneError,
     InvalidRequestError,
-    LimitReachedError,
-    Outcome,
-    from_pb,
 )
-from quorumlog.pb import common_pb2, log_pb2
+from quorumlog.pb import log_pb2
 from quorumlog.produce.delay import HAS_DELAYED, HELD_SIZE_BYTES, all_with_wish, with_wish
 from quorumlog.produce.delivery import Batch
 from quorumlog.records.batch import Entry, size_bytes_of, topic_template
@@ -74,21 +70,6 @@ def test_a_held_message_grows_by_no_more_than_is_reckoned_with() -> None:
     grown = sum(map(len, (*added, "TIMER_OUT_MS__1700000000000", "DELAY_18_")))
     assert grown - len("SCHEDULE_TOPIC_XXXX") <= HELD_SIZE_BYTES
     assert log_pb2.AppendRequest.FromString(HAS_DELAYED).has_delayed
-
-
-@pytest.mark.parametrize(
-    ("code", "family"),
-    [
-        ("node.delayed_gone", DelayedGoneError),
-        ("node.delayed_full", LimitReachedError),
-        ("node.delay_too_long", InvalidRequestError),
-    ],
-)
-def test_errors_have_their_families(code: str, family: type[Exception]) -> None:
-    pb = common_pb2.Error(code=code, message="m", outcome=common_pb2.OUTCOME_NOT_APPLIED)
-    error = from_pb(pb)
-    assert type(error) is family
-    assert error.outcome is Outcome.NOT_APPLIED
 
 
 def test_a_receipt_of_a_held_message_has_no_queue_offset_yet() -> None:

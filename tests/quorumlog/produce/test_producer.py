@@ -15,7 +15,7 @@ from quorumlog.produce.outgoing_messages import BATCH_SIZE_BYTES_LIMIT
 from quorumlog.records.batch import key_queue
 from store.record.message import message_id
 from tests.patience import eventually
-from tests.quorumlog.fake_cluster import Node, connect, error, fake_cluster
+from tests.quorumlog.fake_cluster import Node, connect, fake_cluster, producing
 
 
 async def test_a_receipt_says_all_about_a_message() -> None:
@@ -39,8 +39,7 @@ async def test_a_receipt_says_all_about_a_message() -> None:
 
 
 async def test_messages_of_one_turn_share_a_batch_and_keep_their_order() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (cluster, producer):
         receipts = await asyncio.gather(
             *(producer.send("orders", b"%d" % i, queue_id=i % 2) for i in range(100))
         )
@@ -55,8 +54,7 @@ async def test_messages_of_one_turn_share_a_batch_and_keep_their_order() -> None
 
 
 async def test_batches_are_bounded_and_several_are_in_flight() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer(batch_count_max=10, batch_size_bytes_max=2_000)
+    async with producing(batch_count_max=10, batch_size_bytes_max=2_000) as (cluster, producer):
         for i in range(95):
             producer.send_nowait("orders", b"%02d" % i)
         producer.send_nowait("orders", b"x" * 3_000)
@@ -67,22 +65,24 @@ async def test_batches_are_bounded_and_several_are_in_flight() -> None:
         assert cluster.bodies()[:95] == [b"%02d" % i for i in range(95)]
 
 
-async def test_batches_are_as_small_as_the_nodes_want_them() -> None:
-    async with fake_cluster() as cluster:
-        cluster.batch_size_bytes_max = 10_000
-        async with connect(cluster) as client, client.producer() as producer:
-            await producer.send("orders", b"the route is known")
-            for _ in range(50):
-                producer.send_nowait("orders", b"x" * 1_000)
-            await producer.flush()
-            sizes = [len(entry.request.records) for entry in cluster.entries]
-            assert len(sizes) > 5
-            assert max(sizes) <= 10_000
+@pytest.mark.parametrize(("delay", "grown_size_bytes"), [(None, 0), (1, HELD_SIZE_BYTES)])
+async def test_batches_are_as_small_as_the_nodes_want_them_and_leave_room_to_grow(
+    delay: int | None, grown_size_bytes: int
+) -> None:
+    async with producing(1) as (cluster, producer):
+        limit = cluster.batch_size_bytes_max = 10_000
+        await producer.send("orders", b"the route is known")
+        for _ in range(50):
+            producer.send_nowait("orders", bytes(500), delay=delay)
+        await producer.flush()
+        requests = [entry.request for entry in cluster.entries[1:]]
+        assert sum(request.record_count for request in requests) == 50
+        for request in requests:
+            assert len(request.records) + grown_size_bytes * request.record_count <= limit
 
 
 async def test_queues_are_chosen_by_key_by_hand_or_in_turn() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (_, producer):
         keyed = await asyncio.gather(
             *(producer.send("orders", b"", key=f"key-{i}") for i in range(20))
         )
@@ -92,9 +92,8 @@ async def test_queues_are_chosen_by_key_by_hand_or_in_turn() -> None:
 
 
 async def test_an_atomic_batch_is_one_entry_and_may_mix_topics() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing() as (cluster, producer):
         cluster.topics["audit"] = 1
-        producer = client.producer()
         receipts = await producer.send_batch(
             "orders",
             [b"a", "b", OutgoingMessage(b"c", topic="audit", tag="t", queue_id=0)],
@@ -107,6 +106,7 @@ async def test_an_atomic_batch_is_one_entry_and_may_mix_topics() -> None:
         ]
         assert len({r.index for r in receipts}) == 1
         assert receipts[1:] == [receipts[1], receipts[-1]]
+        assert [receipts[i].queue_offset for i in (1, 0, 2, 1)] == [1, 0, 0, 1]
         assert pickle.loads(pickle.dumps(receipts)) == list(receipts)
         with pytest.raises(IndexError):
             receipts[3]
@@ -121,8 +121,7 @@ async def test_an_atomic_batch_is_one_entry_and_may_mix_topics() -> None:
 
 
 async def test_an_unknown_topic_fails_its_own_messages_only() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (cluster, producer):
         wanted = [producer.send_nowait("orders", b"1"), producer.send_nowait("none", b"2")]
         wanted += [producer.send_nowait("orders", b"3")]
         results = await asyncio.gather(*(d.receipt() for d in wanted), return_exceptions=True)
@@ -143,8 +142,6 @@ async def test_a_bad_message_is_refused_at_once() -> None:
             with pytest.raises(errors.InvalidRequestError) as caught:
                 producer.send_nowait(topic, b"")
             assert caught.value.code == code
-        with pytest.raises(errors.InvalidRequestError):
-            producer.send_nowait("orders", b"", queue_id=-1)
         with pytest.raises(errors.InvalidRequestError):
             producer.send_nowait("orders", b"", properties={"a": ""})
         with pytest.raises(errors.TooLargeError):
@@ -177,10 +174,9 @@ async def test_the_buffer_is_bounded() -> None:
 
 
 async def test_callers_that_wait_for_room_keep_their_order_when_two_are_woken_at_once() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing(buffer_size_bytes_max=1_000, batch_count_max=1) as (cluster, producer):
         for node in cluster.nodes.values():
             node.gate.clear()
-        producer = client.producer(buffer_size_bytes_max=1_000, batch_count_max=1)
         for _ in range(3):
             producer.send_nowait("orders", bytes(200))
         left = 1_000 - producer.stats().held_size_bytes
@@ -239,11 +235,10 @@ async def test_the_buffer_takes_what_fits_exactly_and_any_message_when_it_is_emp
 
 @pytest.mark.long
 async def test_waiting_for_room_ends_with_the_deadline_or_a_cancellation() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing(buffer_size_bytes_max=1_000, timeout_ms=3_000) as (cluster, producer):
         cluster.nodes[1].gate.clear()
         cluster.nodes[2].gate.clear()
         cluster.nodes[3].gate.clear()
-        producer = client.producer(buffer_size_bytes_max=1_000, timeout_ms=3_000)
         producer.send_nowait("orders", bytes(800))
         waiting = asyncio.create_task(producer.enqueue("orders", bytes(800)))
         with pytest.raises(TimeoutError):
@@ -283,9 +278,8 @@ async def test_close_flushes_and_reports_what_nobody_asked_about() -> None:
 
 
 async def test_abort_leaves_nobody_waiting() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing() as (cluster, producer):
         cluster.nodes[1].gate.clear()
-        producer = client.producer()
         sending = asyncio.create_task(producer.send("orders", b"1"))
         await asyncio.sleep(0)
         await producer.abort()
@@ -297,9 +291,8 @@ async def test_abort_leaves_nobody_waiting() -> None:
 
 
 async def test_cancelling_a_send_does_not_withdraw_it_or_hurt_others() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing() as (cluster, producer):
         cluster.append_delay_s = 0.02
-        producer = client.producer()
         tasks = [asyncio.create_task(producer.send("orders", b"%d" % i)) for i in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -322,17 +315,6 @@ async def test_lingering_waits_for_more_and_flush_does_not() -> None:
         assert len(cluster.entries) == 3
 
 
-async def test_a_refusal_for_good_carries_the_words_of_the_node() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(error("store.full_of_something"))
-        producer = client.producer()
-        with pytest.raises(errors.ServerError) as caught:
-            await producer.send("orders", b"1")
-        assert caught.value.code == "store.full_of_something"
-        assert caught.value.attempts == 1
-        assert (await producer.send("orders", b"2")).index == 0
-
-
 async def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the name was claimed is not known; what became of the message is."""
 
@@ -341,8 +323,7 @@ async def test_a_message_whose_claim_is_late_was_not_sent(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Node, "ClaimProducer", never, raising=False)
 
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        producer = client.producer(name="billing", timeout_ms=300)
+    async with producing(1, name="billing", timeout_ms=300) as (cluster, producer):
         with pytest.raises(errors.DeadlineError, match="ClaimProducer") as caught:
             await producer.send("orders", b"1")
         assert caught.value.outcome is errors.Outcome.NOT_APPLIED
@@ -374,8 +355,7 @@ async def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_
 ) -> None:
     """The others of its batch have arrived, so whether somebody asked about those is no matter."""
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing() as (_, producer):
         good: list[quorumlog.Delivery] = []
         bad: list[quorumlog.Delivery] = []
         for queue_id in (0, 99, 1, 98, 0):
@@ -390,16 +370,6 @@ async def test_a_flush_raises_for_the_message_that_failed_if_nobody_asked_about_
         assert producer.stats().failed_count == len(bad)
 
 
-async def test_a_producer_with_nothing_to_do_is_not_stuck_and_holds_nothing() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer()
-        for i in range(3):
-            await producer.send("orders", b"%d" % i)
-        assert [backlog.sender.stuck_ms for backlog in producer._accumulator] == [0]
-        assert not producer._unfinished, "what is acknowledged is let go"
-        assert producer.stats().held_size_bytes == 0
-
-
 async def test_a_producer_is_stuck_from_its_last_receipt_on() -> None:
     answered, held = asyncio.Event(), asyncio.Event()
 
@@ -409,9 +379,8 @@ async def test_a_producer_is_stuck_from_its_last_receipt_on() -> None:
     async def hold(*_: Any) -> None:
         await held.wait()
 
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([wait, hold])
-        producer = client.producer(batch_count_max=1)
+    async with producing(1, batch_count_max=1) as (cluster, producer):
+        cluster.script.extend([wait, hold])
         first, second = (producer.send_nowait("orders", b"x", queue_id=0) for _ in range(2))
         await eventually(lambda: producer.stats().in_flight_batches == 2)
         answered.set()
@@ -421,26 +390,8 @@ async def test_a_producer_is_stuck_from_its_last_receipt_on() -> None:
         held.set()
         await second
         assert backlog.sender.stuck_ms == 0
-
-
-async def test_delayed_messages_leave_room_in_a_batch_to_grow_when_they_are_held() -> None:
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        limit = cluster.batch_size_bytes_max = 10_000
-        producer = client.producer()
-        await producer.send("orders", b"x")  # It knows the limit of the node now.
-        for _ in range(50):
-            producer.send_nowait("orders", bytes(500), delay=1)
-        await producer.flush()
-        delayed = [entry.request for entry in cluster.entries[1:]]
-        assert sum(request.record_count for request in delayed) == 50
-        for request in delayed:
-            assert len(request.records) + HELD_SIZE_BYTES * request.record_count <= limit
-
-
-async def test_receipts_are_read_in_any_order_and_again() -> None:
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        receipts = await client.producer().send_batch("orders", [b"x"] * 5, queue_id=0)
-        assert [receipts[i].queue_offset for i in (3, 0, 4, 4, 1)] == [3, 0, 4, 4, 1]
+        assert not producer._unfinished, "what is acknowledged is let go"
+        assert producer.stats().held_size_bytes == 0
 
 
 async def test_a_message_that_was_never_sent_says_that_no_leader_was_found() -> None:

@@ -14,7 +14,7 @@ from quorumlog import errors
 from quorumlog.cluster.retry import Backoff
 from quorumlog.errors import Outcome
 from quorumlog.pb import common_pb2, log_pb2
-from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX, Sender
+from quorumlog.produce.append_stream import OUT_OF_SEQUENCE_MAX
 from quorumlog.produce.delivery import Batch
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S, eventually
@@ -24,8 +24,10 @@ from tests.quorumlog.fake_cluster import (
     HANG_AFTER,
     FakeCluster,
     connect,
+    decode_all,
     error,
     fake_cluster,
+    producing,
 )
 
 UNKNOWN = common_pb2.OUTCOME_UNKNOWN
@@ -46,9 +48,8 @@ def check_once_and_in_order(cluster: FakeCluster, count: int) -> None:
 async def test_a_connection_that_breaks_is_no_loss_and_no_duplicate(
     action: str, duplicates: bool
 ) -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([None, None, action])
-        producer = client.producer(batch_count_max=5)
+    async with producing(batch_count_max=5) as (cluster, producer):
+        cluster.script.extend([None, None, action])
         receipts = await send_all(producer, 50)
         check_once_and_in_order(cluster, 50)
         assert [r.queue_offset for r in receipts] == list(range(50))
@@ -59,8 +60,7 @@ async def test_a_connection_that_breaks_is_no_loss_and_no_duplicate(
 
 
 async def test_a_new_leader_is_found_by_its_hint() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer(batch_count_max=3)
+    async with producing(batch_count_max=3) as (cluster, producer):
         await producer.send("orders", b"0000", queue_id=0)
         cluster.elect(2)
         results = await asyncio.gather(
@@ -116,32 +116,23 @@ async def test_a_connection_that_is_closed_while_nothing_is_sent_is_made_again()
 
 
 async def test_a_refusal_that_passes_is_waited_for_in_order() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing(batch_count_max=2) as (cluster, producer):
         busy = error("node.busy", retryable=True, retry_after_ms=5)
         full = error("store.full", retryable=True)
         lost = error("node.outcome_unknown", retryable=True, outcome=UNKNOWN)
-        cluster.script.actions.extend([None, busy, None, None, full, lost, busy])
-        producer = client.producer(batch_count_max=2)
-        await send_all(producer, 40)
+        cluster.script.extend([apply_and_say_unknown, busy, None, None, full, lost, busy])
+        receipts = await send_all(producer, 40)
         check_once_and_in_order(cluster, 40)
+        assert receipts[0].is_duplicate
+        duplicates_count = sum(receipt.is_duplicate for receipt in receipts)
+        assert producer.stats().duplicates_count == duplicates_count
         assert producer.stats().failed_count == 0
 
 
-async def test_an_unknown_outcome_that_was_applied_becomes_a_duplicate() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(apply_and_say_unknown)
-        producer = client.producer()
-        receipt = await producer.send("orders", b"0000", queue_id=0)
-        assert receipt.is_duplicate
-        assert producer.stats().duplicates_count == 1
-        check_once_and_in_order(cluster, 1)
-
-
 async def test_without_idempotence_an_unknown_outcome_is_told_and_not_repeated() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing(idempotent=False, in_flight_max=1) as (cluster, producer):
         busy = error("node.busy", retryable=True)
-        cluster.script.actions.extend([busy, BREAK_AFTER])
-        producer = client.producer(idempotent=False, in_flight_max=1)
+        cluster.script.extend([busy, BREAK_AFTER])
         with pytest.raises(errors.OutcomeUnknownError) as caught:
             await producer.send("orders", b"0000", queue_id=0)
         assert (caught.value.outcome, caught.value.attempts) == (Outcome.UNKNOWN, 2)
@@ -161,9 +152,8 @@ async def test_without_idempotence_a_batch_behind_a_refused_one_is_not_repeated_
         await refused.wait()
         return BREAK_AFTER
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([refuse, store_and_break])
-        producer = client.producer(idempotent=False, batch_count_max=1)
+    async with producing(idempotent=False, batch_count_max=1) as (cluster, producer):
+        cluster.script.extend([refuse, store_and_break])
         first, second = (producer.send_nowait("orders", b"%d" % i, queue_id=0) for i in range(2))
         await eventually(lambda: producer.stats().in_flight_batches == 2)
         sent.set()
@@ -177,9 +167,8 @@ async def test_without_idempotence_a_batch_behind_a_refused_one_is_not_repeated_
 
 
 async def test_a_batch_refused_for_good_does_not_hold_up_or_reorder_the_rest() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([None, error("node.topic_not_writable")])
-        producer = client.producer(batch_count_max=2)
+    async with producing(batch_count_max=2) as (cluster, producer):
+        cluster.script.extend([None, error("node.topic_not_writable")])
         results = await send_all(producer, 20)
         failed = [r for r in results if isinstance(r, errors.PermissionDeniedError)]
         assert len(failed) == 2
@@ -191,10 +180,9 @@ async def test_a_batch_refused_for_good_does_not_hold_up_or_reorder_the_rest() -
 async def test_batches_that_are_taken_apart_keep_their_order() -> None:
     """Two in a row were once put back the wrong way round."""
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing(batch_count_max=2) as (cluster, producer):
         cluster.topics["audit"] = 1
-        cluster.script.actions.extend([error("node.topic_not_writable")] * 2)
-        producer = client.producer(batch_count_max=2)
+        cluster.script.extend([error("node.topic_not_writable")] * 2)
         for i in range(20):
             topic = "audit" if i % 2 else "orders"
             await producer.enqueue(topic, b"%04d" % i, queue_id=0)
@@ -206,8 +194,7 @@ async def test_batches_that_are_taken_apart_keep_their_order() -> None:
 
 
 async def test_a_producer_that_was_forgotten_begins_anew() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer(batch_count_max=2)
+    async with producing(batch_count_max=2) as (cluster, producer):
         await producer.send("orders", b"0000", queue_id=0)
         cluster.producers.clear()
         results = await asyncio.gather(
@@ -223,10 +210,9 @@ async def test_a_forgotten_producer_does_not_repeat_what_may_be_stored() -> None
         node.cluster.producers.clear()
         return BREAK_BEFORE
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        producer = client.producer(batch_count_max=1, in_flight_max=1)
+    async with producing(batch_count_max=1, in_flight_max=1) as (cluster, producer):
         await producer.send("orders", b"0000", queue_id=0)
-        cluster.script.actions.append(apply_forget_and_break)
+        cluster.script.append(apply_forget_and_break)
         with pytest.raises(errors.OutcomeUnknownError):
             await producer.send("orders", b"0001", queue_id=0)
         receipt = await producer.send("orders", b"0002", queue_id=0)
@@ -248,10 +234,9 @@ def pauses_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_pauses_are_short_again_after_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = pauses_of(monkeypatch)
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing() as (cluster, producer):
         busy = error("node.busy", retryable=True)
-        cluster.script.actions.extend([busy, busy, None] * 3)
-        producer = client.producer()
+        cluster.script.extend([busy, busy, None] * 3)
         for i in range(3):
             await producer.send("orders", b"%04d" % i, queue_id=0)
         assert pauses == [0, 1] * 3
@@ -263,7 +248,7 @@ async def test_a_final_refusal_costs_later_batches_no_pause(
 ) -> None:
     pauses = pauses_of(monkeypatch)
     async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(error("node.topic_not_writable"))
+        cluster.script.append(error("node.topic_not_writable"))
         results = await send_all(client.producer(batch_count_max=1), 5)
         assert isinstance(results[0], errors.PermissionDeniedError)
         assert cluster.bodies() == [b"%04d" % i for i in range(1, 5)]
@@ -275,7 +260,7 @@ async def test_many_refusals_that_pass_are_no_lost_order(monkeypatch: pytest.Mon
     pauses = pauses_of(monkeypatch)
     async with fake_cluster() as cluster, connect(cluster) as client:
         busy = error("node.busy", retryable=True)
-        cluster.script.actions.extend([BREAK_AFTER, *[busy] * (2 * OUT_OF_SEQUENCE_MAX)])
+        cluster.script.extend([BREAK_AFTER, *[busy] * (2 * OUT_OF_SEQUENCE_MAX)])
         receipt = await client.producer().send("orders", b"0000", queue_id=0)
         assert receipt.is_duplicate
         assert len(pauses) >= 2 * OUT_OF_SEQUENCE_MAX
@@ -293,9 +278,8 @@ async def test_an_order_that_is_lost_for_good_is_not_tried_for_ever(
         names.append((request.producer_id, request.sequence))
         return error("node.out_of_sequence", retryable=True)
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.extend([refuse] * (OUT_OF_SEQUENCE_MAX + 1))
-        producer = client.producer()
+    async with producing() as (cluster, producer):
+        cluster.script.extend([refuse] * (OUT_OF_SEQUENCE_MAX + 1))
         await producer.send("orders", b"0000", queue_id=0)
         check_once_and_in_order(cluster, 1)
         (entry,) = cluster.entries
@@ -308,8 +292,7 @@ async def test_a_producer_that_broke_takes_no_messages(monkeypatch: pytest.Monke
     def break_down(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing(1) as (cluster, producer):
         await producer.send("orders", b"0")
         with monkeypatch.context() as patch:
             patch.setattr(Batch, "acknowledge", break_down)
@@ -322,9 +305,8 @@ async def test_a_producer_that_broke_takes_no_messages(monkeypatch: pytest.Monke
 
 @pytest.mark.long
 async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
-    async with fake_cluster() as cluster, connect(cluster) as client:
-        cluster.script.actions.append(HANG_AFTER)
-        producer = client.producer(timeout_ms=400)
+    async with producing(timeout_ms=400) as (cluster, producer):
+        cluster.script.append(HANG_AFTER)
         hasty = producer._options
         with pytest.raises(errors.OutcomeUnknownError) as unknown:
             await producer.send("orders", b"0000", queue_id=0)
@@ -334,35 +316,16 @@ async def test_time_runs_out_with_the_truth_about_the_outcome() -> None:
         await producer.send("orders", b"0001", queue_id=0)
         check_once_and_in_order(cluster, 2)
         producer._options = hasty
-        cluster.script.actions.extend([error("node.busy", retryable=True)] * 1000)
+        cluster.script.extend([error("node.busy", retryable=True)] * 1000)
         with pytest.raises(errors.DeadlineError) as late:
             await producer.send("orders", b"0002", queue_id=0)
         assert late.value.outcome is Outcome.NOT_APPLIED
         assert late.value.attempts > 1
-        cluster.script.actions.clear()
-        for node in cluster.nodes.values():
-            await node.stop()
+        cluster.script.clear()
+        await cluster.stop()
         with pytest.raises(errors.QuorumlogError):
             await producer.send("orders", b"0003", queue_id=0)
         check_once_and_in_order(cluster, 2)
-
-
-@pytest.mark.long
-async def test_a_paused_leader_is_left_for_its_successor() -> None:
-    async with fake_cluster() as cluster, connect(cluster, timeout_ms=600_000) as client:
-        producer = client.producer(batch_count_max=2)
-        await producer.send("orders", b"0000", queue_id=0)
-        cluster.nodes[1].gate.clear()
-        sending = [
-            asyncio.create_task(producer.send("orders", b"%04d" % i, queue_id=0))
-            for i in range(1, 10)
-        ]
-        await eventually(lambda: producer.stats().in_flight_batches > 0)
-        cluster.elect(2)
-        async with asyncio.timeout(PATIENCE_S):  # Sooner than by a deadline, and the gate is shut.
-            await asyncio.gather(*sending)
-        check_once_and_in_order(cluster, 10)
-        cluster.nodes[1].gate.set()
 
 
 async def elect(node: Any, request: Any) -> Any:
@@ -405,7 +368,7 @@ async def test_random_faults_leave_no_doubt_about_any_message(
         kinds = [None] * 20 + FAULTS
         if timeout_ms < 1_000:  # Then some run out of time, on either side of being stored.
             kinds += [HANG_AFTER, hang_before]
-        cluster.script.actions.extend(dice.choice(kinds) for _ in range(400))
+        cluster.script.extend(dice.choice(kinds) for _ in range(400))
         producer = client.producer(
             batch_count_max=3,
             in_flight_max=4 if is_idempotent else 1,
@@ -451,10 +414,9 @@ async def test_many_batches_that_end_at_once_are_walked_once() -> None:
                 Counted.step_count += 1
                 yield batch
 
-    async with fake_cluster() as cluster, connect(cluster) as client:
+    async with producing() as (cluster, producer):
         for node in cluster.nodes.values():
             node.gate.clear()
-        producer = client.producer()
         sends = [asyncio.create_task(producer.send_batch("orders", [b""])) for _ in range(500)]
         (backlog,) = producer._accumulator
         await eventually(lambda: backlog.sender.load == 500)
@@ -475,34 +437,9 @@ async def test_plain_and_delayed_messages_in_turn_make_few_batches() -> None:
                 await producer.enqueue("orders", b"%d" % number, queue_id=0, **wish)
             await producer.flush()
             assert producer.stats().batches_acked <= 40
+        for entry in cluster.entries:
+            kinds = {"TIMER_DELAY_MS" in m.properties for m in decode_all(entry.request.records)}
+            assert kinds == {entry.request.has_delayed}
         bodies = [int(message.body) async for message in client.consume("orders", until="end")]
     assert [*filter(lambda n: n % 2, bodies)] == [*range(1, 400, 2)]
     assert [*filter(lambda n: not n % 2, bodies)] == [*range(0, 400, 2)]
-
-
-async def test_a_batch_has_messages_of_its_kind_whatever_becomes_of_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another group may take an open batch, it may fill up, and it may leave."""
-
-    async def run(sender: Sender) -> None:
-        await begins.wait()
-        await plain(sender)
-
-    begins, plain, rng = asyncio.Event(), Sender.run, random.Random(1)
-    monkeypatch.setattr(Sender, "run", run)
-    async with fake_cluster() as cluster, connect(cluster) as client, client.producer() as producer:
-        orders: dict[bool, list[Batch]] = {False: [], True: []}
-        for number in range(400):
-            is_delayed = rng.random() < 0.5
-            wish: dict[str, Any] = {"delay": 60} if is_delayed else {}
-            delivery = await producer.enqueue("orders", b"%d" % number, queue_id=0, **wish)
-            batch = delivery._batch
-            assert bool(batch.extra) is is_delayed
-            if batch not in orders[is_delayed][-1:]:
-                assert batch not in orders[is_delayed], "a later message before an earlier one"
-                orders[is_delayed].append(batch)
-            if rng.random() < 0.1:
-                rng.choice([batch, *(kind[-1] for kind in orders.values() if kind)]).is_open = False
-        begins.set()
-        await producer.flush()

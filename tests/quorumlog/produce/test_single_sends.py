@@ -3,11 +3,9 @@
 import asyncio
 import cProfile
 import pstats
-import queue
 import struct
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,11 +23,11 @@ from tests.patience import eventually
 from tests.quorumlog.fake_cluster import (
     BREAK_AFTER,
     BREAK_BEFORE,
-    CLUSTER_ID,
     FakeCluster,
     error,
     fake_cluster,
     port_of,
+    threaded_cluster,
 )
 from tests.quorumlog.fake_frames import RESPONSE, ROUTE, Context, frame
 from tests.seeds import examples
@@ -39,59 +37,8 @@ CALLS_MAX = 80
 SENT_COUNT = 200
 
 
-class _AtOnce(asyncio.Protocol):
-    """Says that it is node 1, and answers each append at once, with the same answer: what is
-    counted is the client's."""
-
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        (opaque,) = struct.unpack_from(">I", data, 12)
-        method = data[8]
-        route = log_pb2.RouteResponse(cluster_id=CLUSTER_ID, node_id=1)
-        answer = route.SerializeToString() if method == ROUTE else self.answer
-        self.transport.write(frame(method, RESPONSE, opaque, answer))
-
-
-@contextmanager
-def _answering(answer: bytes) -> Iterator[int]:
-    """Yield the port of a server on a thread of its own, whose calls nobody counts."""
-    ports: queue.Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = queue.Queue()
-
-    async def serve() -> None:
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await loop.create_server(lambda: _AtOnce(answer), HOST, 0)
-        ports.put((loop, stop, server.sockets[0].getsockname()[1]))
-        await stop.wait()
-        server.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    loop, stop, port = ports.get()
-    try:
-        yield port
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-
-
-async def _calls_of_sends() -> float:
-    """Return the calls for one message."""
-    answer = log_pb2.AppendResponse(
-        term=1, index=1, position=48, record_count=1, synced_by=[1, 2], store_host=bytes(8)
-    )
-    answer.queues.add(topic="orders", queue_id=0, first_offset=0, count=1)
-    with _answering(answer.SerializeToString()) as port:
-        return await _count(port)
-
-
-async def _count(port: int) -> float:
-    async with fake_cluster(1) as cluster:
-        port_of(cluster).port = port
+def test_a_single_message_costs_few_calls_from_send_to_receipt() -> None:
+    async def call_count() -> float:
         async with quorumlog.connect(cluster.bootstrap) as client:
             producer = client.producer()
             for _ in range(3):  # The way there: leader, topic, connection.
@@ -101,12 +48,11 @@ async def _count(port: int) -> float:
             for _ in range(SENT_COUNT):
                 await producer.send("orders", b"counted")
             profile.disable()
-    stats: Any = pstats.Stats(profile)
-    return float(stats.total_calls) / SENT_COUNT
+        stats: Any = pstats.Stats(profile)
+        return float(stats.total_calls) / SENT_COUNT
 
-
-def test_a_single_message_costs_few_calls_from_send_to_receipt() -> None:
-    assert uvloop.run(_calls_of_sends()) <= CALLS_MAX
+    with threaded_cluster(1) as cluster:  # Calls of other threads are not counted.
+        assert uvloop.run(call_count()) <= CALLS_MAX
 
 
 # The same script over both ways.
@@ -161,7 +107,6 @@ async def run_script(
         results: list[Any] = []
         got: list[Any] = []
         ids: dict[int, int] = {}
-        append = cluster.append
 
         async def note(request: log_pb2.AppendRequest) -> None:
             records = [decode_message(request.records)]
@@ -184,7 +129,7 @@ async def run_script(
         for number, (name, given_options) in enumerate(steps):
             options = dict(given_options)
             topic = options.pop("topic", "orders")
-            cluster.script.actions.extend([scripted(ACTIONS[name]), *[scripted(None)] * 8])
+            cluster.script.extend([scripted(ACTIONS[name]), *[scripted(None)] * 8])
             try:
                 receipt = await producer.send(topic, b"%d" % number, **options)
                 fields = receipt.to_dict()
@@ -192,8 +137,7 @@ async def run_script(
                 results.append(fields)
             except errors.QuorumlogError as failed:
                 results.append((type(failed), failed.code, failed.outcome, failed.attempts))
-            cluster.script.actions.clear()
-        assert append == cluster.append
+            cluster.script.clear()
         stats = producer.stats()
         counts = (stats.acked_count, stats.failed_count, stats.retried_batches, stats.batches_acked)
         return [*results, counts, stats.held_size_bytes], got
@@ -213,28 +157,14 @@ def test_the_straight_way_has_the_results_of_the_general_one(
     assert run(True) == run(False)
 
 
-async def test_single_messages_take_the_straight_way_and_many_at_once_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    straight: list[int] = []
-    send_single = Sender.send_single
-
-    def counted(self: Sender, *rest: Any) -> None:
-        straight.append(1)
-        send_single(self, *rest)
-
-    monkeypatch.setattr(Sender, "send_single", counted)
+async def test_many_messages_at_once_share_a_batch_after_single_ones_as_well() -> None:
     async with fake_cluster(1) as cluster, quorumlog.connect(cluster.bootstrap) as client:
         producer = client.producer()
         for i in range(10):
             await producer.send("orders", b"%d" % i)
-        assert len(straight) == 9  # The first one had to find its way.
-        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
-        assert len(cluster.entries) <= 10 + 2
-        straight.clear()
-        await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
-        assert not straight
-        assert len(cluster.entries) <= 10 + 2 + 1
+        for batches_max in (2, 3):  # The first of the many takes the straight way at first.
+            await asyncio.gather(*(producer.send("orders", b"x") for _ in range(50)))
+            assert len(cluster.entries) <= 10 + batches_max
         await producer.send("orders", b"x", delay=1)
         await producer.send("orders", b"x", group="")
         assert producer.stats().held_size_bytes == 0

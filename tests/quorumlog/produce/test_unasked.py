@@ -16,7 +16,7 @@ from quorumlog.produce.delivery import Batch, Delivery
 from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.produce.unasked import KEPT_COUNT_MAX, Failures
 from tests.patience import eventually
-from tests.quorumlog.fake_cluster import HANG_AFTER, FakeCluster, connect, fake_cluster
+from tests.quorumlog.fake_cluster import HANG_AFTER, FakeCluster, connect, fake_cluster, producing
 
 ASKED, LATER, NEVER = "asked before", "asked after", "never asked"
 
@@ -139,10 +139,9 @@ WAYS: dict[str, Callable[[quorumlog.Producer], Coroutine[Any, Any, object]]] = {
 async def test_a_failure_is_named_once_and_only_if_no_caller_received_it(
     way: str, end: str
 ) -> None:
-    async with fake_cluster(1) as cluster, connect(cluster) as client:
-        producer = client.producer()
+    async with producing(1) as (cluster, producer):
         await producer.send("orders", b"")
-        cluster.script.actions.append(HANG_AFTER)
+        cluster.script.append(HANG_AFTER)
         sending = asyncio.create_task(WAYS[way](producer))
         await eventually(lambda: producer.stats().in_flight_batches == 1)
         if end == "given up before":

@@ -34,12 +34,6 @@ def test_equality_is_an_equivalence_and_agrees_with_the_hash() -> None:
         assert a != b or hash(a) == hash(b)
 
 
-def test_a_dict_finds_the_same_in_whatever_order_it_was_filled() -> None:
-    for names in itertools.permutations(NAMES):
-        numbers = {name: NAMES.index(name) for name in names}
-        assert [numbers[name] for name in NAMES] == [0, 0, 2, 3, 4], names
-
-
 def test_queues_are_in_order_of_topic_group_and_number() -> None:
     queues = [Queue("b", 0, "g0"), Queue("a", 0, "g1"), Queue("a", 10, "g0"), Queue("a", 9, "g0")]
     in_order = [(q.topic, q.group, q.queue_id) for q in sorted(queues)]

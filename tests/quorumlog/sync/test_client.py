@@ -18,7 +18,7 @@ from quorumlog.consume import raw
 from quorumlog.consume.consumer import Consumption
 from quorumlog.sync.loop_thread import loop_thread, run_until_stopped
 from tests.patience import PATIENCE_S, wait_for
-from tests.quorumlog.fake_cluster import FakeCluster, fake_cluster
+from tests.quorumlog.fake_cluster import FakeCluster, threaded_cluster
 
 PAIRS = [
     (quorumlog.Client, sync.Client),
@@ -81,31 +81,10 @@ def test_connect_has_the_same_arguments() -> None:
     assert there.parameters == here.parameters
 
 
-class Served:
-    """A fake cluster in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self._context = fake_cluster()
-        self.cluster: FakeCluster = self.run(self._context.__aenter__())
-
-    def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
-
-    def close(self) -> None:
-        self.run(self._context.__aexit__(None, None, None))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    served = Served()
-    yield served.cluster
-    served.close()
+    with threaded_cluster() as cluster:
+        yield cluster
 
 
 def test_all_of_it_works_without_asyncio(cluster: FakeCluster) -> None:
@@ -296,17 +275,20 @@ def test_the_thread_ends_also_when_a_callback_breaks_in_its_last_moment() -> Non
     loop.close()
 
 
-def test_several_threads_may_start_and_close_one_client(cluster: FakeCluster) -> None:
+def test_several_threads_may_start_use_and_close_one_client(cluster: FakeCluster) -> None:
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
             client = sync.connect(cluster.bootstrap)
             for start in [pool.submit(client.start) for _ in range(4)]:
                 start.result(PATIENCE_S)
-            delivery = client.producer().send_nowait("orders", b"x")
+            producer = client.producer()
+            receipts = list(pool.map(producer.send, ["orders"] * 40, [b"x"] * 40))
+            assert len({receipt.message_id for receipt in receipts}) == 40
+            delivery = producer.send_nowait("orders", b"x")
             for close in [pool.submit(client.close) for _ in range(4)]:
                 close.result(PATIENCE_S)
                 assert delivery.is_done
-    assert len(cluster.bodies()) == 5
+    assert len(cluster.bodies()) == 5 * 41
 
 
 def test_what_is_closed_with_its_client_may_be_closed_again(cluster: FakeCluster) -> None:
@@ -374,14 +356,6 @@ def test_a_program_that_ends_closes_what_is_open_and_ends(cluster: FakeCluster) 
     assert sorted(done.stdout.split()) == ["done", "done", "refused", "refused"]
     assert cluster.bodies() == [b"1", b"2", b"late"]
     assert cluster.offsets["h", "orders", 0] == 1, "the message in hand was not processed"
-
-
-def test_many_threads_may_share_a_client(cluster: FakeCluster) -> None:
-    with sync.connect(cluster.bootstrap) as client, client.producer() as producer:
-        with ThreadPoolExecutor(8) as pool:
-            receipts = list(pool.map(lambda i: producer.send("orders", b"%d" % i), range(200)))
-        assert len({r.message_id for r in receipts}) == 200
-    assert len(set(cluster.bodies())) == 200
 
 
 def test_the_thread_ends_with_the_last_client(cluster: FakeCluster) -> None:

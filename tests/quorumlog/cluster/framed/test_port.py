@@ -36,7 +36,9 @@ async def test_calls_on_the_path_of_a_message_take_frames_by_themselves() -> Non
         assert [m.body for m in (await client.pull("orders", 0, 0)).messages] == [b"0", b"1"]
         await client.admin.commit_offsets("billing", {("orders", 0): 2})
         assert [method for method, _ in port_of(cluster).requests] == [1, 1, 2, 4]
-        assert client.stats().framed_connections == 1
+        assert client.stats().framed_connections == len(port_of(cluster).connections) == 1
+        await client.close()
+        await eventually(lambda: not port_of(cluster).connections)
 
 
 async def test_grpc_alone_never_asks_for_a_framed_port() -> None:
@@ -284,11 +286,3 @@ async def test_a_port_that_was_closed_makes_no_connection_any_more() -> None:
         assert not connection.is_open
         assert await node.framed.connected() is None
         await channels.close()
-
-
-async def test_a_reconnect_finds_nothing_of_a_closed_client() -> None:
-    async with fake_cluster() as cluster:
-        async with quorumlog.connect(cluster.bootstrap) as client:
-            await send(client.producer(), b"0")
-            assert len(port_of(cluster).connections) == 1
-        await eventually(lambda: not port_of(cluster).connections)
