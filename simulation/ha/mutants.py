@@ -1,6 +1,6 @@
 """The planted faults of the machine of master-slave mode, and the run that has to find them.
 
-Owns nothing but the two; the table is `mutants.txt`. Only the command line and tests import it.
+Owns nothing but the two; the table is `mutants.txt`. Only tests import it.
 """
 
 from __future__ import annotations

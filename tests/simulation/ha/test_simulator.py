@@ -5,17 +5,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from simulation.ha.__main__ import main
 from simulation.ha.mutants import MUTANTS, run_seed
 from simulation.ha.world import HaWorld
 from simulation.mutants import Mutant, hunt, switched_on
 from tests import seeds
 from tests.node.replication.ha.core import test_ceiling, test_follower, test_leader
 
+FRESH_COUNT = 500
 ROOT = Path(__file__).resolve().parents[3]
 FOR_SEEDS = [mutant for mutant in MUTANTS if isinstance(mutant.killer, int)]
 DIRECTED = [mutant for mutant in MUTANTS if isinstance(mutant.killer, str)]
@@ -47,31 +46,19 @@ def test_a_run_repeats_in_another_process() -> None:
     assert digests == {f"{HaWorld(5).run().digest}\n"}
 
 
-def test_the_command_line_ends_with_the_count() -> None:
-    lines: list[str] = []
-    assert main(["run", "--seeds", "2..3"], lines.append) == 0
-    assert lines[-1] == "2 passed, 0 failed"
-    assert main(["replay", "2"], lines.append) == 0
-    assert "MASTER" in "\n".join(lines)
-
-
-def test_a_failing_seed_is_named() -> None:
-    mutant = next(m for m in MUTANTS if m.name == "fence too small")
-    lines: list[str] = []
-    with switched_on(mutant):
-        assert main(["run", "--seeds", "1..2"], lines.append) == 1
-    assert any(line.startswith("replay with: python -m simulation.ha replay") for line in lines)
+@pytest.mark.long
+def test_fresh_seeds_pass() -> None:
+    base = seeds.drawn("tests/simulation/ha/test_simulator.py")
+    reports = [HaWorld(seed).run() for seed in range(base, base + FRESH_COUNT)]
+    assert [(r.seed, r.code, r.detail) for r in reports if r.code] == []
 
 
 @pytest.mark.long
-def test_planted_faults_are_found() -> None:
-    """Four of them in each run; `python -m simulation.ha mutants` plants all."""
-    random = Random(seeds.drawn("tests/simulation/ha/test_simulator.py"))
-    for mutant in random.sample(FOR_SEEDS, 4):
-        code = hunt(mutant, run_seed).killed_by
-        assert code, f"{mutant.name} survived"
-        found = code.startswith("I") or code == "assert"
-        assert found, f"{mutant.name}: the referee or an invariant finds it, and not a {code}"
+@pytest.mark.parametrize("mutant", FOR_SEEDS, ids=[mutant.name for mutant in FOR_SEEDS])
+def test_planted_faults_are_found(mutant: Mutant) -> None:
+    code = hunt(mutant, run_seed).killed_by
+    assert code, "it survived"
+    assert code.startswith("I") or code == "assert", f"a {code}, and no invariant, finds it"
 
 
 @pytest.mark.parametrize("mutant", DIRECTED, ids=[mutant.name for mutant in DIRECTED])

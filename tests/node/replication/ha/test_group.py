@@ -81,7 +81,7 @@ async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     for seed in range(1, 13):
         report = HaWorld(seed).run()
-        assert not report.code, f"python -m simulation.ha run --seeds {seed}: {report.detail}"
+        assert not report.code, f"HaWorld({seed}, print).run(): {report.detail}"
 
     acked: dict[int, int] = {}
     """By message: its index."""
