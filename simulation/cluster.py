@@ -16,6 +16,7 @@ from node.config.settings import Settings
 from node.contract import Driver
 from node.node import Node
 from node.replication.admin_parts import NodeCalls
+from node.replication.ha.core.types import HaSettings
 from node.replication.ha.driver import HaDriver
 from node.runtime.fail_stop import FailStop
 from raft.transitions import Role
@@ -35,6 +36,12 @@ SMALL: Final[Mapping[str, Any]] = {
     "http_listen": "off",
 }
 """Settings with which files roll and batches meet their limit in a short life."""
+
+SMALL_GROUP: Final = HaSettings(
+    "", (), window_size_bytes=1 << 14, transfer_size_bytes=1 << 11, heartbeat_ms=300,
+    silence_ms=1_500,
+)  # fmt: skip
+"""Fields of a master-slave group that no setting has: a lost peer is noticed within a fault."""
 
 
 class ClusterNode:
@@ -129,6 +136,7 @@ class Cluster:
         self.settings: Final = {**SMALL, **settings}
         self.nodes: Final = [ClusterNode(self, world.add_machine()) for _ in range(count)]
         if settings.get("replication", "raft") != "raft":
+            world.put(HaSettings.__new__, "__defaults__", SMALL_GROUP[2:])
             for node in self.nodes[1:]:
                 node.more["replication"] = "slave"
 

@@ -14,7 +14,7 @@ from simulation.cluster import Cluster
 PATIENCES_MS: Final = (1_500, 12_000)
 """Limits of a promotion, which takes away what the one before was promised: among short ones alone
 none might come to its end."""
-SERVED_SHARE: Final = 0.9
+SERVED_SHARE: Final = 0.8
 """Share of the looks at a group with a master that do nothing; else another node is promoted, as by
 an operator who cannot reach that master."""
 

@@ -34,7 +34,7 @@ KINDS: Final = {
     "stop": 2,
     "pause": 3,
     "power": 4,
-    "power_all": 1,
+    "power_all": 3,
     "cut": 4,
     "cut_one_way": 2,
     "flap": 1,
@@ -116,7 +116,7 @@ def draw(seed: int, duration_ms: int, replication: str | None = None) -> Case:
     weights = [KINDS[kind] for kind in kinds]
     faults: list[Fault] = []
     at_ms = random.randrange(500, 4_000)
-    calm_ms = random.choice((1_000, 3_000, 8_000) if replication == "raft" else (300, 1_000, 3_000))
+    calm_ms = random.choice((1_000, 3_000, 8_000) if replication == "raft" else (100, 300, 1_000))
     while at_ms < duration_ms:
         faults.append(
             Fault(
