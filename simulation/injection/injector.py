@@ -23,6 +23,9 @@ from simulation.injection.disks import DiskInjector
 from simulation.kernel.hub import NS_PER_MS
 from simulation.plan import LEADER, Fault
 
+_AHEAD_MS_MAX = 48 * 3_600_000
+"""A clock that is wrong by less than the retention is believed: messages would expire."""
+
 
 class Injector:
     """The faults of one world."""
@@ -238,7 +241,8 @@ class Injector:
     def _clock_jump(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
         self._coverage.hit("clock_jumped")
         by_ms = random.choice((-3_600_000, -5_000, -50, 50, 5_000, 3_600_000, 90_000_000))
-        node.machine.clock.jump(by_ms * NS_PER_MS)
+        if node.machine.clock.unix_offset_ns // NS_PER_MS + by_ms < _AHEAD_MS_MAX:
+            node.machine.clock.jump(by_ms * NS_PER_MS)
         node.machine.clock.set_drift(random.randrange(-500, 501))
 
     def _hand_over(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
