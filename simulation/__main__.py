@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from simulation.coverage import Coverage
-from simulation.plan import Case, draw
+from simulation.plan import MODES, Case, draw
 from simulation.runner import failing_as, kind_of, run_many, shrink
 from simulation.trial import Report, run_case
 
@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     for one in (run, replay, smaller):
         help_long = "of the time with faults, in simulated s; a seed is another run with another"
         one.add_argument("--long", type=float, default=DURATION_S, help=help_long)
+        help_mode = "how all groups replicate; without it each seed draws one"
+        one.add_argument("--replication", choices=MODES, help=help_mode)
     return parser
 
 
@@ -100,7 +102,7 @@ def _count(text: str) -> int:
 def _case_of(given: argparse.Namespace) -> Case:
     if given.case is not None:
         return Case.from_json(json.loads(given.case.read_text()))
-    return draw(given.seed, int(given.long * 1000))
+    return draw(given.seed, int(given.long * 1000), given.replication)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -108,10 +110,14 @@ def _run(given: argparse.Namespace) -> int:
     if seeds is None:
         base = int.from_bytes(os.urandom(5), "big")
         seeds = range(base, base + (FRESH_COUNT if given.seconds is None else 1 << 32))
-    print(f"python -m simulation run --seeds {seeds[0]}..{seeds[-1]} --long {given.long:g}")
+    options = f"--long {given.long:g}"
+    if given.replication is not None:
+        options += f" --replication {given.replication}"
+    print(f"python -m simulation run --seeds {seeds[0]}..{seeds[-1]} {options}")
     began = time.monotonic()
     coverage, reports = Coverage(), []
-    running = run_many(seeds, given.long, jobs=given.jobs, seconds=given.seconds)
+    case_of = partial(draw, duration_ms=int(given.long * 1000), replication=given.replication)
+    running = run_many(case_of, seeds, jobs=given.jobs, seconds=given.seconds)
     console = Console(stderr=True)
     total = len(seeds) if given.seconds is None else None
     for report in track(running, "seeds", total, console=console, disable=not console.is_terminal):
@@ -119,7 +125,7 @@ def _run(given: argparse.Namespace) -> int:
         reports.append(report)
         if not report.passed:
             print(_summary(report))
-            print(f"  python -m simulation replay {report.seed} --long {given.long:g}", flush=True)
+            print(f"  python -m simulation replay {report.seed} {options}", flush=True)
     failed_count = sum(not report.passed for report in reports)
     print(
         f"{len(reports) - failed_count} passed, {failed_count} failed; "

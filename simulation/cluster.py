@@ -7,13 +7,17 @@ ask it what a node knows; they never change it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from node import lifecycle
 from node.config.settings import Settings
+from node.contract import Driver
 from node.node import Node
-from node.replication.raft.driver import RaftDriver
+from node.replication.admin_parts import NodeCalls
+from node.replication.ha.core.types import HaSettings
+from node.replication.ha.driver import HaDriver
 from node.runtime.fail_stop import FailStop
 from raft.transitions import Role
 from simulation.kernel.process import Process
@@ -32,6 +36,12 @@ SMALL: Final[Mapping[str, Any]] = {
     "http_listen": "off",
 }
 """Settings with which files roll and batches meet their limit in a short life."""
+
+SMALL_GROUP: Final = HaSettings(
+    "", (), window_size_bytes=1 << 14, transfer_size_bytes=1 << 11, heartbeat_ms=300,
+    silence_ms=1_500,
+)  # fmt: skip
+"""Fields of a master-slave group that no setting has: a lost peer is noticed within a fault."""
 
 
 class ClusterNode:
@@ -82,11 +92,15 @@ class ClusterNode:
             self.process.kill()
 
     @property
-    def driver(self) -> RaftDriver | None:
-        """The driver of its replica, once it has one; None in a master-slave group."""
+    def admin(self) -> NodeCalls | None:
+        """What serves its administrators, once it has that."""
+        return getattr(self.node, "admin", None) if self.is_up else None
+
+    @property
+    def driver(self) -> Driver | None:
+        """The driver of its replica, once it has one."""
         replication = getattr(self.node, "replication", None) if self.is_up else None
-        driver = replication.driver if replication is not None else None
-        return driver if isinstance(driver, RaftDriver) else None
+        return replication.driver if replication is not None else None
 
     @property
     def is_leader(self) -> bool:
@@ -94,15 +108,37 @@ class ClusterNode:
         driver = self.driver
         return driver is not None and driver.role is Role.LEADER
 
+    @property
+    def term(self) -> int:
+        """Its term or epoch, by its own account; 0: it has no replica."""
+        return self.driver.term if self.driver is not None else 0
+
+    @property
+    def standing(self) -> Enum | None:
+        """What it has of what it promised, by its own account; None: it has no replica."""
+        replication = getattr(self.node, "replication", None) if self.is_up else None
+        return replication.status().standing if replication is not None else None
+
+    def advise(self, number: int, nonce: int) -> None:
+        """Hand its replica of a master-slave group the advice of a controller: be the master."""
+        driver, process = self.driver, self.process
+        if isinstance(driver, HaDriver) and process is not None:
+            process.loop.call_soon(driver.advise, number, self.number, nonce)
+
 
 class Cluster:
     """The nodes of one group."""
 
     def __init__(self, world: World, count: int, **settings: Any) -> None:
-        """Put `count` nodes on machines of their own; start none."""
+        """Put `count` nodes on machines of their own; start none. The first one is the first
+        master of a master-slave group."""
         self.world: Final = world
         self.settings: Final = {**SMALL, **settings}
         self.nodes: Final = [ClusterNode(self, world.add_machine()) for _ in range(count)]
+        if settings.get("replication", "raft") != "raft":
+            world.put(HaSettings.__new__, "__defaults__", SMALL_GROUP[2:])
+            for node in self.nodes[1:]:
+                node.more["replication"] = "slave"
 
     def settings_of(self, node: ClusterNode) -> Settings:
         """Return the settings of a node."""
@@ -135,14 +171,9 @@ class Cluster:
     def leader(self) -> ClusterNode | None:
         """The node that leads in the newest term; None: there is none."""
         leaders = [one for one in self.nodes if one.is_leader]
-        return max(leaders, key=_term_of, default=None)
+        return max(leaders, key=lambda node: node.term, default=None)
 
     @property
     def servers(self) -> list[str]:
         """The addresses that a client is given."""
         return [f"{one.machine.address}:{CLIENT_PORT}" for one in self.nodes]
-
-
-def _term_of(node: ClusterNode) -> int:
-    driver = node.driver
-    return driver.term if driver is not None else 0

@@ -22,10 +22,13 @@ SOMETIMES: Final = (
     "clock_jumped",
     "slow_core",
     "handed_over",
+    "advised",
+    "new_disk",
     *DISK_FAULTS,
     "died_at_call",
     # What the cluster went through.
     "leader_changed",
+    "loss_reported",
     "append_acked",
     "append_not_applied",
     "append_unknown",

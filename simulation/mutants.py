@@ -3,8 +3,9 @@
 Owns how a mutant works: one fragment of one function is replaced in its source, and the compiled
 result replaces the code object, so every reference to the function sees it. A counter is compiled
 in front of the changed statement: a mutant whose line never ran proves nothing and is reported as a
-defect. The tables are `mutants.txt` in `simulation.raft` and `simulation.ha`. pytest loads this
-module as a plugin, which switches on the mutant of a directed test.
+defect. The tables are `mutants.txt` in `simulation/raft` and in
+`tests/node/replication/ha/core`. pytest loads this module as a plugin, which switches on the mutant
+of a directed test.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ KINDS: Final = {
     "stop": 2,
     "pause": 3,
     "power": 4,
-    "power_all": 1,
+    "power_all": 3,
     "cut": 4,
     "cut_one_way": 2,
     "flap": 1,
@@ -43,9 +43,15 @@ KINDS: Final = {
     "clock_jump": 2,
     "slow_core": 2,
     "hand_over": 2,
+    "advise": 4,
+    "new_disk": 2,
     **DISK_FAULTS,
 }
 """The kinds, and how often one is drawn."""
+MODES: Final = ("raft", "sync_master", "async_master")
+"""The ways to replicate: settings of a first node."""
+OF_MASTER_SLAVE: Final = frozenset(("advise", "new_disk"))
+"""Kinds that a Raft group does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,9 @@ class Options:
     body_size_bytes_max: int
     transport: str
     flush: str
+    replication: str = "raft"
+    copies: int = 2
+    """On how many nodes of a master-slave group a sync master has an append before it acks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +89,34 @@ class Case:
         return Case(Options(**document["options"]), faults)
 
 
-def draw(seed: int, duration_ms: int) -> Case:
-    """Draw the case of a seed."""
+def draw(seed: int, duration_ms: int, replication: str | None = None) -> Case:
+    """Draw the case of a seed; `replication`: of these only."""
     random = Random(seed)
+    drawn = random.choice(("raft", *MODES))
+    replication = replication or drawn
+    node_count = random.choice((3, 3, 3, 3, 5))
     options = Options(
         seed=seed,
-        node_count=random.choice((3, 3, 3, 3, 5)),
+        node_count=node_count,
         duration_ms=duration_ms,
         client_count=random.choice((1, 2, 3)),
         rate_per_s=random.choice((1, 3, 10)),
         body_size_bytes_max=random.choice((64, 1024, 4096)),
         transport=random.choice(("auto", "framed", "grpc")),
-        flush=random.choice(("sync", "sync", "sync", "async")),
+        flush=random.choice(("sync", "sync", "sync", "async")) if replication == "raft" else "sync",
+        replication=replication,
+        copies=random.choice((2, 2, node_count // 2 + 1, node_count)),
     )
     # Swarm testing: each run has some kinds only, so that rare ones are not drowned.
     kinds = [kind for kind in KINDS if random.random() < 0.5] or ["kill"]
+    if replication == "raft":
+        kinds = [kind for kind in kinds if kind not in OF_MASTER_SLAVE] or ["kill"]
     if options.flush == "async":  # It promises nothing once a majority has lost its power.
         kinds = [kind for kind in kinds if not kind.startswith("power")] or ["kill"]
     weights = [KINDS[kind] for kind in kinds]
     faults: list[Fault] = []
     at_ms = random.randrange(500, 4_000)
-    calm_ms = random.choice((1_000, 3_000, 8_000))
+    calm_ms = random.choice((1_000, 3_000, 8_000) if replication == "raft" else (100, 300, 1_000))
     while at_ms < duration_ms:
         faults.append(
             Fault(

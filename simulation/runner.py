@@ -13,16 +13,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 
-from simulation.plan import Case, draw
+from simulation.plan import Case
 from simulation.trial import Report, run_case
 
 SHRINK_RUN_COUNT_MAX = 200
 
 
 def run_many(
-    seeds: Iterable[int], duration_s: float, *, jobs: int = 1, seconds: float | None = None
+    draw_case: Callable[[int], Case],
+    seeds: Iterable[int],
+    *,
+    jobs: int = 1,
+    seconds: float | None = None,
 ) -> Iterator[Report]:
-    """Run seeds, `jobs` at a time; begin none after `seconds`."""
+    """Run the cases of seeds, `jobs` at a time; begin none after `seconds`."""
     ends_at = None if seconds is None else time.monotonic() + seconds
     waiting = iter(seeds)
     running: list[Future[Report]] = []
@@ -33,7 +37,7 @@ def run_many(
                 seed = next(waiting, None)
                 is_over = seed is None or (ends_at is not None and time.monotonic() >= ends_at)
                 if seed is not None and not is_over:
-                    running.append(pool.submit(run_case, draw(seed, int(duration_s * 1000))))
+                    running.append(pool.submit(run_case, draw_case(seed)))
             if running:
                 yield running.pop(0).result()
 

@@ -122,6 +122,10 @@ class World:
 
     # --- Parts ---
 
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace one attribute of what ships, while this world lasts."""
+        self._substitution.put(owner, name, value)
+
     def parts(self) -> dict[Any, Any]:
         """Return the simulated parts of this world, by the real ones."""
         hub = self.hub

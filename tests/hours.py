@@ -33,7 +33,6 @@ def commands(seed: int) -> list[list[str]]:
     turn = [
         ["-m", "simulation.raft", "run", "--seconds", "300", "--seeds", seeds],
         ["-m", "simulation", "run", "--seconds", "300", "--seeds", seeds],
-        ["-m", "simulation.ha", "run", "--seconds", "120", "--seeds", seeds],
         ["-m", "chaos", "--seed", str(seed), *suites[seed % len(suites)]],
         ["-m", "tests.mutate", "--sample", "10", "--seed", str(seed), "--jobs", "1"],
         [*fuzz, "1000"],

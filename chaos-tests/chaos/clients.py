@@ -226,19 +226,22 @@ class RegisterReader(Reader):
 
     async def _get(self) -> Seen:
         client, topic = self._clients.client, self._clients.topic
-        ends = await client.queue_offsets(topic, [REGISTER_QUEUE], consistency="linearizable")
-        end = ends[0].max_offset
-        if end == 0:
-            return Seen(None, -1)
-        batch = await client.pull(
-            topic,
-            REGISTER_QUEUE,
-            end - 1,
-            max_count=1,
-            consistency="linearizable",
-            timeout_ms=SHORT_MS,
-        )
-        return Seen(value_of(batch.messages[0].body), end - 1)
+        while True:
+            ends = await client.queue_offsets(topic, [REGISTER_QUEUE], consistency="linearizable")
+            end = ends[0].max_offset
+            if end == 0:
+                return Seen(None, -1)
+            batch = await client.pull(
+                topic,
+                REGISTER_QUEUE,
+                end - 1,
+                max_count=1,
+                consistency="linearizable",
+                timeout_ms=SHORT_MS,
+            )
+            # The next master may lack the message that an async master showed as the last one.
+            if batch.messages:
+                return Seen(value_of(batch.messages[0].body), end - 1)
 
 
 class TailClient(Reader):

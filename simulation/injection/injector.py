@@ -10,13 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
+from node.errors.common import NodeError
+from node.replication.ha.admin import HaAdmin
+from node.replication.ha.core.types import HaStanding
 from node.replication.raft.admin import RaftAdmin
+from quorumlog.pb.admin_pb2 import HaPromoteRequest
+from raft.errors import RaftError
 from simulation.cluster import Cluster, ClusterNode
 from simulation.coverage import Coverage
 from simulation.disk.kinds import ALL as DISK_FAULTS
 from simulation.injection.disks import DiskInjector
 from simulation.kernel.hub import NS_PER_MS
 from simulation.plan import LEADER, Fault
+
+_AHEAD_MS_MAX = 48 * 3_600_000
+"""A clock that is wrong by less than the retention is believed: messages would expire."""
 
 
 class Injector:
@@ -39,6 +47,8 @@ class Injector:
             "clock_jump": self._clock_jump,
             "slow_core": self._slow_core,
             "hand_over": self._hand_over,
+            "advise": self._advise,
+            "new_disk": self._new_disk,
         }
         disks = DiskInjector(coverage.hit, self._start_in)
         self._kinds |= {kind: partial(disks.strike, kind) for kind in DISK_FAULTS}
@@ -231,26 +241,47 @@ class Injector:
     def _clock_jump(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
         self._coverage.hit("clock_jumped")
         by_ms = random.choice((-3_600_000, -5_000, -50, 50, 5_000, 3_600_000, 90_000_000))
-        node.machine.clock.jump(by_ms * NS_PER_MS)
+        if node.machine.clock.unix_offset_ns // NS_PER_MS + by_ms < _AHEAD_MS_MAX:
+            node.machine.clock.jump(by_ms * NS_PER_MS)
         node.machine.clock.set_drift(random.randrange(-500, 501))
 
     def _hand_over(self, node: ClusterNode, _fault: Fault, random: Random) -> None:
-        running = node.node
-        if running is None or not node.is_leader or not isinstance(running.admin, RaftAdmin):
-            return
-        admin = running.admin
-        others = [other.number for other in self._cluster.nodes if other is not node]
-        process = node.process
-        assert process is not None
-        target = random.choice(others)
+        """Have the leader hand over to another node, or promote that one in master-slave mode."""
+        other = random.choice([other for other in self._cluster.nodes if other is not node])
+        own, others = node.admin, other.admin
+        is_raft = isinstance(own, RaftAdmin)
 
-        async def ask() -> None:
-            from raft.errors import RaftError
-
+        async def hand_over() -> None:
             try:
-                await admin.hand_over(target, 2_000)
-            except RaftError:
+                if isinstance(own, RaftAdmin):
+                    await own.hand_over(other.number, 2_000)
+                elif isinstance(others, HaAdmin):
+                    await others.ha_promote(HaPromoteRequest(timeout_ms=2_000))
+            except (RaftError, NodeError):
                 return  # It refused, or was too late: nothing has changed.
             self._coverage.hit("handed_over")
 
-        process.loop.call_soon(lambda: process.loop.create_task(ask()))
+        process = (node if is_raft else other).process
+        if node.is_leader and process is not None and process.is_alive:
+            loop = process.loop
+            loop.call_soon(lambda: loop.create_task(hand_over()))
+
+    def _advise(self, _node: ClusterNode, _fault: Fault, random: Random) -> None:
+        """Advise any number to any replicas, as two controllers that lead, or one that forgot."""
+        nodes = self._cluster.nodes
+        number = max(node.term for node in nodes) + random.choice((-1, 0, 1, 1, 1, 5))
+        self._coverage.hit("advised")
+        for victim in random.sample(nodes, random.choice((1, 1, 2, 3))):
+            victim.advise(number, random.randrange(2))
+
+    def _new_disk(self, node: ClusterNode, fault: Fault, _random: Random) -> None:
+        """Replace the disk of a replica while all others have what they promised.
+
+        A master that acks alone would take acked messages along, and report none."""
+        are_full = all(
+            other is node or other.standing is HaStanding.FULL for other in self._cluster.nodes
+        )
+        if are_full and self._cluster.settings["replication"] == "sync_master":
+            node.machine.wipe()
+            self._coverage.hit("new_disk")
+            self._restart_later(fault, node)

@@ -18,8 +18,7 @@ from simulation.network.stream import End
 
 _WITHOUT_EFFECT: Final = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY),  # Bytes leave at once.
-    # A stream gives silence up after its own time; see `STREAM_TIMEOUT_NS`.
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+    # Probes have the period and the patience of the stream; see `PROBE_NS`.
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
@@ -73,8 +72,11 @@ class SimulatedSocket:
     def setblocking(self, flag: bool) -> None:
         assert not flag, "only non-blocking sockets are simulated"
 
-    def setsockopt(self, level: int, option: int, _value: int) -> None:
-        if (level, option) not in _WITHOUT_EFFECT:
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            if value and self.end is not None:
+                self.end.keep_alive()
+        elif (level, option) not in _WITHOUT_EFFECT:
             raise NotImplementedError(f"the option {option} of level {level} is not simulated")
 
     def getsockname(self) -> tuple[str, int]:

@@ -17,6 +17,10 @@ from simulation.network.links import RETRANSMIT_NS, Links
 WINDOW_SIZE_BYTES: Final = 256 * 1024
 """Bytes on the way and unread by the receiver, at most; the rest waits at the sender."""
 SEGMENT_SIZE_BYTES_MAX: Final = 64 * 1024
+PROBE_NS: Final = 5 * NS_PER_S
+"""Time between two probes of a stream that is kept alive."""
+PROBE_COUNT: Final = 3
+"""Probes without an answer after which a stream that is kept alive ends."""
 STREAM_TIMEOUT_NS: Final = 30 * NS_PER_S
 """Silence with bytes under way after which a stream is reset."""
 
@@ -184,6 +188,27 @@ class End:
         if self.is_open:
             self.is_open = False
             self._tell(error)
+
+    def keep_alive(self, unanswered_count: int = 0) -> None:
+        """Probe the other end from now on: its machine may have lost its power in silence."""
+        network: Links = self.process.machine.network
+        network.hub.after(PROBE_NS, self._probe, unanswered_count)
+
+    def _probe(self, unanswered_count: int) -> None:
+        if not self.is_open:
+            return
+        network: Links = self.process.machine.network
+        here, there = self.local[0], self.remote[0]
+        is_cut = network.is_cut(here, there) or network.is_cut(there, here)
+        if not is_cut and self.other.process.machine.has_power:
+            unanswered_count = 0
+            if not self.other.is_open:  # As a machine does for a connection that it does not know.
+                self.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+        elif unanswered_count == PROBE_COUNT:
+            self._lose(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        else:
+            unanswered_count += 1
+        self.keep_alive(unanswered_count)
 
     # --- Receiving ---
 

@@ -1,14 +1,12 @@
 """Whole nodes but for gRPC on one event loop: real files, links, checkpoints, snapshots, brokers.
 
-Each node is put together as `node.node` does it. A crash leaves its directory as SIGKILL would, and
-frames can be lost between a node and its link.
+Each node is put together as `node.node` does it. A crash leaves its directory as SIGKILL would.
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -62,37 +60,6 @@ class Fatal:
         self.errors.append(error)
 
 
-class LossyLink:
-    """A peer link whose frames the world may lose."""
-
-    def __init__(self, node: "WholeNode", link: PeerLink) -> None:
-        self._node, self._link = node, link
-        self.identity = link.identity
-
-    @property
-    def has_more(self) -> bool:
-        return self._link.has_more
-
-    def send(
-        self,
-        node: NodeId,
-        kind: FrameKind,
-        header: bytes,
-        payload: bytes = b"",
-        *,
-        at_once: bool = False,
-    ) -> bool:
-        if self._node.world.is_lost(self._node.node_id, node):
-            return True
-        return self._link.send(node, kind, header, payload, at_once=at_once)
-
-    def is_connected(self, node: NodeId) -> bool:
-        return self._link.is_connected(node)
-
-    def queued_size_bytes(self, node: NodeId) -> int:
-        return self._link.queued_size_bytes(node)
-
-
 class WholeNode:
     """One node; `start` it, and `crash` it."""
 
@@ -113,7 +80,6 @@ class WholeNode:
         self.is_up = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._life = itertools.count()
-        self._maintenance_lock = asyncio.Lock()
 
     async def listen(self) -> None:
         """Open the directory and the link."""
@@ -139,15 +105,14 @@ class WholeNode:
         self.machine.listen(self.log.store.engine.dispatcher)
         seed = f"{world.seed} {self.node_id} {next(self._life)}"
         replica = Replica(world.raft_config(self.node_id), self.log, Random(seed))
-        link: Any = LossyLink(self, self.link)
-        self.snapshots = Snapshots(self.log, self.machine, link, "g")
+        self.snapshots = Snapshots(self.log, self.machine, self.link, "g")
         self.driver = RaftDriver(
             replica,
             self.log,
             self.machine,
-            link,
+            self.link,
             self.snapshots.begin,
-            is_flush_sync=world.flush == "sync",
+            is_flush_sync=True,
             on_fatal=self.fatal,
         )
         addresses = {node: f"127.0.0.1:{node}" for node in ports}
@@ -156,7 +121,7 @@ class WholeNode:
         self.fence = StateFence(self.log.node_file, self.driver.set_fenced)
         receipts = raft_receipts(
             self.log.store.ledger,
-            is_flush_sync=world.flush == "sync",
+            is_flush_sync=True,
             why_not_local=self.fence.error,
         )
         self.broker = Broker(Context(driver, self.machine, identity, receipts))
@@ -170,7 +135,7 @@ class WholeNode:
         self.maintenance = Maintenance(steps, self.fatal, self._on_damage)
         self.snapshots.attach(self.driver, steps.thread, self._run_beside)
         self.checks = StateChecks(
-            self.machine, self.driver, link, steps.thread, self.fence, self._run_beside
+            self.machine, self.driver, self.link, steps.thread, self.fence, self._run_beside
         )
         self.frames.take(FrameKind.STATE_DIGEST, by=self.checks.on_frame)
         self.checks.start()
@@ -181,7 +146,6 @@ class WholeNode:
     async def crash(self) -> None:
         """Leave as SIGKILL would, between two steps of the maintenance thread."""
         self.is_up = False
-        self.world.installed_count += self.snapshots._receiver.received_count
         self.checks.stop()
         self.driver.stop()
         self.broker.stop()
@@ -192,30 +156,14 @@ class WholeNode:
         await self.link.stop()
         crash(self.log)
 
-    async def maintain(
-        self,
-        *,
-        expired_count: int = 0,
-        before: "Callable[[WholeNode], None]" = lambda _node: None,
-    ) -> None:
-        """One round of maintenance, as if the oldest files had expired. Ends with a crash.
-
-        `before` is called when these files are about to be deleted.
-        """
-        with contextlib.suppress(asyncio.CancelledError):
-            async with self._maintenance_lock:
-                await self._spawn(self._maintain(expired_count, before))
-
-    async def _maintain(self, expired_count: int, before: "Callable[[WholeNode], None]") -> None:
-        if not self.is_up:
-            return
+    async def maintain(self, *, expired_count: int = 0) -> None:
+        """One round of maintenance, as if the oldest files had expired."""
         maintenance, store = self.maintenance, self.log.store
         await maintenance.step("maintenance", maintenance.steps.maintain)
         await maintenance.step("checkpoint", maintenance.steps.checkpoint)
         files = store.ledger.files.files
         count = min(expired_count, len(files) - 1)
         if count > 0:
-            before(self)
             store.expired_position = files[count - 1].end_position
             await maintenance.step("retention", maintenance.steps.delete_expired)
 
@@ -243,29 +191,17 @@ class WholeNodes:
         config: StoreConfig,
         *,
         count: int = 3,
-        flush: str = "sync",
         limits: Limits | None = None,
         **raft: Any,
     ) -> None:
-        self.root, self.seed, self.config, self.flush = root, seed, config, flush
+        self.root, self.seed, self.config = root, seed, config
         self.limits = limits or Limits()
         self._raft = raft
-        self.random = Random(seed)
-        self.cuts: set[tuple[NodeId, NodeId]] = set()
-        """Frames of the first to the second are lost."""
-        self.loss = 0.0
-        self.lost_count = self.installed_count = 0
         self.nodes = {node: WholeNode(self, node) for node in range(1, count + 1)}
 
     def raft_config(self, node_id: NodeId) -> RaftConfig:
         usual = {"tick_interval_ms": 5, "waiter_grace_ticks": 80}
         return RaftConfig(group="g", node_id=node_id, **{**usual, **self._raft})
-
-    def is_lost(self, sender: NodeId, to: NodeId) -> bool:
-        """Whether a frame that is sent now is lost."""
-        is_lost = (sender, to) in self.cuts or self.random.random() < self.loss
-        self.lost_count += is_lost
-        return is_lost
 
     async def start(self) -> None:
         for node in self.nodes.values():

@@ -13,7 +13,7 @@ import pytest
 from chaos.errors import NotSoError
 from chaos.verdict import caught_up
 
-from simulation.plan import KINDS, LEADER, Case, Fault, Options
+from simulation.plan import KINDS, LEADER, OF_MASTER_SLAVE, Case, Fault, Options
 from simulation.runner import shrink
 from simulation.trial import Trial, check_end
 from simulation.world import LogLine, World
@@ -55,23 +55,29 @@ def test_seed_is_one_run_in_every_process() -> None:
     assert trace("2") == first
 
 
-def a_case(*kinds: str) -> Case:
+def a_case(*kinds: str, replication: str = "raft") -> Case:
     """Three nodes, a light load, and one fault after the other."""
     options = Options(
         seed=5, node_count=3, duration_ms=5_000, client_count=1, rate_per_s=3,
-        body_size_bytes_max=64, transport="auto", flush="sync",
+        body_size_bytes_max=64, transport="auto", flush="sync", replication=replication,
     )  # fmt: skip
     faults = [Fault(1_500 + 100 * n, kind, LEADER, 800, 7) for n, kind in enumerate(kinds)]
     return Case(options, tuple(faults))
 
 
-IN_GATE = "kill"
-OF_EACH_KIND = [pytest.param(kind, marks=[pytest.mark.long] * (kind != IN_GATE)) for kind in KINDS]
+OF_EACH_KIND = [
+    pytest.param(kind, replication, marks=[pytest.mark.long] * (kind != "kill"))
+    for replication in ("raft", "sync_master")
+    for kind in KINDS
+    if replication != "raft" or kind not in OF_MASTER_SLAVE
+]
 
 
-@pytest.mark.parametrize("kind", OF_EACH_KIND)
-def test_fault_of_each_kind_is_done_and_survived(kind: str, tmp_path: Path) -> None:
-    path, case = tmp_path / "case.json", a_case(kind)
+@pytest.mark.parametrize(("kind", "replication"), OF_EACH_KIND)
+def test_fault_of_each_kind_is_done_and_survived(
+    kind: str, replication: str, tmp_path: Path
+) -> None:
+    path, case = tmp_path / "case.json", a_case(kind, replication=replication)
     path.write_text(json.dumps(case.to_json()))
     assert Case.from_json(json.loads(path.read_text())) == case
     done = command("replay", "--case", str(path))
@@ -100,13 +106,14 @@ def test_a_leader_that_acknowledges_what_only_its_own_disk_has_is_found() -> Non
     assert results_of(module, "none") == [""], "the case fails without the defect"
 
 
-def test_two_leaders_of_one_term_are_a_failure() -> None:
+@pytest.mark.parametrize(("role", "term_name"), [("leader", "term"), ("master", "epoch")])
+def test_two_leaders_of_one_term_are_a_failure(role: str, term_name: str) -> None:
     with World(1) as world:
         trial = Trial(a_case("kill"), world)
         with pytest.raises(AssertionError, match="nothing proves I1"):
             trial.check_leaders()
         for name, term in (("host1/node1", 1), ("host2/node2", 2), ("host3/node3", 2)):
-            fields = {"event": "role", "role": "leader", "term": term}
+            fields = {"event": "role", "role": role, term_name: term}
             world.log.append(LogLine(0, name, "info", fields))
         with pytest.raises(AssertionError, match="both lead term 2"):
             trial.check_leaders()

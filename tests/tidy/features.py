@@ -63,7 +63,6 @@ TOOLS: Final[dict[str, str]] = {
     "checkers of histories": "checkers tests/checkers",
     "simulation of whole nodes": "simulation tests/simulation",
     "simulation of Raft": "simulation/raft tests/simulation/raft",
-    "simulation of master-slave": "simulation/ha tests/simulation/ha",
     "simulated calls": "simulation/rpc tests/simulation/rpc",
     "chaos": "chaos-tests tests/chaos tests/scenarios",
     "chaos: hosts": "chaos-tests/hosts tests/chaos/hosts",

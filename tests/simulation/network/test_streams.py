@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -164,6 +165,21 @@ def test_machine_without_power_is_silent() -> None:
     assert [getattr(error, "errno", None) for error in pair.client.lost] == [errno.ETIMEDOUT]
     error = failure(pair.world, pair.near, pair.far.address, 60)
     assert error.errno == errno.ETIMEDOUT
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_probes_find_a_machine_that_lost_its_power_in_silence(*, is_back: bool) -> None:
+    pair = Pair()
+    stream = pair.transport.get_extra_info("socket")
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    pair.world.run_s(60)
+    assert pair.client.lost == []
+    pair.far.has_power = False
+    pair.serving.kill()
+    pair.far.has_power = is_back
+    pair.world.run_s(25)
+    wanted = errno.ECONNRESET if is_back else errno.ETIMEDOUT
+    assert [getattr(error, "errno", None) for error in pair.client.lost] == [wanted]
 
 
 def test_partition_delays_until_it_is_over() -> None:

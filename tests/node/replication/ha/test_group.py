@@ -27,7 +27,6 @@ from node.runtime.fail_stop import EXIT_BAD_CONFIG, EXIT_BAD_DATA
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DrainRequest, HaStatusRequest
 from quorumlog.pb.log_pb2 import PullRequest, QueueOffsetsRequest
-from simulation.ha.world import HaWorld
 from store.files.file_system import FileSystem
 from tests.node.replication.ha.ha_logs import log_bytes
 from tests.node.replication.ha.ha_nodes import HaNodes, WholeHaNode, group, shorten
@@ -79,10 +78,6 @@ async def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None
 
 async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
-    for seed in range(1, 13):
-        report = HaWorld(seed).run()
-        assert not report.code, f"python -m simulation.ha run --seeds {seed}: {report.detail}"
-
     acked: dict[int, int] = {}
     """By message: its index."""
     async with group(tmp_path) as world:

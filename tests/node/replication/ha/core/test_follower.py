@@ -46,6 +46,14 @@ def test_a_slave_acks_nothing_before_its_master_has_answered() -> None:
     assert frames(fx, "up") == [Ack(100)]
 
 
+def test_an_epoch_is_stored_before_its_first_bytes() -> None:
+    m = follower()
+    m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 50))))
+    fx = m.received("up", Transfer(0, 4, 0, 0, bytes(50)))
+    assert fx.epochs is not None
+    assert fx.epochs.entries == ((4, 0), (5, 50))
+
+
 def test_an_old_master_is_cut_and_says_what_it_lost() -> None:
     """H6, I19."""
     m = master(100, (1, 0), mode=AckMode.ASYNC)

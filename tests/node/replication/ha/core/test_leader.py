@@ -199,6 +199,22 @@ def test_sync_mode_acks_with_k_copies_and_readers_stop_there() -> None:
     assert frames(fx, "one") == [Transfer(10, 5, 0, 10)]
 
 
+def test_async_mode_acks_what_the_master_has_synced() -> None:
+    m = master(0, mode=AckMode.ASYNC)
+    assert m.appended_all([(10, "a"), (20, "b")]).resolved == []
+    assert [append.waiter for append in m.durable_to(10).resolved] == ["a"]
+
+
+def test_a_transfer_ends_with_its_epoch() -> None:
+    m = promoted(machine(0, 100, (1, 0)), bound(HaBinding(5, 0, 7), 1, 50))
+    m.appended_all([(110, "a")])
+    fx = m.received("one", Ack(50))
+    assert [(ship.lo, ship.hi) for ship in fx.send if isinstance(ship, Ship)] == [
+        (50, 100),
+        (100, 110),
+    ]
+
+
 def test_the_master_counts_itself_only_when_synced() -> None:
     m = master()
     m.appended_all([(10, "a")])
