@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from node.errors.common import NodeError
+from node.replication.raft.driver import RaftDriver
 from node.replication.raft.storage.log import LedgerLog
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.log_pb2 import AppendRequest
@@ -194,10 +195,11 @@ class DiskTrial:
         return [one for one in self.cluster.nodes if one.is_up or one not in self._harmed]
 
     def _is_even(self) -> bool:
-        drivers = [one.driver for one in self._standing()]
-        if any(driver is None for driver in drivers):
+        nodes = self._standing()
+        drivers = [driver for node in nodes if isinstance(driver := node.driver, RaftDriver)]
+        if len(drivers) < len(nodes):
             return False
-        ends = {(d.log.last_index, d.log.store.durable_index) for d in drivers if d is not None}
+        ends = {(driver.log.last_index, driver.log.store.durable_index) for driver in drivers}
         (end, *more) = ends
         return not more and end[0] == end[1] >= max(self.acked.values())
 
