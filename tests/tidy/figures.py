@@ -178,31 +178,26 @@ def _module(path: str) -> str:
     return name.replace("/", ".")
 
 
-def circles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules that reach each other (Tarjan's strongly connected components)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    sets: list[set[str]] = []
+def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules that reach each other."""
+    left = dict(imports)
+    while leaves := [module for module, names in left.items() if not names & left.keys()]:
+        for module in leaves:
+            del left[module]
+    reached = {module: _reached(module, left) for module in left}
+    sets = {
+        frozenset(n for n in names if module in reached[n]) for module, names in reached.items()
+    }
+    return [set(modules) for modules in sets if modules]
 
-    def visit(module: str) -> None:
-        order[module] = low[module] = len(order)
-        path.append(module)
-        for imported in sorted(imports.get(module, ())):
-            if imported not in order:
-                visit(imported)
-            if imported in path:
-                low[module] = min(low[module], low[imported])
-        if low[module] == order[module]:
-            at = path.index(module)
-            if len(path) - at > 1:
-                sets.append(set(path[at:]))
-            del path[at:]
 
-    for module in sorted(imports):
-        if module not in order:
-            visit(module)
-    return sets
+def _reached(module: str, imports: Mapping[str, set[str]]) -> set[str]:
+    reached, open_modules = set[str](), [module]
+    while open_modules:
+        names = imports[open_modules.pop()] & imports.keys() - reached
+        reached |= names
+        open_modules += names
+    return reached
 
 
 if __name__ == "__main__":
