@@ -14,6 +14,7 @@ import quorumlog
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from deploy.local_nodes import NAMESERVER_COUNT
+from node.nameserver.directory.fields import RESULT
 from node.nameserver.directory.proofs import Prover
 from qlog import main
 from quorumlog.cluster.nameserver import NameServers
@@ -187,8 +188,7 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
 
         far = registration(cluster=cluster_id, group="far")
         proof = sealed(far)
-        is_accepted, *_ = json.loads(say(address, far, **proof).result)
-        assert is_accepted
+        assert RESULT.validate_json(say(address, far, **proof).result).is_accepted
         assert refusal(address, far, **proof) == "nameserver.unproven", "a copy"
         assert refusal(cluster.address(2), far, **proof) == "nameserver.unproven", "elsewhere"
         late = sealed(far)
