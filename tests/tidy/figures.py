@@ -6,7 +6,6 @@ class implements a Protocol if it has all of its members, inherited ones of the 
 """
 
 import ast
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -60,16 +59,7 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
     yield "modules outside of node/replication with a driver", drivers
     vague = sum(_vague_count(node) for one in sources for node in one.nodes)
     yield f"assignments to {', '.join(sorted(VAGUE_NAMES))}", vague
-    imports = _imports(house)
-    ranks = _ranks()
-    upward = {
-        (importer, imported)
-        for importer, names in imports.items()
-        for imported in names
-        if _rank(imported, ranks, 0) > _rank(importer, ranks, len(ranks))
-    }
-    yield "imports of a higher folder", len(upward)
-    yield "circles of modules", len(circles(imports))
+    yield "circles of modules", len(circles(_imports(house)))
 
 
 def _named(node: ast.AST) -> str:
@@ -133,27 +123,6 @@ def _protocols(source: Source) -> Iterator[ast.ClassDef]:
             bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
             if bases & {"Protocol", "typing.Protocol"}:
                 yield node
-
-
-def _ranks() -> dict[str, int]:
-    """Return the layer of each package, from below, as the first import contract has it."""
-    settings = tomllib.loads(repository.text("pyproject.toml") or "")
-    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    return {
-        package: rank
-        for rank, layer in enumerate(reversed(layers))
-        for package in layer.split(" | ")
-    }
-
-
-def _rank(module: str, ranks: Mapping[str, int], default: int) -> int:
-    """Return the layer of a module: that of its package, or of its folder if that has one. Commands
-    lie beside what they run, and above `qlog`."""
-    package, _, rest = module.partition(".")
-    folder = rest.partition(".")[0]
-    if folder == "commands":
-        return ranks["planning.commands"]
-    return ranks.get(f"{package}.{folder}", ranks.get(package, default))
 
 
 def _imports(sources: Iterable[Source]) -> dict[str, set[str]]:
