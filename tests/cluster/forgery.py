@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import grpc
 
+from node.nameserver.directory.fields import RESULT
 from quorumlog.cluster.channels import stub
 from quorumlog.errors import ERROR_TRAILER
 from quorumlog.pb import common_pb2
@@ -39,9 +40,9 @@ def refusal(address: str, command: Mapping[str, Any], **fields: Any) -> str:
             if key == ERROR_TRAILER:
                 return common_pb2.Error.FromString(value).code
         raise
-    is_accepted, reason, *_ = json.loads(answer.result)
-    assert not is_accepted, f"a stranger was believed: {command}"
-    return str(reason)
+    result = RESULT.validate_json(answer.result)
+    assert not result.is_accepted, f"a stranger was believed: {command}"
+    return result.reason
 
 
 def known_group(address: str, group: str) -> dict[str, Any]:
@@ -75,27 +76,27 @@ def registration(**changes: Any) -> dict[str, Any]:
     }
 
 
-def as_broker(found: Mapping[str, Any], broker_id: int, **changes: Any) -> dict[str, Any]:
+def as_broker(group: Mapping[str, Any], broker_id: int, **changes: Any) -> dict[str, Any]:
     """A registration in the name of a broker that the directory knows, as it knows it."""
-    broker = found["brokers"][str(broker_id)]
+    broker = group["brokers"][str(broker_id)]
     names = ("start_ms", "address", "ha_address", "role", "epoch", "log_end")
     return registration(
-        cluster=found["cluster"],
-        group=found["name"],
-        kind=found["kind"],
+        cluster=group["cluster"],
+        group=group["name"],
+        kind=group["kind"],
         broker_id=broker_id,
         **{
             **{name: broker[name] for name in names},
-            "copy_count": found["copy_count"],
+            "copy_count": group["copy_count"],
             "topics": None,
-            "topics_version": found["topics_version"],
+            "topics_version": group["topics_version"],
             **changes,
         },
     )
 
 
-def heartbeat_of(found: Mapping[str, Any], broker_id: int, **changes: Any) -> dict[str, Any]:
+def heartbeat_of(group: Mapping[str, Any], broker_id: int, **changes: Any) -> dict[str, Any]:
     """A heartbeat in the name of a broker that the directory knows."""
-    full = as_broker(found, broker_id)
+    full = as_broker(group, broker_id)
     names = ("group", "broker_id", "start_ms", "now_ms", "epoch", "log_end")
     return {"op": "heartbeat", **{name: full[name] for name in names}, **changes}

@@ -2,15 +2,11 @@
 
 import asyncio
 import contextlib
-import pickle
 import resource
 import socket
-import sys
-import zlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import grpc
 import psutil
@@ -33,7 +29,6 @@ from tests.cluster.conftest import running
 from tests.cluster.workload import TOPIC, Workload, prove
 from tests.patience import PATIENCE_S
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
 MIB = 1 << 20
 IDLE_CONNECTION_COUNT = 10_000
 GROWTH_SIZE_BYTES_MAX = 400 * MIB
@@ -105,7 +100,7 @@ async def test_malformed_bytes_at_the_client_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
+async def test_garbage_at_every_port(tmp_path: Path) -> None:
     """Random bytes, half handshakes and huge lengths change nothing for those who behave."""
     random = Random(seeds.drawn("tests/cluster/test_bad_input.py"))
 
@@ -119,24 +114,21 @@ def test_garbage_at_every_port(tmp_path: Path, run: Run) -> None:
                 if random.random() < 0.5:
                     link.sendall(b"\xff\xff\xff\xff" + random.randbytes(50))
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
-            await load.acked(50)
-            before = {node: resident_size_bytes(cluster, node) for node in cluster.node_ids}
-            for state in cluster.status():
-                members = (await client.admin.node_status()).members
-                peers = {member.node_id: member.peer_address for member in members}
-                framed = cluster.framed_address(state.node_id)
-                for address in (state.address, state.http_address, peers[state.node_id], framed):
-                    await asyncio.to_thread(throw, port_of(address))
-            for address in await nameserver_addresses(cluster):
+    async with running(tmp_path / "c") as (cluster, client), Workload(client) as load:
+        await load.acked(50)
+        before = {node: resident_size_bytes(cluster, node) for node in cluster.node_ids}
+        for state in cluster.status():
+            members = (await client.admin.node_status()).members
+            peers = {member.node_id: member.peer_address for member in members}
+            framed = cluster.framed_address(state.node_id)
+            for address in (state.address, state.http_address, peers[state.node_id], framed):
                 await asyncio.to_thread(throw, port_of(address))
-            await load.acked(50)
-            for node, size_bytes in before.items():
-                assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
-            await prove(cluster, client, await load.stop())
-
-    run(work())
+        for address in await nameserver_addresses(cluster):
+            await asyncio.to_thread(throw, port_of(address))
+        await load.acked(50)
+        for node, size_bytes in before.items():
+            assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
+        await prove(cluster, client, await load.stop())
 
 
 async def nameserver_addresses(cluster: LocalCluster) -> tuple[str, ...]:
@@ -145,90 +137,6 @@ async def nameserver_addresses(cluster: LocalCluster) -> tuple[str, ...]:
         (members,) = {replica.members for replica in await names.status()}
     assert len(members) == len(cluster.node_ids), members
     return members
-
-
-def hostile_frames(random: Random, made: Path) -> Iterator[bytes]:
-    """What a stranger may send to the port of the name server's replicas, in whatever framing.
-
-    Lengths that are none, and bodies that a pickle machine would carry out: they make a file.
-    """
-    for length in (0, 1, 4, -1, -(1 << 31), (1 << 31) - 1, 1 << 30, 64 * MIB):
-        for order in (sys.byteorder, "big"):
-            prefix = length.to_bytes(4, order, signed=True)
-            yield prefix
-            yield prefix + random.randbytes(64)
-    call = pickle.dumps(Maker(str(made)))
-    nested = b"(" * 50_000
-    for body in (call, zlib.compress(call), nested, zlib.compress(bytes(8 * MIB)), b"\x80\x05."):
-        for order in (sys.byteorder, "big"):
-            yield len(body).to_bytes(4, order) + body
-    for _ in range(50):
-        body = random.randbytes(random.choice((1, 10, 300, 4_000)))
-        yield len(body).to_bytes(4, sys.byteorder) + body
-
-
-class Maker:
-    """Unpickled without care, it makes a file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (self._path, "w")
-
-
-@pytest.mark.long
-def test_hostile_frames_at_the_name_servers_port(tmp_path: Path, run: Run) -> None:
-    """Nothing is carried out, nobody is kept out, and the replicas go on as they were."""
-    random, made = Random(seeds.drawn("tests/cluster/test_bad_input.py")), tmp_path / "made"
-
-    def throw(address: tuple[str, int]) -> None:
-        for frame in hostile_frames(random, made):
-            with (
-                socket.create_connection(address, timeout=PATIENCE_S) as link,
-                contextlib.suppress(OSError),
-            ):
-                link.sendall(frame)
-                link.settimeout(0.01)
-                link.recv(100)  # It is looked at before the connection ends.
-
-    async def agree(cluster: LocalCluster, value: str) -> None:
-        """A change is made, and known to each replica."""
-        async with NameServers(cluster.bootstrap) as names:
-            await names.put("space", "key", value)
-        for node_id in cluster.node_ids:
-            async with NameServers(cluster.address(node_id)) as one, asyncio.timeout(PATIENCE_S):
-                while await one.get("space", "key") != value:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            await agree(cluster, "before")
-            addresses = await nameserver_addresses(cluster)
-            pids = {state.node_id: state.pid for state in cluster.status()}
-            before = {node: resident_size_bytes(cluster, node) for node in cluster.node_ids}
-            silent = []
-            try:
-                for address in addresses:
-                    # More than are heard at once; they say nothing, or half of something.
-                    for word in (b"", b"\x10", b"\x10\x00\x00\x00half") * 10:
-                        silent.append(
-                            socket.create_connection(port_of(address), timeout=PATIENCE_S)
-                        )
-                        silent[-1].sendall(word)
-                    await asyncio.to_thread(throw, port_of(address))
-                await agree(cluster, "beside them")
-            finally:
-                for link in silent:
-                    link.close()
-            await agree(cluster, "after")
-            assert not made.exists(), "a stranger's frame was carried out"
-            assert {state.node_id: state.pid for state in cluster.status()} == pids
-            for node, size_bytes in before.items():
-                assert resident_size_bytes(cluster, node) < size_bytes + 64 * MIB
-            await still_serves(client)
-
-    run(work())
 
 
 @pytest.fixture
@@ -242,36 +150,30 @@ def descriptors() -> Iterator[int]:
 
 
 @pytest.mark.long
-def test_ten_thousand_idle_connections(tmp_path: Path, run: Run, descriptors: int) -> None:
+async def test_ten_thousand_idle_connections(tmp_path: Path, descriptors: int) -> None:
     """At the client port and at the peer port of the leader, and it goes on serving."""
 
     def connect(address: tuple[str, int], count: int) -> list[socket.socket]:
-        connections = []
-        for _ in range(count):
-            # One after the other: the listen queue is bounded, too.
-            connections.append(socket.create_connection(address, timeout=PATIENCE_S))
-        return connections
+        # In turn: the listen queue is bounded, too.
+        return [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(count)]
 
-    async def work() -> None:
-        async with running(tmp_path / "c") as (cluster, client):
-            leader = await asyncio.to_thread(cluster.leader_id)
-            members = (await client.admin.node_status()).members
-            peer = next(member.peer_address for member in members if member.node_id == leader)
-            before = await asyncio.to_thread(resident_size_bytes, cluster, leader)
-            links = []
-            try:
-                for address in (cluster.address(leader), peer):
-                    links += await asyncio.to_thread(connect, port_of(address), descriptors // 2)
-                await still_serves(client)
-                after = await asyncio.to_thread(resident_size_bytes, cluster, leader)
-                assert after - before < GROWTH_SIZE_BYTES_MAX
-                assert await asyncio.to_thread(cluster.leader_id) == leader
-            finally:
-                for link in links:
-                    link.close()
+    async with running(tmp_path / "c") as (cluster, client):
+        leader = await asyncio.to_thread(cluster.leader_id)
+        members = (await client.admin.node_status()).members
+        peer = next(member.peer_address for member in members if member.node_id == leader)
+        before = await asyncio.to_thread(resident_size_bytes, cluster, leader)
+        links = []
+        try:
+            for address in (cluster.address(leader), peer):
+                links += await asyncio.to_thread(connect, port_of(address), descriptors // 2)
             await still_serves(client)
-
-    run(work())
+            after = await asyncio.to_thread(resident_size_bytes, cluster, leader)
+            assert after - before < GROWTH_SIZE_BYTES_MAX
+            assert await asyncio.to_thread(cluster.leader_id) == leader
+        finally:
+            for link in links:
+                link.close()
+        await still_serves(client)
 
 
 @pytest.mark.long

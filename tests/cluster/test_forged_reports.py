@@ -3,9 +3,6 @@ group is kept from electing."""
 
 import asyncio
 import json
-import shutil
-import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +14,11 @@ import quorumlog
 from deploy.local import LocalCluster
 from deploy.local_metrics import metric_of
 from deploy.local_nodes import NAMESERVER_COUNT
+from node.nameserver.directory.fields import RESULT
 from node.nameserver.directory.proofs import Prover
-from node.nameserver.replica.dump import NAME as DUMP_NAME
-from node.nameserver.replica.dump import Dump, write_dump
-from node.nameserver.replica.journal import Entry, Journal
-from node.nameserver.replica.messages import NO_OP
 from qlog import main
 from quorumlog.cluster.nameserver import NameServers
 from quorumlog.pb import nameserver_pb2 as pb
-from store.files.file_system import FileSystem
 from tests.cluster.conftest import running
 from tests.cluster.forgery import (
     EPOCH_LAST,
@@ -41,7 +34,6 @@ from tests.patience import wait_for
 from tests.quorumlog.fake_cluster import CLUSTER_ID, FakeCluster
 
 pytestmark = pytest.mark.long
-Run = Callable[[Coroutine[Any, Any, None]], None]
 SECRET = "0123456789abcdef0123456789abcdef\n"
 REFUSED = "quorumlog_nameserver_refused_reports_total"
 PROBLEM = "quorumlog_nameserver_group_problem"
@@ -90,28 +82,15 @@ def is_asked(address: str, group: str) -> bool:
     return bool(answer.leader and answer.own_group)
 
 
-async def next_ack(load: Workload) -> float:
-    """Return how long it took until something was acked again."""
-    began_s = time.monotonic()
-    await load.acked(1)
-    return time.monotonic() - began_s
-
-
 @pytest.mark.parametrize("is_secret", [False, True])
-def test_a_forged_group_gets_no_message(tmp_path: Path, run: Run, is_secret: bool) -> None:
+async def test_a_forged_group_gets_no_message(tmp_path: Path, is_secret: bool) -> None:
     """60 of 60 receipts are of the real group, and what they name is there."""
     settings = {"cluster_id": CLUSTER_ID, **(secrets_in(tmp_path) if is_secret else {})}
 
-    async def work() -> None:
-        forged = FakeCluster(1, group="forged", first_id=97)
-        forged.topics = {TOPIC: QUEUE_COUNT}
-        await forged.nodes[97].start()
-        try:
-            await attack(forged)
-        finally:
-            await forged.nodes[97].stop()
-
-    async def attack(forged: FakeCluster) -> None:
+    forged = FakeCluster(1, group="forged", first_id=97)
+    forged.topics = {TOPIC: QUEUE_COUNT}
+    await forged.nodes[97].start()
+    try:
         async with running(tmp_path / "c", settings=settings) as (cluster, client):
             await is_whole(cluster)
             command = registration(cluster=CLUSTER_ID, address=forged.nodes[97].address)
@@ -137,8 +116,8 @@ def test_a_forged_group_gets_no_message(tmp_path: Path, run: Run, is_secret: boo
             async with NameServers(cluster.bootstrap) as names:
                 assert [one.refused_reports for one in await names.status()] == [1, 1, 1]
                 assert [group.group for group in await names.groups()] == ["g0"]
-
-    run(work())
+    finally:
+        await forged.nodes[97].stop()
 
 
 @pytest.mark.parametrize("is_secret", [False, True])
@@ -182,9 +161,8 @@ async def test_no_word_of_a_stranger_stops_a_failover(tmp_path: Path, is_secret:
             assert now["epoch_highest"] == view["epoch_highest"]
             await load.acked(50)
             await asyncio.to_thread(cluster.kill, master)
-            took_s = await next_ack(load)
-            print(f"\nmaster {master} killed: next ack after {took_s:.1f} s")
-            assert took_s < FAILOVER_S_MAX
+            async with asyncio.timeout(FAILOVER_S_MAX):
+                await load.acked(1)
             history = await load.stop()
         read = {int(m.body) async for m in client.consume(TOPIC, until="end")}
         assert history.acked <= read, "acked and lost"
@@ -210,8 +188,7 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
 
         far = registration(cluster=cluster_id, group="far")
         proof = sealed(far)
-        is_accepted, *_ = json.loads(say(address, far, **proof).result)
-        assert is_accepted
+        assert RESULT.validate_json(say(address, far, **proof).result).is_accepted
         assert refusal(address, far, **proof) == "nameserver.unproven", "a copy"
         assert refusal(cluster.address(2), far, **proof) == "nameserver.unproven", "elsewhere"
         late = sealed(far)
@@ -234,52 +211,6 @@ async def test_a_proven_report_is_taken_once(tmp_path: Path) -> None:
         await asyncio.to_thread(cluster.wait_ready)
         await asyncio.to_thread(wait_for, "its replica", lambda: is_asked(address, "g0"))
         assert refusal(address, far, **late) == "nameserver.unproven", "of before the restart"
-
-
-def poison(directory: Path, found: dict[str, Any], address: str, members: list[str]) -> None:
-    """Leave a name server's files as one has them that once believed in the last epoch."""
-    shutil.rmtree(directory)
-    directory.mkdir(mode=0o700)
-    first: Entry = (NO_OP, 1, 0)
-    second: Entry = (NO_OP, 2, 0)
-    journal = Journal(FileSystem(), str(directory), address, members)
-    journal.add(*first)
-    journal.add(*second)
-    journal.close()
-    group = {**found, "epoch_highest": EPOCH_LAST, "master_epoch": EPOCH_LAST}
-    state: dict[str, Any] = {"version": 1, "groups": [group], "pairs": {}, "results": []}
-    write_dump(FileSystem(), str(directory / DUMP_NAME), Dump(second, first, state))
-
-
-async def test_a_directory_that_was_poisoned_before_heals(tmp_path: Path) -> None:
-    """All replicas start with a dump whose epoch is the last one there is; failover works again."""
-
-    async with running(tmp_path / "c", replication="sync_master") as (cluster, client):
-        view = await is_whole(cluster)
-        replicas = {}
-        async with NameServers(cluster.bootstrap) as names:
-            for one in await names.status():
-                replicas[one.node_id] = (one.address, list(one.members))
-        await asyncio.to_thread(cluster.stop)
-        for node, replica in replicas.items():
-            data = cluster.node_directory(node) / "data"
-            poison(data / "nameserver", {**view, "topics": {}}, *replica)
-        cluster.start()
-        await asyncio.to_thread(cluster.wait_ready)
-        logs = [cluster.log_path(node) for node in cluster.node_ids]
-        await asyncio.to_thread(
-            wait_for,
-            "a decision",
-            lambda: any("is forgotten and" in log.read_text() for log in logs),
-        )
-        view = await is_whole(cluster)
-        assert view["epoch_highest"] < 1_000
-        async with Workload(client) as load:
-            await load.acked(20)
-            await asyncio.to_thread(cluster.kill, view["master_id"])
-            took_s = await next_ack(load)
-            print(f"\nnext ack after {took_s:.1f} s")
-            assert took_s < FAILOVER_S_MAX
 
 
 async def test_a_group_that_can_elect_nobody_is_named(tmp_path: Path) -> None:

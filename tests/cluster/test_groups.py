@@ -2,43 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import quorumlog
-from deploy.local import LocalCluster
 from quorumlog import Queue, errors
 from quorumlog.records.receipt import Receipt
-from tests.cluster.conftest import SETTINGS
-from tests.cluster.workload import TOPIC
+from tests.cluster.conftest import running
+from tests.cluster.workload import QUEUE_COUNT, TOPIC
 from tests.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.long
-QUEUE_COUNT = 3
+TWO_GROUPS: dict[str, Any] = {"groups": 2, "timeout_ms": 60_000}
 ALL = {Queue(TOPIC, i, group) for group in ("g0", "g1") for i in range(QUEUE_COUNT)}
-
-
-@asynccontextmanager
-async def running(
-    directory: Path, nodes: int, *, first: int | None = None, replication: str = "raft"
-) -> AsyncIterator[tuple[LocalCluster, quorumlog.Client]]:
-    """A cluster of two groups, of which so many nodes are started at `first`, and a client."""
-    cluster = LocalCluster.create(
-        directory, nodes, groups=2, replication=replication, settings=SETTINGS
-    )
-    try:
-        cluster.start(*cluster.node_ids[:first])
-        await asyncio.to_thread(cluster.wait_ready)
-        addresses = [cluster.address(node_id) for node_id in cluster.node_ids[:first]]
-        async with quorumlog.connect(addresses, timeout_ms=60_000) as client:
-            await client.admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
-            yield cluster, client
-    finally:
-        await asyncio.to_thread(cluster.stop)
 
 
 class Sending:
@@ -97,7 +76,7 @@ async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
 ) -> None:
     """All queues of both groups get messages; each has one stored copy and a true receipt."""
 
-    async with running(tmp_path / "c", 3, replication=replication) as (cluster, client):
+    async with running(tmp_path / "c", replication=replication, **TWO_GROUPS) as (cluster, client):
         assert client.groups == ("g0", "g1")
         sending = Sending(client)
         for group in ("g1", "g0"):
@@ -122,7 +101,7 @@ async def test_leaders_of_both_groups_are_killed_and_nothing_is_lost(
 async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> None:
     """What is bound to no queue goes on; what may be in the dead group waits, and is there once."""
 
-    async with running(tmp_path / "c", 1) as (cluster, client):
+    async with running(tmp_path / "c", nodes=1, **TWO_GROUPS) as (cluster, client):
         member = client.group_consumer("readers", TOPIC)
         await member.start()
         await asyncio.to_thread(wait_for, "its queues", lambda: set(member.assignment()) == ALL)
@@ -164,7 +143,7 @@ async def test_a_group_wholly_down_does_not_stop_the_other(tmp_path: Path) -> No
 async def test_a_new_group_is_found_and_its_queues_are_shared(tmp_path: Path) -> None:
     """A client that knows one group hears of the other from its nodes, within 30 s."""
 
-    async with running(tmp_path / "c", 1, first=1) as (cluster, client):
+    async with running(tmp_path / "c", nodes=1, first=1, **TWO_GROUPS) as (cluster, client):
         assert list(client.groups) == ["g0"]
         members = [client.group_consumer("readers", TOPIC) for _ in range(2)]
         for member in members:

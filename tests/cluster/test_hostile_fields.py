@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ from tests.cluster.workload import Workload, prove
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.long
-Run = Callable[[Coroutine[Any, Any, None]], None]
 REQUEST_COUNT: Final = 500
 CALLER_COUNT: Final = 4
 STREAM_S: Final = 0.05  # A stream that says nothing is left alone after that.

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -20,44 +22,36 @@ ROOT = Path(__file__).parents[2]
 FENCED = "node.producer_fenced not_applied"
 
 
-class Process:
+class Process(NamedTuple):
     """One producer process; it sends one message a call."""
 
-    def __init__(self, server: str, name: str, prefix: str) -> None:
-        command = [sys.executable, "-m", "tests.cluster.named_producer", server, name, prefix]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    pid: int
+    calls: IO[str]
+    answers: IO[str]
 
     def ask(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.calls.write("\n")
+        self.calls.flush()
 
     def answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return self.answers.readline().strip()
 
     async def send(self) -> str:
         self.ask()
         return await asyncio.to_thread(self.answer)
 
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
 
 @contextmanager
-def processes(server: str, *prefixes: str) -> Iterator[list[Process]]:
-    made = [Process(server, "billing", prefix) for prefix in prefixes]
-    try:
-        yield made
-    finally:
-        for process in made:
-            process.end()
+def producing(server: str, prefix: str) -> Iterator[Process]:
+    """A process with a producer of the name `billing`."""
+    command = [sys.executable, "-m", "tests.cluster.named_producer", server, "billing", prefix]
+    with subprocess.Popen(command, cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield Process(process.pid, process.stdin, process.stdout)
+        finally:
+            process.kill()
 
 
 async def bodies(client: quorumlog.Client) -> list[str]:
@@ -73,13 +67,14 @@ async def test_the_process_before_is_fenced_while_it_is_alive(
     """Paused, it was taken for dead; woken up it has a message under way, and sends more."""
 
     async with running(tmp_path / "c", replication=replication) as (cluster, client):
-        with processes(cluster.bootstrap, "old", "new", "other") as (old, new, _):
+        server = cluster.bootstrap
+        with producing(server, "old") as old, producing(server, "new") as new:
             assert await old.send() == "acked 0"
             assert await old.send() == "acked 1"
-            old.signal(signal.SIGSTOP)
+            os.kill(old.pid, signal.SIGSTOP)
             old.ask()  # It sends this one when it wakes up.
             assert await new.send() == "acked 2"
-            old.signal(signal.SIGCONT)
+            os.kill(old.pid, signal.SIGCONT)
             assert await asyncio.to_thread(old.answer) == FENCED
             assert await new.send() == "acked 3"
             assert await old.send() == FENCED
@@ -90,8 +85,8 @@ async def test_the_process_before_is_fenced_while_it_is_alive(
             assert await old.send() == FENCED
             cluster.start(leader)
             await asyncio.to_thread(cluster.wait_ready)
-            new.signal(signal.SIGKILL)
-            with processes(cluster.bootstrap, "again") as (again,):
+            os.kill(new.pid, signal.SIGKILL)
+            with producing(server, "again") as again:
                 assert await again.send() == "acked 5"
                 assert await old.send() == FENCED
         assert await bodies(client) == [

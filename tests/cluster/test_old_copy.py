@@ -5,7 +5,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,16 @@ from deploy.local import LocalCluster
 from deploy.local_nodes import NodeState
 from quorumlog.errors import InvalidRequestError, QuorumlogError
 from tests.cluster.conftest import running
+from tests.cluster.test_ha import ALONE, equal_logs, master_of
 from tests.cluster.workload import TOPIC, History, read_all
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import eventually, wait_for
 
 pytestmark = pytest.mark.long
+
+
+async def until(what: str, is_true: Callable[[], bool]) -> None:
+    """Wait for what status calls, which block, or files say."""
+    await asyncio.to_thread(wait_for, what, is_true)
 
 
 class Scene:
@@ -42,9 +48,7 @@ class Scene:
         await asyncio.to_thread(self.cluster.start, *node_ids)
         if ready:
             for node_id in node_ids:
-                await asyncio.to_thread(
-                    wait_for, f"node {node_id}", partial(self.is_ready, node_id)
-                )
+                await until(f"node {node_id}", partial(self.is_ready, node_id))
 
     async def stop(self, *node_ids: int) -> None:
         assert await asyncio.to_thread(self.cluster.stop, *node_ids) == []
@@ -61,9 +65,7 @@ class Scene:
         """Wait until these nodes have everything that was acked, and know it."""
         for node_id in node_ids:
             what = f"node {node_id} to catch up"
-            await asyncio.to_thread(
-                wait_for, what, partial(self.has_applied, node_id, self.history.last_index)
-            )
+            await until(what, partial(self.has_applied, node_id, self.history.last_index))
 
     def is_ready(self, node_id: int) -> bool:
         return self.status(node_id).is_ready
@@ -98,9 +100,29 @@ class Scene:
         return status.standing
 
     async def becomes(self, node_id: int, *standings: str) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.standing(node_id) not in standings:  # noqa: ASYNC110 - of a process.
-                await asyncio.sleep(0.02)
+        async def is_so() -> bool:
+            return await self.standing(node_id) in standings
+
+        await eventually(is_so, f"node {node_id} to be {standings}")
+
+    async def ha_becomes(self, node_id: int, standing: str) -> None:
+        async def is_so() -> bool:
+            with suppress(QuorumlogError):
+                return (await self.client.admin.ha_status(node_id)).standing == standing
+            return False
+
+        await eventually(is_so, f"node {node_id} to be {standing}")
+
+    async def promote(self, node_id: int) -> None:
+        """Promote a replica by hand, as often as it takes; the fence decides."""
+
+        async def is_done() -> bool:
+            with suppress(QuorumlogError):
+                await self.client.admin.ha_promote(node_id, timeout_ms=2_000)
+                return True
+            return False
+
+        await eventually(is_done, f"node {node_id} to be promoted")
 
     async def shows_all(self) -> None:
         """A linearizable read shows each acked message, once."""
@@ -127,10 +149,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(directory: Path) -> AsyncIterator[Scene]:
+async def scene(directory: Path, **options: Any) -> AsyncIterator[Scene]:
     copies = directory / "copies"
     copies.mkdir()
-    async with running(directory / "c") as (cluster, client):
+    async with running(directory / "c", **options) as (cluster, client):
         yield Scene(cluster, client, copies)
 
 
@@ -180,7 +202,7 @@ async def test_a_copy_of_the_current_life_is_known_by_contact_with_the_leader(
             entry = saved(lives)["known"].get(str(victim), {})
             return int(entry.get("committed", -1)) >= at.history.last_index
 
-        await asyncio.to_thread(wait_for, "the third node to remember what was acked", remembers)
+        await until("the third node to remember what was acked", remembers)
         for node_id in (leader, victim, other):
             await at.kill(node_id)
         at.restore(victim)
@@ -228,22 +250,18 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.caught_up(1, 2)
         own = at.cluster.node_directory(1) / "data"
         wanted = at.history.last_index
-        await asyncio.to_thread(
-            wait_for, "node 1 to note it", lambda: saved(own)["committed"] >= wanted
-        )
+        await until("node 1 to note it", lambda: saved(own)["committed"] >= wanted)
         await at.kill(1)
         await at.kill(2)
         at.restore(2)
         # First, so that it mostly is the one to lead, and still is when 2 votes no more.
         await at.start(3, ready=False)
-        await asyncio.to_thread(
-            wait_for, "node 3 to campaign", lambda: at.status(3).role == "pre_candidate"
-        )
+        await until("node 3 to campaign", lambda: at.status(3).role == "pre_candidate")
         await at.start(2, 3)
         other = Scene(at.cluster, at.client, tmp_path)
         await other.send(5)
         await at.start(1, ready=False)
-        await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
+        await until("a node to report it", at.is_told)
         at.alive()
         assert not at.is_ready(1)
         numbers = await read_all(at.client, at.history, 1)
@@ -253,7 +271,33 @@ async def test_a_copy_of_which_nobody_left_knows(tmp_path: Path, in_one_term: bo
         await at.stop(1)
         assert not list(own.glob("dump-*"))
         await at.start(1, ready=False)
-        await asyncio.to_thread(wait_for, "somebody to say it", at.is_told)
+        await until("a node to report it", at.is_told)
         at.alive()
         numbers = await read_all(at.client, at.history, 1)
         assert sorted(numbers) == sorted(at.history.acked), "nothing of it is cut"
+
+
+async def test_an_old_master_is_no_master(tmp_path: Path) -> None:
+    """It comes back from before the epoch of another one (H11). In the scenario `old-backup` slaves
+    do."""
+    options: dict[str, Any] = {"replication": "sync_master", "settings": {**ALONE}}
+    async with scene(tmp_path, **options) as at:
+        master = (await master_of(at.client)).node_id
+        other = master % 3 + 1
+        await at.send(30)
+        await equal_logs(at.cluster, at.client)
+        await at.stop(master)
+        at.copy(master)
+        await at.start(master, ready=False)
+        await at.promote(master)
+        await at.send(30)
+        await at.kill(master)
+        at.restore(master)
+        await at.start(master, ready=False)
+        await at.ha_becomes(master, "joining")
+        with pytest.raises(QuorumlogError):
+            await at.client.admin.ha_promote(master, timeout_ms=2_000)
+        await at.promote(other)
+        await at.shows_all()
+        await at.ha_becomes(master, "full")
+        at.alive()

@@ -58,45 +58,32 @@ def run(class_path: str, program: str, home: Path, *arguments: object) -> list[s
 
 
 def read_and_extend(
-    class_path: str,
-    directory: Path,
-    config: StoreConfig,
-    topic: str,
-    *,
-    queue_count: int,
-    count: int,
+    class_path: str, directory: Path, config: StoreConfig, *arguments: object
 ) -> list[Line]:
-    """Have RocketMQ's store read a topic, then append `count` messages to it."""
-    arguments = (*_opening(directory, config), topic, queue_count, count)
-    lines = run(class_path, "StoreCheck", directory.parent, *arguments)
-    return [line_of(line) for line in lines]
+    """Have RocketMQ's store read a topic, then append to it. Arguments: the topic, its number of
+    queues, and that of messages to append."""
+    return _read_and_extend("StoreCheck", class_path, directory, config, *arguments)
 
 
 def read_and_extend_inner_batches(
-    class_path: str,
-    directory: Path,
-    config: StoreConfig,
-    topic: str,
-    batches: str,
-    *,
-    count: int,
+    class_path: str, directory: Path, config: StoreConfig, *arguments: object
 ) -> list[Line]:
-    """Have RocketMQ's store read an ordinary topic and one of inner batches, then append `count`
-    records to each."""
-    arguments = (*_opening(directory, config), topic, batches, count)
-    lines = run(class_path, "InnerBatchCheck", directory.parent, *arguments)
-    return [line_of(line) for line in lines]
+    """Have RocketMQ's store read an ordinary topic and one of inner batches, then append to each.
+    Arguments: both topics, and the number of records to append."""
+    return _read_and_extend("InnerBatchCheck", class_path, directory, config, *arguments)
 
 
-def _opening(directory: Path, config: StoreConfig) -> tuple[object, ...]:
-    """Return what both programs open the directory with."""
-    return (
-        directory,
+def _read_and_extend(
+    program: str, class_path: str, directory: Path, config: StoreConfig, *arguments: object
+) -> list[Line]:
+    sizes = (
         config.file_size_bytes,
         config.consume_queue_units_per_file * 20,
         config.index_slot_count,
         config.index_entry_count,
     )
+    lines = run(class_path, program, directory.parent, directory, *sizes, *arguments)
+    return [line_of(line) for line in lines]
 
 
 def line_of(text: str) -> Line:

@@ -7,7 +7,7 @@ const {
 } = require('rocketmq-client-nodejs');
 
 const [endpoints, accessKey, accessSecret] = process.argv.slice(2);
-const RESOLUTIONS = { commit: 1, rollback: 2, unknown: 0 };
+const COMMIT = 1;
 const quiet = { info() {}, warn() {}, error: (...a) => console.error(...a), debug() {} };
 const sslEnabled = process.env.COMPAT_TLS === '1';
 const options = { endpoints, namespace: '', logger: quiet, sslEnabled };
@@ -24,7 +24,6 @@ function view(message) {
     properties: Object.fromEntries(message.properties),
     attempt: message.deliveryAttempt,
     is_corrupted: Boolean(message.corrupted),
-    received_s: Date.now() / 1000,
   };
 }
 
@@ -41,13 +40,13 @@ function messageOf(call) {
 }
 
 const calls = {
-  async producer({ topics, checker }) {
+  async producer({ topics, commits_orphans }) {
     const own = { ...options, topics };
-    if (checker) {
+    if (commits_orphans) {
       own.checker = {
         async check(message) {
           state.checked.push(message.messageId);
-          return RESOLUTIONS[checker];
+          return COMMIT;
         },
       };
     }
@@ -60,12 +59,10 @@ const calls = {
     return { id: receipt.messageId, recall: receipt.recallHandle };
   },
   async half(call) {
-    state.transaction = state.producer.beginTransaction();
-    const receipt = await state.producer.send(messageOf(call), state.transaction);
+    const transaction = state.producer.beginTransaction();
+    const receipt = await state.producer.send(messageOf(call), transaction);
     return { id: receipt.messageId };
   },
-  async commit() { await state.transaction.commit(); },
-  async rollback() { await state.transaction.rollback(); },
   async checked() { return state.checked; },
   async recall({ topic, handle }) {
     return { id: (await state.producer.recallMessage(topic, handle)).messageId };

@@ -27,11 +27,6 @@ from rocketmq import (  # type: ignore[import-not-found]
 )
 
 _TLS = {"tls_enable": os.environ.get("COMPAT_TLS") == "1"}
-_RESOLUTIONS = {
-    "commit": TransactionResolution.COMMIT,
-    "rollback": TransactionResolution.ROLLBACK,
-    "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
-}
 
 
 def _view(message: Any) -> dict[str, Any]:
@@ -45,18 +40,16 @@ def _view(message: Any) -> dict[str, Any]:
         "properties": dict(message.properties),
         "attempt": message.delivery_attempt,
         "is_corrupted": bool(message.corrupted),
-        "received_s": time.time(),
     }
 
 
 class _Checker(TransactionChecker):  # type: ignore[misc]
-    def __init__(self, resolution: str) -> None:
-        self.resolution = _RESOLUTIONS[resolution]
+    def __init__(self) -> None:
         self.seen: list[str] = []
 
     def check(self, message: Any) -> Any:
         self.seen.append(message.message_id)
-        return self.resolution
+        return TransactionResolution.COMMIT
 
 
 class _Listener(MessageListener):  # type: ignore[misc]
@@ -83,13 +76,12 @@ class Driver:
         self.clients: list[Any] = []
         self.producer: Any = None
         self.checker: _Checker | None = None
-        self.transaction: Any = None
         self.simple: Any = None
         self.listener: _Listener | None = None
         self.received: dict[str, Any] = {}
 
-    def do_producer(self, topics: list[str], checker: str | None = None) -> None:
-        self.checker = _Checker(checker) if checker else None
+    def do_producer(self, topics: list[str], commits_orphans: bool = False) -> None:
+        self.checker = _Checker() if commits_orphans else None
         self.producer = Producer(self.configuration, topics, self.checker, **_TLS)
         self.clients.append(self.producer)
         self.producer.startup()
@@ -115,15 +107,9 @@ class Driver:
         return {"id": receipt.message_id, "recall": receipt.recall_handle}
 
     def do_half(self, **fields: Any) -> dict[str, Any]:
-        self.transaction = self.producer.begin_transaction()
-        receipt = self.producer.send(self._message(**fields), self.transaction)
+        transaction = self.producer.begin_transaction()
+        receipt = self.producer.send(self._message(**fields), transaction)
         return {"id": receipt.message_id}
-
-    def do_commit(self) -> None:
-        self.transaction.commit()
-
-    def do_rollback(self) -> None:
-        self.transaction.rollback()
 
     def do_checked(self) -> list[str]:
         assert self.checker is not None

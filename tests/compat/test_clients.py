@@ -1,17 +1,18 @@
-"""The official clients for Python and Node.js, unmodified, against three nodes."""
+"""The official clients for Python and Node.js, unmodified, against three nodes.
 
-import time
-from collections.abc import Callable
-from pathlib import Path
+Delays, ends of transactions and push consumers are judged while a leader is killed, in
+test_leader_killed.py.
+"""
+
 from typing import Any
 
 import pytest
 
-from deploy.local import LocalCluster
 from tests.compat.drivers import CallFailedError, Client, body_of
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import wait_for
 
 Message = dict[str, Any]
+BODY = bytes(range(256)) * 4_096
 
 
 def receive(
@@ -37,27 +38,18 @@ def test_a_message_is_received_as_it_was_sent(client: Client, topic: str) -> Non
     sent = client.call(
         "send",
         topic=topic,
-        body=bytes(range(256)),
+        body=BODY,
         tag="red",
         keys=["k1"],
         properties={"colour": "blau", "größe": "ü"},
     )
     client.call("simple", group="g-basic-" + topic, topic=topic)
     message = receive(client, 1)[0]
-    assert body_of(message) == bytes(range(256))
+    assert body_of(message) == BODY
     assert (message["id"], message["tag"], message["keys"]) == (sent["id"], "red", ["k1"])
     assert message["properties"] == {"colour": "blau", "größe": "ü"}
     assert (message["attempt"], message["is_corrupted"]) == (1, False)
     assert client.call("receive") == [], "it was acknowledged"
-
-
-@pytest.mark.long
-def test_bodies_of_one_mebibyte(client: Client, topic: str) -> None:
-    body = bytes(range(256)) * 4096
-    client.call("producer", topics=[topic])
-    client.call("send", topic=topic, body=body)
-    client.call("simple", group="g-large-" + topic, topic=topic)
-    assert body_of(receive(client, 1)[0]) == body
 
 
 def test_tags_are_filtered(client: Client, topic: str) -> None:
@@ -79,18 +71,6 @@ def test_a_message_group_is_received_in_order(client: Client, topic: str) -> Non
         bodies = [int(body_of(m)) for m in messages if m["group"] == group]
         assert bodies == sorted(bodies)
         assert len(bodies) == 10
-
-
-@pytest.mark.long
-def test_a_delayed_message_comes_when_it_is_due(client: Client, topic: str) -> None:
-    client.call("producer", topics=[topic])
-    client.call("simple", group="g-delay-" + topic, topic=topic)
-    began_s = time.time()
-    sent = client.call("send", topic=topic, body=b"late", delay_ms=3_000)
-    message = receive(client, 1)[0]
-    assert message["id"] == sent["id"]
-    # The Python client cuts the time to a whole second.
-    assert message["received_s"] >= began_s + 2.0
 
 
 @pytest.mark.long
@@ -118,22 +98,8 @@ def test_an_unacknowledged_message_comes_again(client: Client, topic: str) -> No
 
 
 @pytest.mark.long
-def test_transactions_are_all_or_nothing(client: Client, topic: str) -> None:
-    client.call("producer", topics=[topic], checker="commit")
-    client.call("simple", group="g-transaction-" + topic, topic=topic)
-    client.call("half", topic=topic, body=b"rolled back")
-    client.call("rollback")
-    kept = client.call("half", topic=topic, body=b"committed")
-    assert client.call("receive") == [], "a half message is not seen"
-    client.call("commit")
-    message = receive(client, 1)[0]
-    assert (message["id"], body_of(message)) == (kept["id"], b"committed")
-    assert client.call("receive") == []
-
-
-@pytest.mark.long
 def test_orphaned_transactions_are_asked_for(client: Client, topic: str) -> None:
-    client.call("producer", topics=[topic], checker="commit")
+    client.call("producer", topics=[topic], commits_orphans=True)
     client.call("simple", group="g-orphan-" + topic, topic=topic, await_s=5)
     sent = client.call("half", topic=topic, body=b"orphan")
     message = receive(client, 1)[0]
@@ -142,40 +108,19 @@ def test_orphaned_transactions_are_asked_for(client: Client, topic: str) -> None
 
 
 @pytest.mark.long
-def test_push_consumers_share_the_messages(
-    client: Client, language: str, cluster: LocalCluster, topic: str, tmp_path: Path
-) -> None:
-    group = "g-push-" + topic
-    with Client(language, cluster.address(2), tmp_path / "home2") as second:
-        for consumer in (client, second):
-            consumer.call("push", group=group, topic=topic)
-        client.call("producer", topics=[topic])
-        sent = {client.call("send", topic=topic, body=b"%d" % n)["id"] for n in range(60)}
-        messages = pushed(client, second, lambda seen: {m["id"] for m in seen} >= sent)
-        assert sorted(m["id"] for m in messages) == sorted(sent), "each once"
-
-
-@pytest.mark.long
 def test_a_message_that_fails_is_pushed_again(client: Client, topic: str) -> None:
     client.call("producer", topics=[topic])
     client.call("push", group="g-fail-" + topic, topic=topic)
     sent = client.call("send", topic=topic, body=b"x", properties={"fail_until": "3"})
-    messages = pushed(client, None, lambda seen: len(seen) >= 3)
+    messages: list[Message] = []
+
+    def are_there() -> bool:
+        messages[:] = client.call("pushed", count=3, timeout_s=1.0)
+        return len(messages) >= 3
+
+    wait_for("three deliveries", are_there)
     assert [m["attempt"] for m in messages] == [1, 2, 3]
     assert {m["id"] for m in messages} == {sent["id"]}
-
-
-def pushed(
-    first: Client, second: Client | None, is_enough: Callable[[list[Message]], bool]
-) -> list[Message]:
-    """Return what was pushed, once it is enough."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        seen = [m for c in (first, second) if c for m in c.call("pushed", count=0, timeout_s=0.2)]
-        if is_enough(seen):
-            return seen
-        assert time.monotonic() < deadline, f"{len(seen)} messages"
-        first.call("pushed", count=len(seen) + 1, timeout_s=1.0)
 
 
 @pytest.mark.long

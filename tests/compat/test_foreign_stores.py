@@ -3,12 +3,14 @@
 The real code of both, from the jars of bench/peers/rocketmq/pom.xml.
 """
 
-import os
+import itertools
 import shutil
 import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -36,21 +38,26 @@ def class_path() -> str:
     return foreign.class_path()
 
 
-def write_and_kill(directory: Path, line_count: int) -> list[Line]:
-    """Have a process write until it said so many lines, kill it, and return all that it said."""
+@contextmanager
+def writer(directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that writes until it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines_of(process: "subprocess.Popen[str]", count: int) -> list[Line]:
+    """Return the next lines of a writer; the last ones after its end."""
     assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(line_count)]
-    os.kill(process.pid, signal.SIGKILL)
-    lines += process.stdout.read().splitlines()
-    process.stdout.close()
-    assert process.wait() == -signal.SIGKILL
-    return [line_of(line.rstrip("\n")) for line in lines]
+    return [line_of(line.rstrip("\n")) for line in itertools.islice(process.stdout, count)]
 
 
 def ours(directory: Path) -> list[Line]:
@@ -76,12 +83,14 @@ def test_rocketmq_loads_reads_and_extends_what_a_kill_left(tmp_path: Path, class
     random, acked = Random(seed), dict[tuple[int, int], str]()
     left_ahead = 0
     for number in range(KILL_COUNT):
-        for line in write_and_kill(directory, random.randrange(1, 600)):
+        with writer(directory) as process:
+            lines = lines_of(process, random.randrange(1, 600))
+            process.kill()
+            lines += lines_of(process, sys.maxsize)
+        for line in lines:
             assert acked.setdefault((line.queue_id, line.offset), line.body) == line.body
         left_ahead += any((directory / "allocating").iterdir())
-        lines = foreign.read_and_extend(
-            class_path, directory, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=7
-        )
+        lines = foreign.read_and_extend(class_path, directory, CONFIG, TOPIC, QUEUE_COUNT, 7)
         bodies = {(line.queue_id, line.offset): line.body for line in lines}
         assert len(bodies) == len(lines), f"an offset came twice after kill {number} (seed {seed})"
         assert acked.items() <= bodies.items(), f"acked and not read, kill {number} (seed {seed})"
@@ -93,22 +102,11 @@ def test_rocketmq_loads_reads_and_extends_what_a_kill_left(tmp_path: Path, class
 
 def test_a_copy_of_a_live_directory_is_loaded(tmp_path: Path, class_path: str) -> None:
     directory, copy = tmp_path / "store", tmp_path / "copy"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.compat.log_writer", str(directory)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    lines = [line_of(process.stdout.readline().rstrip("\n")) for _ in range(400)]
-    os.kill(process.pid, signal.SIGSTOP)  # A copy takes one moment, as a snapshot of a disk does.
-    shutil.copytree(directory, copy)
-    process.kill()
-    process.stdout.close()
-    process.wait()
-    read = foreign.read_and_extend(
-        class_path, copy, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=0
-    )
+    with writer(directory) as process:
+        lines = lines_of(process, 400)
+        process.send_signal(signal.SIGSTOP)  # A copy takes one moment, as a snapshot of a disk.
+        shutil.copytree(directory, copy)
+    read = foreign.read_and_extend(class_path, copy, CONFIG, TOPIC, QUEUE_COUNT, 0)
     bodies = {(line.queue_id, line.offset): line.body for line in read}
     assert {(line.queue_id, line.offset): line.body for line in lines}.items() <= bodies.items()
 
@@ -116,9 +114,7 @@ def test_a_copy_of_a_live_directory_is_loaded(tmp_path: Path, class_path: str) -
 def test_a_store_of_ours_adopts_what_rocketmq_wrote(tmp_path: Path, class_path: str) -> None:
     directory = tmp_path / "store"
     directory.mkdir()
-    written = foreign.read_and_extend(
-        class_path, directory, CONFIG, TOPIC, queue_count=QUEUE_COUNT, count=1_000
-    )
+    written = foreign.read_and_extend(class_path, directory, CONFIG, TOPIC, QUEUE_COUNT, 1_000)
     assert [n._replace(what="read") for n in sorted(written, key=lambda n: n[1:3])] == ours(
         directory
     )

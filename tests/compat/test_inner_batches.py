@@ -70,7 +70,7 @@ def test_both_stores_open_a_directory_with_inner_batches_in_turn(tmp_path: Path)
     class_path, directory = foreign.class_path(), tmp_path / "store"
     directory.mkdir()
     lines = foreign.read_and_extend_inner_batches(
-        class_path, directory, CONFIG, TOPIC, BATCHES, count=COUNT
+        class_path, directory, CONFIG, TOPIC, BATCHES, COUNT
     )
     put, wrapped = of(lines, "put"), of(lines, "wrapped")
     assert len(wrapped) > 3 * COUNT
@@ -105,7 +105,7 @@ def test_both_stores_open_a_directory_with_inner_batches_in_turn(tmp_path: Path)
     with Store.open(root, CONFIG) as store:
         offset = store.put(encode_message(TOPIC, 0, b"ours")).queue_offsets[0]
     lines = foreign.read_and_extend_inner_batches(
-        class_path, directory, CONFIG, TOPIC, BATCHES, count=COUNT
+        class_path, directory, CONFIG, TOPIC, BATCHES, COUNT
     )
     assert of(lines, "inner") == wrapped, "RocketMQ reads its batches after us"
     assert of(lines, "read") == {**put, offset: "ours"}

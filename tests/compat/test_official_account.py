@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
+import pytest
+
 from tests.compat.official import records
-from tests.compat.official.account import GROUPS, account, longest_pause_ms
+from tests.compat.official.account import account, longest_pause_ms
 from tests.compat.official.clients import ROOT, pinned
 
 Event = dict[str, Any]
@@ -15,43 +17,30 @@ def acked(kind: str, number: int, *, at_ms: int = 0, due_ms: int = 0, kept: bool
     return {"event": "acked", **given}
 
 
-def received(body: str, group: str = "simple", now_ms: int = 0) -> Event:
-    return {"event": "received", "group": group, "body": body, "now_ms": now_ms}
+ORDERED = [f"ordered:{number}" for number in (0, 10, 1, 11, 20)]
 
 
-def everywhere(*bodies: str, now_ms: int = 0) -> list[Event]:
-    return [received(body, group, now_ms) for group in GROUPS for body in bodies]
-
-
-def test_a_message_missing_in_a_group_is_lost() -> None:
-    sent = [acked("ordinary", 1)]
-    received_all = everywhere("ordinary:1")
-    assert account(sent, received_all, killed_at=0).lost == 0
-    assert account(sent, received_all[1:], killed_at=0).lost == 1
-
-
-def test_a_rolled_back_message_must_not_be_received() -> None:
-    sent = [acked("transactional", 3, kept=False)]
-    assert account(sent, [], killed_at=0)[1:3] == (0, 0)
-    assert account(sent, [received("transactional:3")], killed_at=0).leaked == 1
-
-
-def test_order_is_that_of_first_deliveries_within_a_message_group() -> None:
-    def out_of_order(*numbers: int) -> int:
-        deliveries = [received(f"ordered:{number}") for number in numbers]
-        return account([], deliveries, killed_at=0).out_of_order
-
-    assert out_of_order(0, 10, 1, 11, 20) == 0
-    assert out_of_order(0, 10, 0, 20) == 0, "it came again"
-    assert out_of_order(0, 20, 10, 30) == 1
-
-
-def test_a_second_delivery_is_counted_and_one_before_its_time() -> None:
-    sent = [acked("delayed", 5, due_ms=9_000)]
-    twice = [received("delayed:5", now_ms=9_000)] * 2
-    assert account(sent, twice, killed_at=0).doubled == 1
-    assert account(sent, twice, killed_at=0).early == 0
-    assert account(sent, [received("delayed:5", now_ms=7_999)], killed_at=0).early == 1
+@pytest.mark.parametrize(
+    ("sent", "bodies", "now_ms", "counts"),
+    [
+        ([acked("ordinary", 1)], ["ordinary:1"], 0, (0, 0, 0, 0, 0)),
+        ([acked("ordinary", 1)], [], 0, (1, 0, 0, 0, 0)),
+        ([acked("transactional", 3, kept=False)], [], 0, (0, 0, 0, 0, 0)),
+        ([acked("transactional", 3, kept=False)], ["transactional:3"], 0, (0, 1, 0, 0, 0)),
+        ([acked("delayed", 5, due_ms=9_000)], ["delayed:5"] * 2, 9_000, (0, 0, 1, 0, 0)),
+        ([acked("delayed", 5, due_ms=9_000)], ["delayed:5"], 7_999, (0, 0, 0, 0, 1)),
+        ([], ORDERED, 0, (0, 0, 0, 0, 0)),
+        ([], [ORDERED[0], ORDERED[1], ORDERED[0], ORDERED[4]], 0, (0, 0, 1, 0, 0)),
+        ([], [ORDERED[0], ORDERED[4], ORDERED[1]], 0, (0, 0, 0, 1, 0)),
+    ],
+)
+def test_what_is_lost_leaked_doubled_out_of_order_and_early(
+    sent: list[Event], bodies: list[str], now_ms: int, counts: tuple[int, ...]
+) -> None:
+    events = [
+        {"event": "received", "group": "push", "body": body, "now_ms": now_ms} for body in bodies
+    ]
+    assert account(sent, events, killed_at=0, groups=["push"])[1:6] == counts
 
 
 def test_a_pause_is_one_of_a_message_group() -> None:

@@ -1,15 +1,13 @@
 """RocketMQ's exporter and Dashboard against a cluster that a classic client uses.
 
 Neither is published as a jar: build them from their sources (`mvn package`) and name the jars in
-ROCKETMQ_EXPORTER_JAR and ROCKETMQ_DASHBOARD_JAR. The pages are also opened in a headless Chromium
-if there is one.
+ROCKETMQ_EXPORTER_JAR and ROCKETMQ_DASHBOARD_JAR.
 """
 
 import http.cookiejar
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -18,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -38,26 +36,13 @@ _COLLECTORS: Final = (
     *("TopicOffset", "Producer", "ConsumerOffset"),
     *("BrokerStatsTopic", "BrokerStats", "BrokerRuntimeStats"),
 )
-_PAGES: Final = {
-    "/": "g0-n1",
-    "/cluster": "g0-n2",
-    "/topic": "-ordinary",
-    "/consumer": "-push",
-    "/producer": "producer",
-    "/message": "Message",
-    "/messageTrace": "Trace",
-    "/dlqMessage": "DLQ",
-    "/ops": "127.0.0.1",
-}
-"""Pages of the Dashboard, and what each shows."""
 
 
-class Live:
+class Live(NamedTuple):
     """A cluster with a consumer of every group that has received all."""
 
-    def __init__(self, addresses: list[str], prefix: str) -> None:
-        self.name_servers = ";".join(addresses)
-        self.prefix = prefix
+    name_servers: str
+    prefix: str
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +62,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         ):
             producer.wait_for(lambda event: event["event"] == "done", START_S)
             consumer.wait_for(lambda event: event["event"] == "ready", START_S)
-            yield Live(broker_addresses(cluster), arguments[1])
+            yield Live(";".join(broker_addresses(cluster)), arguments[1])
 
 
 @contextmanager
@@ -190,10 +175,6 @@ def test_the_dashboard_shows_and_changes(live: Live, tmp_path: Path) -> None:
         _check_topics(dashboard, live.prefix)
         _check_consumers(dashboard, live.prefix)
         _check_messages(dashboard, live.prefix)
-        chromium = shutil.which("chromium")
-        pages = _PAGES if chromium is not None else {}
-        shown = {page: _opened(str(chromium), tmp_path, f"{address}/#{page}") for page in pages}
-        assert [page for page, text in pages.items() if text not in shown[page]] == []
 
 
 def _check_cluster(dashboard: Dashboard) -> None:
@@ -268,13 +249,3 @@ def _check_messages(dashboard: Dashboard, prefix: str) -> None:
     assert by_key["msgId"] == sent["msgId"]
     dead = {**page, "topic": f"%DLQ%{prefix}-push"}
     assert "page" in dashboard.post("/dlqMessage/queryDlqMessageByConsumerGroup.query", dead)
-
-
-def _opened(chromium: str, home: Path, url: str) -> str:
-    """Return the document of a page after its scripts have run."""
-    options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home}/chromium")
-    budget = ("--virtual-time-budget=15000", "--dump-dom")
-    done = subprocess.run(
-        [chromium, *options, *budget, url], capture_output=True, text=True, timeout=120, check=True
-    )
-    return done.stdout

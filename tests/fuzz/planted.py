@@ -51,11 +51,6 @@ def _loop(data: bytes) -> None:
                 pass
 
 
-def _round_trip(data: bytes) -> None:
-    for number, content in _fields(data).items():
-        claim(content.decode("latin-1").strip().encode("latin-1") == content, f"field {number}")
-
-
 def _behind_checksum(data: bytes) -> None:
     if len(data) < 5 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
         raise RefusedError("checksum")
@@ -92,10 +87,8 @@ TARGETS: Final = {
     target.name: target
     for target in (
         _target("good", _good),
-        _target("key-error", _key_error),
         _target("allocation", _allocation),
         _target("loop", _loop),
-        _target("round-trip", _round_trip),
         _target("death", _death),
         _target("silence", _silence),
         FuzzTarget(

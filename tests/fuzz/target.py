@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 KIB: Final = 1 << 10
+_Value = TypeVar("_Value")
 
 
 class ClaimBrokenError(Exception):
@@ -24,6 +25,19 @@ def claim(holds: object, what: str) -> None:
     """Raise ClaimBrokenError unless the claim holds."""
     if not holds:
         raise ClaimBrokenError(what)
+
+
+def same_again(
+    decode: Callable[[bytes], _Value], encode: Callable[[_Value], bytes]
+) -> Callable[[bytes], None]:
+    """Return a run with the claim that what is read reads the same after it is written again."""
+
+    def run(data: bytes) -> None:
+        value = decode(data)
+        again = decode(encode(value))
+        claim(again == value, f"{value} becomes {again}")
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,6 @@ from typing import Final
 import click
 
 FILE_LINES_MAX = 800
-MODULE_COUNT_MAX = 12
-
-LAYERED_PACKAGES = ("store", "raft", "node", "quorumlog")
-CROWDED_FOLDERS = {
-    "quorumlog/pb": "generated",
-    "store/files": "one module more: each is one idea about files, and none is above another",
-}
-"""Folders that may have more modules, and why."""
-NO_MODULES = {"pyproject.toml", "qlog"}
-"""Names in headers of folders that are something else."""
 
 # `mmap.flush` holds the interpreter lock for the whole write-back, and no checker can see whether
 # an object is an mmap. So in store/ a flush may be called only on a variable whose last name,
@@ -319,43 +309,6 @@ def misplaced_tests(files: Collection[str]) -> Iterator[Finding]:
             yield Finding(file, 1, "test-folder", f"there is no {tested}/")
 
 
-def crowded_folders(files: Collection[str]) -> Iterator[Finding]:
-    """Find folders of the layered packages with more than 12 modules at their top."""
-    counts: dict[str, int] = {}
-    for file in files:
-        folder, _, name = file.rpartition("/")
-        is_module = name.endswith(".py") and name != "__init__.py"
-        if is_module and folder.partition("/")[0] in LAYERED_PACKAGES:
-            counts[folder] = counts.get(folder, 0) + 1
-    for folder, count in counts.items():
-        if count > MODULE_COUNT_MAX and folder not in CROWDED_FOLDERS:
-            detail = f"{count} > {MODULE_COUNT_MAX} modules: make a folder of some"
-            yield Finding(folder, 1, "crowded-folder", detail)
-
-
-_HEADER_NAME: Final = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
-
-
-def stale_headers(source: Source, files: Collection[str]) -> Iterator[Finding]:
-    """Find modules and folders that the header of a folder names and that are not there.
-
-    A name is looked for beside the header, and then in each folder above it. Of a dotted name only
-    those count that begin in the tree.
-    """
-    folder, _, name = source.path.rpartition("/")
-    if name != "__init__.py" or not source.is_in(*LAYERED_PACKAGES):
-        return
-    places = {file.removesuffix(".py") for file in files} | {posixpath.dirname(f) for f in files}
-    above = [folder]
-    while above[-1]:
-        above.append(posixpath.dirname(above[-1]))
-    for found in _HEADER_NAME.findall(ast.get_docstring(source.tree) or ""):
-        path = found.replace(".", "/")
-        is_there = any(posixpath.join(one, path) in places for one in above)
-        if not is_there and found not in NO_MODULES:
-            yield Finding(source.path, 1, "stale-header", f"there is no {found} beside or above it")
-
-
 # Text files.
 
 # Homes, mounts and work places of some machine. The class keeps this line from finding itself.
@@ -426,10 +379,3 @@ def undescribed(name: str, command: click.Command) -> Iterator[Finding]:
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not (parameter.help or parameter.hidden):
             yield Finding(name, 0, "cli-help", f"{parameter.opts[0]} has no help text")
-
-
-def undocumented(name: str, command: click.Command, documents: str) -> Iterator[Finding]:
-    """Find a command, not a group, whose full name occurs nowhere in the documents."""
-    is_group = isinstance(command, click.Group)
-    if not is_group and not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", documents):
-        yield Finding(name, 0, "cli-documents", "named neither in README.md nor in docs/cli.md")

@@ -9,10 +9,11 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Protocol
+from typing import Any
 
 import click
 
+from node.monitoring.metric import Spec
 from tests.tidy.checks import Finding
 
 _CODE = re.compile(r"`((?:node|store|raft|nameserver)\.[a-z_]+)`")
@@ -31,39 +32,28 @@ _PENDING = re.compile(r"pending (tests/[\w/]+\.py)")
 _FILE_NAMES = ("py", "json", "toml")
 
 
-class Shown(Protocol):
-    """What is asked of a metric's description."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-
-def unnamed(names: Collection[str], documents: str, rule: str) -> Iterator[Finding]:
-    """Find names that no document mentions in backticks."""
-    for name in sorted(names):
-        if f"`{name}`" not in documents:
-            yield Finding(name, 0, rule, "no document names it")
-
-
 def unknown_codes(path: str, text: str, codes: Collection[str]) -> Iterator[Finding]:
     """Find error codes that nothing raises."""
-    for number, line in enumerate(text.splitlines(), 1):
-        for code in _CODE.findall(line):
-            if code.rpartition(".")[2] not in _FILE_NAMES and code not in codes:
-                yield Finding(path, number, "error-code", code)
+    for finding in _unknown(path, text, _CODE, codes, "error-code"):
+        if finding.detail.rpartition(".")[2] not in _FILE_NAMES:
+            yield finding
 
 
 def unknown_metrics(path: str, text: str, metrics: Collection[str]) -> Iterator[Finding]:
     """Find metrics that no node shows."""
+    yield from _unknown(path, text, _METRIC, metrics, "metric")
+
+
+def _unknown(
+    path: str, text: str, pattern: re.Pattern[str], names: Collection[str], rule: str
+) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
-        for name in _METRIC.findall(line):
-            if name not in metrics:
-                yield Finding(path, number, "metric", name)
+        for name in pattern.findall(line):
+            if name not in names:
+                yield Finding(path, number, rule, name)
 
 
-def shown_metrics(specs: Mapping[str, Shown], prefix: str) -> dict[str, tuple[str, ...]]:
+def shown_metrics(specs: Mapping[str, Spec[Any]], prefix: str) -> dict[str, tuple[str, ...]]:
     """Return the names that Prometheus shows of these metrics, each with its labels."""
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
     return {

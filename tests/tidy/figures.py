@@ -6,7 +6,6 @@ class implements a Protocol if it has all of its members, inherited ones of the 
 """
 
 import ast
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -60,16 +59,7 @@ def figures(sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
     yield "modules outside of node/replication with a driver", drivers
     vague = sum(_vague_count(node) for one in sources for node in one.nodes)
     yield f"assignments to {', '.join(sorted(VAGUE_NAMES))}", vague
-    imports = _imports(house)
-    ranks = _ranks()
-    upward = {
-        (importer, imported)
-        for importer, names in imports.items()
-        for imported in names
-        if _rank(imported, ranks, 0) > _rank(importer, ranks, len(ranks))
-    }
-    yield "imports of a higher folder", len(upward)
-    yield "circles of modules", len(circles(imports))
+    yield "circles of modules", len(circles(_imports(house)))
 
 
 def _named(node: ast.AST) -> str:
@@ -135,27 +125,6 @@ def _protocols(source: Source) -> Iterator[ast.ClassDef]:
                 yield node
 
 
-def _ranks() -> dict[str, int]:
-    """Return the layer of each package, from below, as the first import contract has it."""
-    settings = tomllib.loads(repository.text("pyproject.toml") or "")
-    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    return {
-        package: rank
-        for rank, layer in enumerate(reversed(layers))
-        for package in layer.split(" | ")
-    }
-
-
-def _rank(module: str, ranks: Mapping[str, int], default: int) -> int:
-    """Return the layer of a module: that of its package, or of its folder if that has one. Commands
-    lie beside what they run, and above `qlog`."""
-    package, _, rest = module.partition(".")
-    folder = rest.partition(".")[0]
-    if folder == "commands":
-        return ranks["planning.commands"]
-    return ranks.get(f"{package}.{folder}", ranks.get(package, default))
-
-
 def _imports(sources: Iterable[Source]) -> dict[str, set[str]]:
     """Return the modules that each module imports, among these."""
     modules = {_module(source.path): source for source in sources}
@@ -178,31 +147,26 @@ def _module(path: str) -> str:
     return name.replace("/", ".")
 
 
-def circles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules that reach each other (Tarjan's strongly connected components)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    sets: list[set[str]] = []
+def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules that reach each other."""
+    left = dict(imports)
+    while leaves := [module for module, names in left.items() if not names & left.keys()]:
+        for module in leaves:
+            del left[module]
+    reached = {module: _reached(module, left) for module in left}
+    sets = {
+        frozenset(n for n in names if module in reached[n]) for module, names in reached.items()
+    }
+    return [set(modules) for modules in sets if modules]
 
-    def visit(module: str) -> None:
-        order[module] = low[module] = len(order)
-        path.append(module)
-        for imported in sorted(imports.get(module, ())):
-            if imported not in order:
-                visit(imported)
-            if imported in path:
-                low[module] = min(low[module], low[imported])
-        if low[module] == order[module]:
-            at = path.index(module)
-            if len(path) - at > 1:
-                sets.append(set(path[at:]))
-            del path[at:]
 
-    for module in sorted(imports):
-        if module not in order:
-            visit(module)
-    return sets
+def _reached(module: str, imports: Mapping[str, set[str]]) -> set[str]:
+    reached, open_modules = set[str](), [module]
+    while open_modules:
+        names = imports[open_modules.pop()] & imports.keys() - reached
+        reached |= names
+        open_modules += names
+    return reached
 
 
 if __name__ == "__main__":

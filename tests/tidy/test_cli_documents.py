@@ -1,20 +1,13 @@
-"""Every command of `qlog` has help and is documented, and planted violations are found."""
+"""Every command of `qlog` has help, and a planted one without is found."""
 
 import click
 
 from qlog import COMMANDS, main
-from tests.tidy import checks, repository
+from tests.tidy import checks
 
 
 def test_every_command_and_option_has_help() -> None:
     findings = [f for n, c in checks.commands(main) for f in checks.undescribed(n, c)]
-    assert not findings, "\n".join(["", *map(str, findings)])
-
-
-def test_every_command_is_documented() -> None:
-    names = [name for name in ("README.md", "docs/cli.md") if name in repository.files()]
-    documents = "\n".join(repository.text(name) or "" for name in names)
-    findings = [f for n, c in checks.commands(main) for f in checks.undocumented(n, c, documents)]
     assert not findings, "\n".join(["", *map(str, findings)])
 
 
@@ -34,22 +27,9 @@ def planted() -> click.Group:
     return group
 
 
-def test_all_commands_are_walked() -> None:
-    names = [name for name, _ in checks.commands(planted())]
-    assert names == ["qlog", "qlog good", "qlog inner", "qlog inner odd", "qlog mute"]
-
-
 def test_missing_help_is_found() -> None:
     findings = [f for n, c in checks.commands(planted()) for f in checks.undescribed(n, c)]
     assert [(f.path, f.detail) for f in findings] == [
         ("qlog inner odd", "--x has no help text"),
         ("qlog mute", "the command has no help text"),
     ]
-
-
-def test_an_undocumented_command_is_found() -> None:
-    documents = "Use `qlog good` and qlog mute-button."
-    findings = [
-        f for n, c in checks.commands(planted()) for f in checks.undocumented(n, c, documents)
-    ]
-    assert [f.path for f in findings] == ["qlog inner odd", "qlog mute"]

@@ -5,16 +5,15 @@ That import-linter finds each kind of import is for its own tests to say.
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.tidy import repository
 
-PACKAGES = (
-    *("store", "raft", "node", "quorumlog", "deploy", "bench", "pipeline"),
-    *("simulation", "qlog", "planning", "checkers"),
-)
+CONFIGURATION = (repository.ROOT / "pyproject.toml").read_text()
+PACKAGES = tomllib.loads(CONFIGURATION)["tool"]["importlinter"]["root_packages"]
 MODULES = [
     name
     for name in repository.files()
@@ -29,9 +28,8 @@ def tree(tmp_path: Path) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    configuration = (repository.ROOT / "pyproject.toml").read_text()
-    contracts = configuration.index("[tool.importlinter]")
-    (tmp_path / "pyproject.toml").write_text(configuration[contracts:])
+    contracts = CONFIGURATION.index("[tool.importlinter]")
+    (tmp_path / "pyproject.toml").write_text(CONFIGURATION[contracts:])
     return tmp_path
 
 

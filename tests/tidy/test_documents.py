@@ -77,7 +77,7 @@ def test_every_error_code_is_documented(codes: set[str]) -> None:
     """Those of calls on the generated page, those of logs and exits in operations."""
     pages = text("docs/errors.md") + text("docs/operations.md")
     assert len(codes) > 50
-    assert not list(documents.unnamed(codes, pages, "error-code"))
+    assert not [code for code in codes if f"`{code}`" not in pages]
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -177,14 +177,11 @@ def details(findings: Iterator[Finding]) -> list[str]:
 
 
 def test_planted_names_are_found() -> None:
-    assert [f.path for f in documents.unnamed({"a", "b"}, "`a` and b", "x")] == ["b"]
-    assert details(
-        documents.unknown_codes("a.md", "`node.a` `node.b` `node.json`", {"node.a"})
-    ) == ["node.b"]
-    metrics = {"quorumlog_term"}
-    assert details(documents.unknown_metrics("a.md", "quorumlog_term quorumlog_x 1", metrics)) == [
-        "quorumlog_x"
-    ]
+    codes = documents.unknown_codes("a.md", "`node.a` `node.b` `node.json`", {"node.a"})
+    assert details(codes) == ["node.b"]
+    text = "quorumlog_term quorumlog_x 1"
+    metrics = documents.unknown_metrics("a.md", text, {"quorumlog_term"})
+    assert details(metrics) == ["quorumlog_x"]
 
 
 def test_a_planted_file_that_is_none_or_two_is_found() -> None:
@@ -228,11 +225,8 @@ def test_planted_layers_in_another_order_are_found(
 
 
 def test_a_planted_lack_of_layers_is_found() -> None:
-    text = "```\np/\n  a  x\n```\n"
-    contracts = {"p": ["a"], "q": ["a"]}
-    assert details(documents.wrong_layers("a.md", text, contracts)) == [
-        "no list of the layers of q"
-    ]
+    findings = documents.wrong_layers("a.md", "```\np/\n  a  x\n```\n", {"p": ["a"], "q": ["a"]})
+    assert details(findings) == ["no list of the layers of q"]
 
 
 def test_a_planted_link_to_no_section_is_found() -> None:

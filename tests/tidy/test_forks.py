@@ -1,7 +1,6 @@
 """A node that a test starts as a fork is like one that is started by name."""
 
 import os
-import signal
 from pathlib import Path
 
 import psutil
@@ -10,7 +9,7 @@ import pytest
 from deploy.local_process import NodeProcess, spawn
 from tests.fork_server import MODULES
 from tests.forks import FORK_SERVERS, SERVER_COUNT, started_by_name
-from tests.node.processes import SingleNode, arguments
+from tests.node.processes import SingleNode
 
 pytestmark = pytest.mark.long
 END_TIMEOUT_MS = 30_000
@@ -31,24 +30,11 @@ def parent_of(process: NodeProcess) -> int:
     return psutil.Process(process.pid).ppid()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--help",),
-        ("--nonsense",),
-        ("--node-id", "1", "--flush", "never"),
-        ("--config", "settings.toml"),
-    ],
-    ids=lambda words: words[-1],
-)
-def test_a_fork_says_and_returns_what_a_process_does(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "settings.toml").write_text("no_setting = 1\n")
-    forked = said(tmp_path / "a", *words, QUORUMLOG_LOG_FORMAT="console")
+@pytest.mark.parametrize("words", ["--help", "--nonsense", "--node-id 1 --flush never"])
+def test_a_fork_says_and_returns_what_a_process_does(words: str, tmp_path: Path) -> None:
+    forked = said(tmp_path / "a", *words.split(), QUORUMLOG_LOG_FORMAT="console")
     with started_by_name():
-        assert said(tmp_path / "b", *words, QUORUMLOG_LOG_FORMAT="console") == forked
+        assert said(tmp_path / "b", *words.split(), QUORUMLOG_LOG_FORMAT="console") == forked
     assert forked[1]
 
 
@@ -66,19 +52,6 @@ def test_neighbours_are_forks_of_different_servers(tmp_path: Path) -> None:
     finally:
         for node in nodes:
             node.__exit__()
-
-
-def test_ends_of_forks_are_told_once_they_are_asked_for(tmp_path: Path) -> None:
-    with SingleNode(tmp_path / "data") as node:
-        process = node.process
-        assert process is not None
-        assert process.is_alive
-        node.signal(signal.SIGKILL)
-        assert node.wait_end() == -signal.SIGKILL
-        assert process.exit_code == -signal.SIGKILL
-        assert not process.send(signal.SIGTERM)
-        node.start()
-        assert node.stop() == 0
 
 
 def test_directory_and_variables_are_those_of_the_test(
@@ -99,13 +72,9 @@ def test_directory_and_variables_are_those_of_the_test(
 def test_variables_that_act_before_a_fork_are_given_to_a_process_by_name(
     name: str, tmp_path: Path
 ) -> None:
-    words = arguments(tmp_path / "data")
-    process = started(tmp_path / "log", *words, **{name: ""})
-    try:
-        assert parent_of(process) == os.getpid()
-    finally:
-        process.send(signal.SIGKILL)
-        assert process.wait_end(END_TIMEOUT_MS)
+    process = started(tmp_path / "log", "--help", **{name: ""})
+    assert parent_of(process) == os.getpid()
+    assert process.wait_end(END_TIMEOUT_MS)
 
 
 def test_other_modules_and_tests_that_want_it_start_by_name(

@@ -15,19 +15,12 @@ from tests import leaks
 from tests.leaks import held, left_since, nothing_is_left_behind
 
 
-def test_a_file_is_named_until_it_is_closed(tmp_path: Path) -> None:
-    before = held()
-    with (tmp_path / "left open").open("w") as file:
-        assert left_since(before, 0) == [f"descriptor of {tmp_path}/left open ({file.fileno()})"]
-    assert left_since(before, 0) == []
-
-
-def test_sockets_and_pipes_are_counted() -> None:
+def test_files_sockets_and_pipes_are_named_until_they_are_closed(tmp_path: Path) -> None:
     before = held()
     first, second = socket.socketpair()
     reading, writing = os.pipe()
-    with first, second:
-        numbers = [("pipe:", reading), ("pipe:", writing)]
+    with (tmp_path / "left open").open("w") as file, first, second:
+        numbers = [(f"{tmp_path}/left open", file.fileno()), ("pipe:", reading), ("pipe:", writing)]
         numbers += [("socket:", first.fileno()), ("socket:", second.fileno())]
         assert left_since(before, 0) == sorted(f"descriptor of {k} ({n})" for k, n in numbers)
         os.close(reading)

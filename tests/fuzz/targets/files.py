@@ -4,12 +4,14 @@ A disk may return any bytes. Most mutations of a file with a checksum end with a
 so that the input reaches the code behind the check.
 """
 
+import functools
 import json
 import os
 import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -56,7 +58,7 @@ from store.errors import CorruptionError, LayoutError
 from store.files.checksum import crc32c
 from store.files.file_system import FileSystem
 from tests.fuzz.structure import mutated_json
-from tests.fuzz.target import KIB, FuzzTarget, claim
+from tests.fuzz.target import KIB, FuzzTarget, claim, same_again
 
 _U32: Final = 4
 
@@ -75,22 +77,11 @@ def _image() -> StateImage:
     return state.image()
 
 
-def _snapshot(data: bytes) -> None:
-    found = decode_snapshot(data)
-    again = decode_snapshot(encode_snapshot(found))
-    claim(again == found, f"{found} becomes {again}")
-
-
 def _snapshot_examples(random: Random) -> list[bytes]:
     at = ConfigurationAt(3, Configuration((1, 2, 3), ()))
     offsets = {(b"orders", n): random.getrandbits(20) for n in range(random.randint(0, 3))}
     made = Snapshot(SnapshotMeta(5, 2, at), 4_096, 77, offsets, 6, encode_image(_image()))
     return [encode_snapshot(made)]
-
-
-def _log_image(data: bytes) -> None:
-    found = log_image.decode(data)
-    claim(log_image.decode(log_image.encode(found)) == found, f"{found} reads otherwise")
 
 
 def _log_image_examples(random: Random) -> list[bytes]:
@@ -112,12 +103,6 @@ def _mutated_content(random: Random, data: bytes) -> bytes:
 
 def _checked(data: bytes) -> bytes:
     return data[:-_U32] + _crc(data[:-_U32])
-
-
-def _state(data: bytes) -> None:
-    found = decode_image(data)
-    again = decode_image(encode_image(found))
-    claim(again == found, f"{found} becomes {again}")
 
 
 def _json(data: bytes) -> None:
@@ -165,36 +150,28 @@ def _mutated_table(random: Random, data: bytes) -> bytes:
     return data[:1] + mutated_json(random, data[1:])
 
 
-# Meta files: one payload, as if both generations had it.
+# Meta files in one directory: one payload, as if both generations had it, or given bytes.
 
 _FS: Final = FileSystem()
 
 
-class _MetaDirectory:
-    """A directory whose meta file has a given payload, or given bytes."""
-
-    def __init__(self) -> None:
-        self._own = tempfile.TemporaryDirectory(prefix="fuzz-meta-")
-        self.path = self._own.name
-
-    def write(self, name: str, payload: bytes) -> None:
-        for generation in (1, 2):
-            line = b"quorumlog-meta 1 %d %d %08x" % (generation, len(payload), crc32c(payload))
-            content = line + b" %08x\n" % crc32c(line) + payload
-            self.write_raw(f"{name}.{generation % 2}", content)
-
-    def write_raw(self, name: str, content: bytes) -> None:
-        with open(os.path.join(self.path, name), "wb") as file:
-            file.write(content)
+@functools.cache
+def _own() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fuzz-meta-")
 
 
-_directories: Final[list[_MetaDirectory]] = []
+def _directory() -> str:
+    return _own().name
 
 
-def _directory() -> _MetaDirectory:
-    if not _directories:
-        _directories.append(_MetaDirectory())
-    return _directories[0]
+def _write(name: str, payload: bytes) -> None:
+    for generation in (1, 2):
+        line = b"quorumlog-meta 1 %d %d %08x" % (generation, len(payload), crc32c(payload))
+        _write_raw(f"{name}.{generation % 2}", line + b" %08x\n" % crc32c(line) + payload)
+
+
+def _write_raw(name: str, content: bytes) -> None:
+    Path(_directory(), name).write_bytes(content)
 
 
 def _is_object(payload: bytes) -> bool:
@@ -207,8 +184,8 @@ def _is_object(payload: bytes) -> bool:
 
 def _node_file(data: bytes) -> None:
     if _is_object(data):
-        _directory().write("raft", data)
-        found = NodeFile(_FS, _directory().path).load("c", 1, must_exist=True)
+        _write("raft", data)
+        found = NodeFile(_FS, _directory()).load("c", 1, must_exist=True)
         claim(found.node_id == 1 and found.hard_state.term >= 0, f"{found}")
 
 
@@ -228,14 +205,13 @@ def _saved_node(record: NodeRecord) -> bytes:
 
 
 def _payload_in(directory: str, name: str) -> bytes:
-    with open(os.path.join(directory, f"{name}.0"), "rb") as file:
-        return file.read().partition(b"\n")[2]
+    return Path(directory, f"{name}.0").read_bytes().partition(b"\n")[2]
 
 
 def _lives_file(data: bytes) -> None:
     if _is_object(data):
-        _directory().write("lives", data)
-        found = LivesFile(_FS, _directory().path).load("c", 1)
+        _write("lives", data)
+        found = LivesFile(_FS, _directory()).load("c", 1)
         claim(found.node_id == 1 and found.life >= 0, f"{found}")
 
 
@@ -255,8 +231,8 @@ def _saved_lives(record: LivesRecord) -> bytes:
 
 def _binding_file(data: bytes) -> None:
     if _is_object(data):
-        _directory().write(epoch_file.BINDING_FILE, data)
-        found = epoch_file.BindingFile(_FS, _directory().path).load(must_exist=True)
+        _write(epoch_file.BINDING_FILE, data)
+        found = epoch_file.BindingFile(_FS, _directory()).load(must_exist=True)
         claim(found is not None and found.standing in HaStanding, f"{found}")
 
 
@@ -291,32 +267,27 @@ def _repaired_epochs(data: bytes) -> bytes:
 def _meta_file(data: bytes) -> None:
     """The bytes of both generations; the first one's size in two bytes before them."""
     size = int.from_bytes(data[:2], "big")
-    _directory().write_raw("raft.1", data[2 : 2 + size])
-    _directory().write_raw("raft.0", data[2 + size :])
-    NodeFile(_FS, _directory().path).load_any()
+    _write_raw("raft.1", data[2 : 2 + size])
+    _write_raw("raft.0", data[2 + size :])
+    NodeFile(_FS, _directory()).load_any()
 
 
 def _meta_examples(random: Random) -> list[bytes]:
-    directory = _directory()
-    directory.write("raft", _node_examples(random)[0])
-    parts = []
-    for name in ("raft.1", "raft.0"):
-        with open(os.path.join(directory.path, name), "rb") as file:
-            parts.append(file.read())
+    _write("raft", _node_examples(random)[0])
+    parts = [Path(_directory(), name).read_bytes() for name in ("raft.1", "raft.0")]
     return [len(parts[0]).to_bytes(2, "big") + b"".join(parts)]
 
 
 def _dump(data: bytes) -> None:
-    _directory().write_raw("dump", data)
-    found = read_dump(_FS, os.path.join(_directory().path, "dump"))
+    _write_raw("dump", data)
+    found = read_dump(_FS, os.path.join(_directory(), "dump"))
     claim(found.before_last[1] + 1 == found.last[1], f"{found}")
 
 
 def _dump_examples(_random: Random) -> list[bytes]:
-    path = os.path.join(_directory().path, "written")
+    path = os.path.join(_directory(), "written")
     write_dump(_FS, path, Dump((b"b", 8, 2), (b"a", 7, 2), {"version": 1}))
-    with open(path, "rb") as file:
-        return [file.read()]
+    return [Path(path).read_bytes()]
 
 
 def _repaired_dump(data: bytes) -> bytes:
@@ -341,7 +312,7 @@ TARGETS: Final = (
     FuzzTarget(
         "file-snapshot",
         "a snapshot is refused by name, or reads the same after it is written again",
-        _snapshot,
+        same_again(decode_snapshot, encode_snapshot),
         ("node.replication.raft.storage.snapshot", "node.replication.raft.storage.hard_state"),
         _snapshot_examples,
         (SnapshotFormatError,),
@@ -351,7 +322,7 @@ TARGETS: Final = (
     FuzzTarget(
         "file-ha-image",
         "an image is refused by name, or reads the same after it is written again",
-        _log_image,
+        same_again(log_image.decode, log_image.encode),
         ("node.replication.ha.storage.image", "node.state.image"),
         _log_image_examples,
         (HaProtocolError,),
@@ -362,7 +333,7 @@ TARGETS: Final = (
     FuzzTarget(
         "file-state",
         "a state is refused by name, or reads the same after it is written again",
-        _state,
+        same_again(decode_image, encode_image),
         ("node.state.image", "node.state.registry"),
         lambda _random: [encode_image(_image())],
         (CorruptionError,),

@@ -35,7 +35,7 @@ from quorumlog.pb import peer_pb2 as pb
 from raft.lives import Known, ToldLife
 from raft.messages import NO_INDEX, Standing
 from tests.fuzz.structure import integer, mutated_message, text
-from tests.fuzz.target import KIB, FuzzTarget, claim
+from tests.fuzz.target import KIB, FuzzTarget, claim, same_again
 from tests.fuzz.targets.streams import same_however_cut
 
 _BUFFER_SIZE_BYTES: Final = 4 * KIB
@@ -170,12 +170,6 @@ def _mutated_handshake(random: Random, data: bytes) -> bytes:
 # Lives.
 
 
-def _lives(data: bytes) -> None:
-    own, known = decode_lives(data)
-    again = decode_lives(encode_lives(own, known))
-    claim(again == (own, known), f"{(own, known)} becomes {again}")
-
-
 def _lives_examples(random: Random) -> list[bytes]:
     def number() -> int:
         return abs(integer(random, bits=63, is_signed=False))
@@ -220,7 +214,7 @@ TARGETS: Final = (
     FuzzTarget(
         "peer-lives",
         "lives are refused by name, or read the same after they are written again",
-        _lives,
+        same_again(decode_lives, lambda lives: encode_lives(*lives)),
         ("node.peers.lives_codec",),
         _lives_examples,
         (LivesFormatError,),
