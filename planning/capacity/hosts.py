@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand, DemandError
 from planning.capacity.disks import disk_figures, memory_figures
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.traffic import FRAME_RATIO, GroupLimits, MessageSizes
 
@@ -81,25 +81,19 @@ def lay_out(
     tried = [first, *filter(None, map(of, range(groups + 1, most + 1)))]
     best = min(tried, key=lambda layout: (layout.host_count, layout.group_count))
     why = "" if best.group_count == by_rate else ", and more so that nodes fit onto hosts"
-    figures = [
-        CapacityFigure(
-            "hosts",
-            "group_count",
+    counts = figures(
+        "hosts",
+        group_count=(
             best.group_count,
-            "groups",
             f"{number(demand.peak_msgs_per_s)} msg/s / ({number(limits.msgs_per_s)} msg/s x "
             f"{demand.utilisation} in use){why}",
         ),
-        CapacityFigure(
-            "hosts",
-            "node_count",
+        node_count=(
             best.group_count * demand.copies,
-            "nodes",
             f"{best.group_count} groups x {demand.copies} copies",
         ),
-        *best.figures,
-    ]
-    return replace(best, figures=tuple(figures))
+    )
+    return replace(best, figures=(*counts, *best.figures))
 
 
 def _layout(
@@ -118,14 +112,9 @@ def _layout(
         return None
     counts = _host_counts(demand, sizes, calibration, groups, disk_size, memory_size)
     hosts, words = _with_failures(demand, counts)
-    figures = [
-        *(
-            CapacityFigure("hosts", f"hosts_for_{one.resource}", one.count, "hosts", one.formula)
-            for one in counts
-        ),
-        CapacityFigure("hosts", "host_count", hosts, "hosts", words),
-    ]
-    return HostLayout(groups, hosts, tuple(counts), tuple(disk), tuple(memory), tuple(figures))
+    needed = {f"hosts_for_{count.resource}": (count.count, count.formula) for count in counts}
+    of_hosts = figures("hosts", **needed, host_count=(hosts, words))
+    return HostLayout(groups, hosts, tuple(counts), tuple(disk), tuple(memory), tuple(of_hosts))
 
 
 def _misfit(
