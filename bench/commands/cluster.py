@@ -205,11 +205,8 @@ async def _produce(
             other = await measured.measure(
                 peer,
                 os.path.dirname(place["directory"]),
-                seconds=load.seconds,
-                serial_seconds=load.serial_seconds,
-                batch_count=load.batch_count,
-                body_size_bytes=load.body_size_bytes,
-                on_step=lambda step: show(f"{peer}: {step}", next(steps), None),
+                load,
+                lambda step: show(f"{peer}: {step}", next(steps), None),
             )
     rate = other and other.get("acked_msgs_per_s")
     ratio = round(result["acked_msgs_per_s"] / rate, 2) if rate else None
