@@ -245,25 +245,22 @@ def _record(
     missing: Mapping[str, str],
     arguments: Sequence[str],
 ) -> dict[str, Any]:
-    lines = []
-    for name in peers:
-        entry = ENTRIES[name]
-        facts = entry.make().facts
-        lines.append(
-            {
-                "name": name,
-                "version": missing.get(name) or entry.version(),
-                "durability": facts.durability,
-                "client": facts.client,
-                "settings": facts.settings,
-            }
-        )
+    def line(name: str) -> dict[str, str]:
+        facts = ENTRIES[name].make().facts
+        return {
+            "name": name,
+            "version": missing.get(name) or ENTRIES[name].version(),
+            "durability": facts.durability,
+            "client": facts.client,
+            "settings": facts.settings,
+        }
+
     return {
         "bench": "side_by_side",
         "command": shlex.join(["bench/run", *arguments]),
         **journal.plan,
         "machine": machine(),
-        "peers": lines,
+        "peers": list(map(line, peers)),
         "rows": compare(journal.sessions.values(), peers),
         "sessions": list(journal.sessions.values()),
     }
