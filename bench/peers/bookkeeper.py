@@ -9,7 +9,6 @@ import os
 from typing import Final
 
 from bench.peers import remote
-from bench.peers.installed import why_no_jars
 from bench.peers.java_programs import java_words, run_java, write_properties
 from bench.peers.peer import (
     NotOfferedError,
@@ -32,11 +31,6 @@ _JAVA_OPTIONS: Final = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )  # fmt: skip
-
-
-def why_missing() -> str | None:
-    """Return the reason why there is no BookKeeper; None if there is one."""
-    return why_no_jars("bookkeeper", "lib", "classes")
 
 
 class BookKeeperPeer(RemotePeer):

@@ -13,7 +13,6 @@ from typing import Any, Final
 import grpc.aio
 
 from bench.peers.etcd_messages import message_classes
-from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -47,11 +46,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
 )
 _M: Final = message_classes()
-
-
-def why_missing() -> str | None:
-    """Return the reason why there is no etcd; None if there is one."""
-    return why_no_program("etcd", _BINARY)
 
 
 class EtcdPeer(ProcessPeer):

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from bench.peers.installed import why_no_jars
 from bench.peers.java_programs import java_words, run_java, write_properties
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
@@ -45,17 +44,6 @@ _JAVA_OPTIONS: Final = (
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )  # fmt: skip
-
-
-def why_missing() -> str | None:
-    """Return the reason why there is no Kafka; None if there is one."""
-    if (why := why_no_jars("kafka", "lib")) is not None:
-        return why
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        return "no confluent-kafka; run bench/peers/install"
-    return None
 
 
 class KafkaPeer(ProcessPeer):

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
@@ -45,17 +44,6 @@ listen: "127.0.0.1:{client}"
 jetstream {{ store_dir: "{directory}", max_mem: 1GB, max_file: 200GB }}
 cluster {{ name: bench, listen: "127.0.0.1:{cluster}", routes: [{routes}] }}
 """
-
-
-def why_missing() -> str | None:
-    """Return the reason why there is no NATS; None if there is one."""
-    if (why := why_no_program("nats", _BINARY)) is not None:
-        return why
-    try:
-        import nats  # noqa: F401
-    except ImportError:
-        return "no nats-py; run bench/peers/install"
-    return None
 
 
 class NatsPeer(ProcessPeer):

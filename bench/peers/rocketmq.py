@@ -8,7 +8,6 @@ import os
 from typing import Any, Final
 
 from bench.peers import remote
-from bench.peers.installed import why_no_jars
 from bench.peers.java_programs import java_words, write_properties
 from bench.peers.peer import (
     NotOfferedError,
@@ -44,11 +43,6 @@ _FACTS: Final = {
         settings="SYNC_MASTER, SYNC_FLUSH, inSyncReplicas=2, sendMessageThreadPoolNums=16",
     ),
 }
-
-
-def why_missing() -> str | None:
-    """Return the reason why there is no RocketMQ; None if there is one."""
-    return why_no_jars("rocketmq", "lib", "classes")
 
 
 class RocketMqPeer(RemotePeer):
