@@ -1,7 +1,5 @@
 """The messages of the peer byte for byte, and what is said without it."""
 
-
-
 from bench.peers.etcd_messages import message_classes
 
 M = message_classes()
