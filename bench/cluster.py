@@ -5,13 +5,14 @@ process beside the node processes, as a client is; the figures include encoding,
 decoding.
 """
 
-import asyncio
-import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.peers.load_driver import Send, drive
+from bench.peers.peer import PeerLoad, ProduceResult
 from bench.report import CpuClock, latency
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ TARGET_CONSUME_MSGS_PER_S = 200_000
 TARGET_PEER_RATIO = 3.0
 
 _WARM_UP_S = 0.5
-_BODY_VARIETY = 64
 
 Progress = Callable[[str, float, float | None], None]
 
@@ -46,12 +46,16 @@ class ClusterLoad:
         """Return the settings under stable keys."""
         return asdict(self)
 
-    def bodies(self) -> list[list[bytes]]:
-        """Return some batches of random bodies, to be used in turn."""
-        return [
-            [os.urandom(self.body_size_bytes) for _ in range(self.batch_count)]
-            for _ in range(max(_BODY_VARIETY // self.batch_count, 2))
-        ]
+    def batches(self, seconds: float | None = None, count: int | None = None) -> PeerLoad:
+        """Return the batches for a time, or for a count of messages; a topic stands for a queue."""
+        return PeerLoad(
+            seconds=seconds,
+            count=count,
+            body_size_bytes=self.body_size_bytes,
+            batch_count=self.batch_count,
+            in_flight_count=self.in_flight_count,
+            topic_count=self.queue_count,
+        )
 
 
 async def make_topic(client: "Client", load: ClusterLoad) -> None:
@@ -66,85 +70,69 @@ async def produce(
 
     `pids`: processes of this machine whose processor time is reported; empty if they are elsewhere.
     """
-    producer = client.producer(in_flight_max=load.in_flight_count)
-    batches = load.bodies()
-    acked: dict[str, int] = {}
-    latencies_ms: list[float] = []
+    levels: Counter[str] = Counter()
+    async with client.producer(in_flight_max=load.in_flight_count) as producer:
 
-    async def send(number: int, until: float) -> None:
-        turn = number
-        while (began := time.perf_counter()) < until:
-            bodies = batches[turn % len(batches)]
-            receipts = await producer.send_batch(TOPIC, bodies, queue_id=turn % load.queue_count)
-            latencies_ms.append((time.perf_counter() - began) * 1e3)
-            level = receipts[0].durability.value
-            acked[level] = acked.get(level, 0) + len(receipts)
-            show("produce", load.seconds - (until - time.perf_counter()), load.seconds)
-            turn += load.in_flight_count
+        async def send(bodies: Sequence[bytes], queue_id: int) -> None:
+            receipts = await producer.send_batch(TOPIC, bodies, queue_id=queue_id)
+            levels[receipts[0].durability.value] += len(receipts)
 
-    async def run(seconds: float) -> float:
-        began = time.perf_counter()
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(load.in_flight_count):
-                tasks.create_task(send(number, began + seconds))
-        return time.perf_counter() - began
-
-    await run(_WARM_UP_S)
-    acked.clear()
-    latencies_ms.clear()
-    clock = CpuClock(pids)
-    took_s = await run(load.seconds)
-    cpu = clock.rows(sum(acked.values()))
+        await drive(send, load.batches(_WARM_UP_S))
+        levels.clear()
+        clock = CpuClock(pids)
+        batched = await _drive("produce", send, load.batches(load.seconds), show)
+        cpu = clock.rows(batched.message_count)
     serial_ms = await _serial(client, load, show)
-    await producer.close()
-    count = sum(acked.values())
     return {
-        "seconds": round(took_s, 3),
-        "acked_count": count,
-        "acked_msgs_per_s": round(count / took_s, 1),
-        "acked_mb_per_s": round(count * load.body_size_bytes / took_s / 1e6, 2),
-        "durability": dict(sorted(acked.items())),
-        "batch_latency": latency(latencies_ms),
-        "serial_appends_per_s": _per_second(serial_ms),
+        "seconds": round(batched.seconds, 3),
+        "acked_count": batched.message_count,
+        "acked_msgs_per_s": round(batched.per_second, 1),
+        "acked_mb_per_s": round(batched.per_second * load.body_size_bytes / 1e6, 2),
+        "durability": dict(sorted(levels.items())),
+        "batch_latency": latency(batched.latencies_ms()),
+        "serial_appends_per_s": round(len(serial_ms) * 1e3 / sum(serial_ms), 1)
+        if serial_ms
+        else None,
         "serial_latency": latency(serial_ms),
         "cpu": cpu,
     }
 
 
+async def _drive(what: str, send: Send, load: PeerLoad, show: Progress) -> ProduceResult:
+    """Run a load, and show how far it is."""
+    began_s, sent_count = time.monotonic(), 0
+
+    async def send_on(bodies: Sequence[bytes], queue_id: int) -> None:
+        nonlocal sent_count
+        await send(bodies, queue_id)
+        sent_count += len(bodies)
+        passed_s = time.monotonic() - began_s
+        show(what, passed_s if load.count is None else sent_count, load.seconds or load.count)
+
+    return await drive(send_on, load)
+
+
 async def _serial(client: "Client", load: ClusterLoad, show: Progress) -> list[float]:
     """Append single messages, each after the receipt of the last; return the milliseconds."""
-    body = os.urandom(load.body_size_bytes)
-    latencies_ms: list[float] = []
-    began = time.perf_counter()
+    if not load.serial_seconds:
+        return []
     async with client.producer() as producer:
-        while (now := time.perf_counter()) - began < load.serial_seconds:
-            await producer.send(TOPIC, body, queue_id=0)
-            latencies_ms.append((time.perf_counter() - now) * 1e3)
-            show("serial appends", now - began, load.serial_seconds)
-    return latencies_ms
 
+        async def send(bodies: Sequence[bytes], _queue_id: int) -> None:
+            await producer.send(TOPIC, bodies[0], queue_id=0)
 
-def _per_second(latencies_ms: Sequence[float]) -> float | None:
-    return round(len(latencies_ms) * 1e3 / sum(latencies_ms), 1) if latencies_ms else None
+        single = PeerLoad(seconds=load.serial_seconds, body_size_bytes=load.body_size_bytes)
+        return (await _drive("serial appends", send, single, show)).latencies_ms()
 
 
 async def fill(client: "Client", load: ClusterLoad, count: int, show: Progress) -> None:
-    """Append at least `count` messages, spread over the queues."""
-    producer = client.producer(in_flight_max=load.in_flight_count)
-    batches = load.bodies()
-    total = -(-count // load.batch_count)
-    sent = iter(range(total))
+    """Append `count` messages, spread over the queues."""
+    async with client.producer(in_flight_max=load.in_flight_count) as producer:
 
-    async def send() -> None:
-        for turn in sent:
-            bodies = batches[turn % len(batches)]
-            await producer.send_batch(TOPIC, bodies, queue_id=turn % load.queue_count)
-            show("fill", turn * load.batch_count, count)
+        async def send(bodies: Sequence[bytes], queue_id: int) -> None:
+            await producer.send_batch(TOPIC, bodies, queue_id=queue_id)
 
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(load.in_flight_count):
-            tasks.create_task(send())
-    await producer.close()
+        await _drive("fill", send, load.batches(count=count), show)
 
 
 async def consume(

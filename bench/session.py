@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -65,7 +66,7 @@ class Session:
     """A running peer, and the scale of its measurements."""
 
     def __init__(self, peer: MeasuredPeer, directory: str, scale: dict[str, Any]) -> None:
-        """`scale` as `plan.Scale.row` gives it."""
+        """`scale` as `PlanScale.row` gives it."""
         self._peer, self._directory, self._scale = peer, directory, scale
         self._in_flight = 16
 
@@ -96,22 +97,28 @@ class Session:
         await self._warm_up()
         half_per_s = 0.0
         for name, size_bytes in _SIZES.items():
-            await self._one_at_a_time(f"{name}, one in flight", size_bytes)
+            single = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
+            many = replace(single, in_flight_count=_IN_FLIGHT)
+            batches = replace(
+                single, in_flight_count=self._in_flight, batch_count=_BATCH_COUNTS[name]
+            )
+            with_cost = size_bytes == _BODY_SIZE_BYTES
+            await self._one_at_a_time(f"{name}, one in flight", single)
             row = f"{name}, {_IN_FLIGHT} in flight"
-            rate = await self._many(row, PeerLoad(
-                seconds=self._scale["seconds"], body_size_bytes=size_bytes,
-                in_flight_count=_IN_FLIGHT,
-            ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
+            rate = await self._many(row, many, with_cost=with_cost)
             half_per_s = half_per_s or rate / 2
-            await self._many(f"{name}, batches", PeerLoad(
-                seconds=self._scale["seconds"], body_size_bytes=size_bytes,
-                in_flight_count=self._in_flight, batch_count=_BATCH_COUNTS[name],
-            ), with_cost=size_bytes == _BODY_SIZE_BYTES)  # fmt: skip
-            if size_bytes == _BODY_SIZE_BYTES:
+            await self._many(f"{name}, batches", batches, with_cost=with_cost)
+            if with_cost:
                 await self._consume(f"{name}, consume from the start")
         await self._tail(half_per_s)
         if with_failover:
             await self._failover()
+
+    def _batches(self, seconds: float) -> PeerLoad:
+        """Return batches for a time, as many in flight as suit the peer."""
+        return PeerLoad(
+            seconds=seconds, in_flight_count=self._in_flight, batch_count=_FILL_BATCH_COUNT
+        )
 
     async def _warm_up(self) -> None:
         """Run each kind of load once, then find the count in flight that suits the peer."""
@@ -128,8 +135,7 @@ class Session:
         gc.collect()
         gc.freeze()
 
-    async def _one_at_a_time(self, row: str, size_bytes: int) -> None:
-        load = PeerLoad(seconds=self._scale["seconds"], body_size_bytes=size_bytes)
+    async def _one_at_a_time(self, row: str, load: PeerLoad) -> None:
         figures = latency((await self._produce(load)).latencies_ms())
         say(f"{row}, p50", "ms", figures["p50_ms"], detail=figures)
 
@@ -212,21 +218,16 @@ class Session:
         for size_bytes in self._scale["log_sizes_bytes"]:
             name = f"log of {size_bytes / GIB:g} GiB"
             try:
-                self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
-                wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
-                await self._fill(wanted)
+                kept_count = await self._fill(size_bytes, kept_count)
             except NotOfferedError as error:
                 say(f"{name}, batches", "msg/s", None, reason=str(error))
                 say(f"{name}, one in flight, p50", "ms", None, reason=str(error))
                 if size_bytes == self._scale["restart_size_bytes"]:
                     say(f"{name}, restart", "s", None, reason=str(error))
                 continue
-            kept_count += wanted
-            await self._many(f"{name}, batches", PeerLoad(
-                seconds=self._scale["seconds"], in_flight_count=self._in_flight,
-                batch_count=_FILL_BATCH_COUNT,
-            ), with_cost=False)  # fmt: skip
-            await self._one_at_a_time(f"{name}, one in flight", _BODY_SIZE_BYTES)
+            seconds = self._scale["seconds"]
+            await self._many(f"{name}, batches", self._batches(seconds), with_cost=False)
+            await self._one_at_a_time(f"{name}, one in flight", PeerLoad(seconds=seconds))
             if size_bytes == self._scale["restart_size_bytes"]:
                 await self._cell(f"{name}, restart", "s", partial(self._restart, name, size_bytes))
 
@@ -245,14 +246,11 @@ class Session:
         for size_bytes in (s for s in sizes if s >= self._scale["restart_size_bytes"]):
             row = f"log of {size_bytes / GIB:g} GiB, {keys} keys, SIGKILL of"
             try:
-                self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
-                wanted = size_bytes // _BODY_SIZE_BYTES - kept_count
-                await self._fill(wanted, key_step)
+                kept_count = await self._fill(size_bytes, kept_count, key_step)
             except NotOfferedError as error:
                 for what in ("the leader", "all"):
                     say(f"{row} {what}", "s", None, reason=str(error))
                 continue
-            kept_count += wanted
             for is_of_all, what in ((False, "the leader"), (True, "all")):
                 await asyncio.sleep(_CHECKPOINTED_S)
                 seconds, read_bytes = await peer.kill(is_of_all=is_of_all)
@@ -270,26 +268,18 @@ class Session:
             needs, has = on_disk / GIB, free / GIB
             raise NotOfferedError(f"{needs:.0f} GiB of disk are needed, {has:.0f} are free")
 
-    async def _fill(self, count: int, key_step: int = 0) -> None:
-        """Append `count` messages; first a part, to see whether it would take too long.
-        `key_step` as in PeerLoad."""
-        load = PeerLoad(
-            seconds=self._scale["trial_s"],
-            in_flight_count=self._in_flight,
-            batch_count=_FILL_BATCH_COUNT,
-        )
-        rate = (await self._peer.produce(load)).per_second
+    async def _fill(self, size_bytes: int, kept_count: int, key_step: int = 0) -> int:
+        """Append until the log has a size; first a part, to see whether it would take too long.
+        Return the messages that it has then. `key_step` as in PeerLoad."""
+        self._check_room(size_bytes, kept_count * _BODY_SIZE_BYTES)
+        count = size_bytes // _BODY_SIZE_BYTES - kept_count
+        trial = self._batches(self._scale["trial_s"])
+        rate = (await self._peer.produce(trial)).per_second
         needed_s = count / rate if rate else float("inf")
         if needed_s > self._scale["fill_s_max"]:
             raise NotOfferedError(f"at {rate:.0f} msg/s it would take {needed_s:.0f} s to fill")
-        await self._peer.produce(
-            PeerLoad(
-                count=count,
-                in_flight_count=self._in_flight,
-                batch_count=_FILL_BATCH_COUNT,
-                key_step=key_step,
-            )
-        )
+        await self._peer.produce(replace(trial, seconds=None, count=count, key_step=key_step))
+        return kept_count + count
 
     async def topics(self, count: int) -> None:
         """Measure single messages to all topics in turn, after each had one."""

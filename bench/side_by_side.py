@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -150,10 +150,7 @@ class _Run:
             self._journal.add(
                 {
                     "key": session.key,
-                    "scenario": session.scenario,
-                    "place": session.place,
-                    "round": session.round,
-                    "peer": session.peer,
+                    **asdict(session),
                     "took_s": took_s,
                     "cells": cells,
                     "failure": failure,
@@ -180,15 +177,7 @@ class _Run:
             return [], self._missing[session.peer]
         seconds = min(self._scale.session_s_max[session.scenario], left_s)
         with _directory(self._places[session.place]) as directory:
-            spec = {
-                "scenario": session.scenario,
-                "peer": session.peer,
-                "round": session.round,
-                "topic_count": session.topic_count,
-                "key_step": session.key_step,
-                "directory": directory,
-                "scale": self._scale.row(),
-            }
+            spec = {**asdict(session), "directory": directory, "scale": self._scale.row()}
             # `-P`: a folder `bench` in the working directory is not the package.
             words = [sys.executable, "-P", "-m", "bench.session", json.dumps(spec)]
             try:
@@ -256,25 +245,22 @@ def _record(
     missing: Mapping[str, str],
     arguments: Sequence[str],
 ) -> dict[str, Any]:
-    lines = []
-    for name in peers:
-        entry = ENTRIES[name]
-        facts = entry.make().facts
-        lines.append(
-            {
-                "name": name,
-                "version": missing.get(name) or entry.version(),
-                "durability": facts.durability,
-                "client": facts.client,
-                "settings": facts.settings,
-            }
-        )
+    def line(name: str) -> dict[str, str]:
+        facts = ENTRIES[name].make().facts
+        return {
+            "name": name,
+            "version": missing.get(name) or ENTRIES[name].version(),
+            "durability": facts.durability,
+            "client": facts.client,
+            "settings": facts.settings,
+        }
+
     return {
         "bench": "side_by_side",
         "command": shlex.join(["bench/run", *arguments]),
         **journal.plan,
         "machine": machine(),
-        "peers": lines,
+        "peers": list(map(line, peers)),
         "rows": compare(journal.sessions.values(), peers),
         "sessions": list(journal.sessions.values()),
     }

@@ -7,7 +7,7 @@ option is an error: a misspelt one would otherwise be ignored silently.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, overload
 
 from pipeline.errors import OptionError
 from pipeline.schema import COLUMNS, UnknownColumnError, parse_columns
@@ -109,34 +109,29 @@ def _refuse(options: Mapping[str, str], names: tuple[str, ...], do: str) -> None
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Check the options of a read, of a table or of a stream. Raises OptionError."""
-    given = _Given(options, _SOURCE, "source")
+    given = GivenOptions(options, _SOURCE, "source")
     topics = tuple(name.strip() for name in given.text("topic", "").split(",") if name.strip())
     if not topics:
         raise OptionError("option 'topic' is missing", "name one topic or several: 'a,b'")
     if len(set(topics)) < len(topics):
         raise OptionError(f"option 'topic' is {','.join(topics)!r}", "name each topic once")
-    try:
-        columns = parse_columns(given.text("columns", ""))
-    except UnknownColumnError as error:
-        raise OptionError(f"option 'columns': {error}", "leave it out for all of them") from error
     return SourceOptions(
         cluster=given.cluster(),
         topics=topics,
-        columns=columns,
+        columns=given.columns(),
         starting=given.offsets("startingOffsets", topics),
         ending=given.offsets("endingOffsets", topics),
         records_per_trigger_max=given.count("maxRecordsPerTrigger", None),
-        records_per_partition_max=given.count("maxRecordsPerPartition", RECORDS_PER_PARTITION_MAX)
-        or RECORDS_PER_PARTITION_MAX,
+        records_per_partition_max=given.count("maxRecordsPerPartition", RECORDS_PER_PARTITION_MAX),
         fails_on_data_loss=given.choice("failOnDataLoss", ("true", "false")) == "true",
-        fails_on_body_error=given.choice("failOnBodyError", ("false", "true")) == "true",
+        fails_on_body_error=given.fails_on_body_error(),
         reads_followers=given.choice("readFrom", ("followers", "leader")) == "followers",
     )
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises OptionError."""
-    given = _Given(options, _SINK, "sink")
+    given = GivenOptions(options, _SINK, "sink")
     return SinkOptions(
         cluster=given.cluster(),
         topic=given.text("topic", "") or None,
@@ -145,10 +140,11 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-class _Given:
+class GivenOptions:
     """Options as Spark hands them over: names of any case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+        """Check the names. Raises OptionError."""
         self._options = {name.lower(): value for name, value in options.items()}
         names = {name.lower() for name in known}
         for name in options:
@@ -159,14 +155,15 @@ class _Given:
                 )
 
     def text(self, name: str, default: str) -> str:
+        """Return the text of an option."""
         return self._options.get(name.lower(), default)
 
     def cluster(self) -> ClusterAddress:
+        """Return the cluster. Raises OptionError."""
         servers = self.text("servers", "")
         if not servers:
             raise OptionError("option 'servers' is missing", "name nodes: 'host:port,host:port'")
         timeout_ms = self.count("timeoutMs", TIMEOUT_MS)
-        assert timeout_ms is not None, "it has a default"
         tls = ClientTls(*(self.text(name, "") for name in TLS))
         if bool(tls.certificate) != bool(tls.key):
             certificate, other = TLS[1:]
@@ -175,23 +172,43 @@ class _Given:
             )
         return ClusterAddress(servers, self.text("clusterId", "") or None, timeout_ms, tls)
 
-    def count(self, name: str, default: int | None) -> int | None:
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns. Raises OptionError."""
+        try:
+            return parse_columns(self.text("columns", ""))
+        except UnknownColumnError as error:
+            do = "leave it out for all of them"
+            raise OptionError(f"option 'columns': {error}", do) from error
+
+    def fails_on_body_error(self) -> bool:
+        """Whether a body that cannot be unpacked ends the job. Raises OptionError."""
+        return self.choice("failOnBodyError", ("false", "true")) == "true"
+
+    @overload
+    def count(self, name: str, default: int, least: int = 1) -> int: ...
+
+    @overload
+    def count(self, name: str, default: None) -> int | None: ...
+
+    def count(self, name: str, default: int | None, least: int = 1) -> int | None:
+        """Return a number of at least `least`. Raises OptionError."""
         text = self.text(name, "")
         if not text:
             return default
-        if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
-            do = "use a number above 0, of at most 19 digits"
+        if not re.fullmatch("[0-9]{1,19}", text) or int(text) < least:
+            do = f"use a number of {least} or more, of at most 19 digits"
             raise OptionError(f"option {name!r} is {text[:40]!r}", do)
         return int(text)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Return the choice; the first one is the default."""
+        """Return the choice; the first one is the default. Raises OptionError."""
         text = self.text(name, choices[0]).lower()
         if text not in choices:
             raise OptionError(f"option {name!r} is {text!r}", f"use one of {', '.join(choices)}")
         return text
 
     def offsets(self, name: str, topics: tuple[str, ...]) -> Offsets | None:
+        """Return the places of queues; None if none are given. Raises OptionError."""
         text = self.text(name, "").strip()
         if not text:
             return None

@@ -1,11 +1,11 @@
 """The columns of a record as a table: names, Arrow types, and the same for Spark.
 
-Owns the form of a row for every source, sink and job; must not know where records come from. This
-module does not need Spark: its schema is text.
+Owns the form of a row for every source, sink and job; must not know where records come from. Spark
+is needed for `ddl` alone: other schemas are text.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -77,3 +77,17 @@ def spark_schema(columns: Iterable[str] = COLUMNS) -> str:
     return ", ".join(
         f"{f.name} {_SPARK_TYPES[f.type]}{'' if f.nullable else ' NOT NULL'}" for f in fields
     )
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Return any Arrow schema in Spark's notation."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema).simpleString()
+
+
+def batch_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as columns of a schema."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

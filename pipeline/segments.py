@@ -10,7 +10,6 @@ under its path.
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -34,13 +33,8 @@ from pyspark.sql.datasource import (
 
 from pipeline.columns import check_bodies, record_batches, with_checked
 from pipeline.errors import OptionError
-from pipeline.schema import (
-    COLUMNS,
-    UnknownColumnError,
-    arrow_schema,
-    parse_columns,
-    spark_schema,
-)
+from pipeline.options import GivenOptions
+from pipeline.schema import COLUMNS, arrow_schema, spark_schema
 from pipeline.segments_bounds import find_boundary
 from pipeline.segments_log import LogReader, SealedLog, open_sealed
 from pipeline.segments_walk import Chunk, Walk
@@ -60,6 +54,7 @@ Ints = npt.NDArray[np.int64]
 NAME: Final = "quorumlog-segments"
 PIECE_SIZE_BYTES: Final = 64 * MIB
 _PIECE_SIZE_BYTES_MIN: Final = 1024
+_OPTIONS: Final = ("path", "columns", "topic", "pieceSize", "failOnBodyError")
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _KIND_AT: Final = 32
 _UNIT: Final = np.dtype(
@@ -82,29 +77,17 @@ class SegmentOptions:
 
 def parse_options(given: Mapping[str, str]) -> SegmentOptions:
     """Check all options. Raises OptionError for the first bad one."""
-    values = {name.lower(): value for name, value in given.items()}
-    for name in given:
-        if name.lower() not in ("path", "columns", "topic", "piecesize", "failonbodyerror"):
-            do = "use path, columns, topic, pieceSize or failOnBodyError"
-            raise OptionError(f"{NAME} has no option {name!r}", do)
-    directory = values.get("path", "")
+    given_options = GivenOptions(given, _OPTIONS, "source of segments")
+    directory = given_options.text("path", "")
     if not directory:
         raise OptionError(f"{NAME} needs the directory of a stopped node", "use load(DIR)")
-    topics = frozenset(t.strip() for t in values.get("topic", "").split(",") if t.strip())
-    size = values.get("piecesize", str(PIECE_SIZE_BYTES))
-    if not re.fullmatch("[0-9]{1,18}", size) or int(size) < _PIECE_SIZE_BYTES_MIN:
-        do = f"use {_PIECE_SIZE_BYTES_MIN} bytes or more, and at most 18 digits"
-        raise OptionError(f"pieceSize is {size[:40]!r}", do)
-    fails = values.get("failonbodyerror", "false").lower()
-    if fails not in ("true", "false"):
-        raise OptionError(f"failOnBodyError is {fails!r}", "use true or false")
-    try:
-        columns = parse_columns(values.get("columns", ""))
-    except UnknownColumnError as error:
-        what, _, do = str(error).rpartition("; ")
-        raise OptionError(what, do) from error
+    topics = frozenset(t.strip() for t in given_options.text("topic", "").split(",") if t.strip())
     return SegmentOptions(
-        os.path.abspath(directory), columns, topics or None, int(size), fails == "true"
+        os.path.abspath(directory),
+        given_options.columns(),
+        topics or None,
+        given_options.count("pieceSize", PIECE_SIZE_BYTES, _PIECE_SIZE_BYTES_MIN),
+        given_options.fails_on_body_error(),
     )
 
 

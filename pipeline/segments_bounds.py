@@ -13,7 +13,7 @@ from pipeline.segments_log import LogReader
 from store import format as fmt
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.errors import FileSystemError
-from store.ledger.entry import ChainLink, Header, unpack_header
+from store.ledger.entry import ChainLink, Header, is_header_at, unpack_header
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
 _RECORD_HEAD_BYTES: Final = fmt.SYS_FLAG_AT
@@ -38,12 +38,10 @@ def find_boundary(reader: LogReader, lo: int) -> SegmentBoundary | None:
     if lo <= log.begin_position:
         return SegmentBoundary(log.begin_position, log.link)
     try:
-        found = _by_index(reader, lo) if log.is_ledger else None
-        if found is None:
-            found = _by_walk(reader, lo)
+        boundary = _by_index(reader, lo) if log.is_ledger else None
+        return boundary or _by_walk(reader, lo)
     except FileSystemError:
         return None
-    return found
 
 
 # --- The index of a ledger ---
@@ -87,14 +85,7 @@ def _header(reader: LogReader, position: int) -> Header | None:
     if not log.begin_position <= position <= log.file_end(position) - _HEADER:
         return None
     header = unpack_header(reader.data(position, _HEADER))
-    is_one = (
-        header.magic == fmt.ENTRY_MAGIC
-        and header.position == position
-        and header.size_bytes == header.body_size_bytes + _HEADER
-        and _HEADER <= header.size_bytes <= fmt.ENTRY_SIZE_BYTES_MAX
-        and position + header.size_bytes <= log.file_end(position) - fmt.BLANK_SIZE_BYTES_MIN
-    )
-    return header if is_one else None
+    return header if is_header_at(header, position, log.file_end(position)) else None
 
 
 def _behind(reader: LogReader, header: Header, lo: int) -> SegmentBoundary | None:

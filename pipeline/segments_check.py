@@ -190,29 +190,34 @@ class _Check:
         """Compare the index with the units derived from the data; return the first one's number."""
         log, unit = self._log, fmt.INDEX_UNIT_SIZE_BYTES
         first = int(fmt.INDEX_UNIT.unpack_from(units)[3])
+        directory, size_bytes = log.index_directory, log.index_file_size_bytes
+        for position, derived, stored in self._differences(
+            directory, size_bytes, first * unit, units, unit
+        ):
+            path, at = _place(directory, size_bytes, position)
+            own = int(fmt.INDEX_UNIT.unpack(derived)[1])
+            what = ("index unit", derived.hex(), stored.hex())
+            number = position // unit
+            self._report.add(SegmentFinding("index", path, at, *what, own, number))
+        return first
+
+    def _differences(
+        self, directory: str, file_size_bytes: int, position: int, derived: bytes, unit: int
+    ) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield the units that are stored otherwise: position, as derived, as stored."""
         at = 0
-        while at < len(units):
-            position = first * unit + at
-            room = log.index_file_size_bytes - position % log.index_file_size_bytes
-            part = units[at : at + room]
-            at += len(part)
+        while at < len(derived):
+            room = file_size_bytes - (position + at) % file_size_bytes
+            part = derived[at : at + room]
             try:
-                stored = self._reader.index(position, len(part))
+                stored = self._reader.rolling(directory, file_size_bytes, position + at, len(part))
             except FileSystemError:
                 stored = bytes(len(part))
-            if stored == part:
-                continue
-            for lo in range(0, len(part), unit):
-                one, other = part[lo : lo + unit], stored[lo : lo + unit]
-                if one != other:
-                    number = (position + lo) // unit
-                    file_lo = position - position % log.index_file_size_bytes
-                    path = f"{log.index_directory}/{fmt.file_name(file_lo)}"
-                    byte = position - file_lo + lo
-                    own = int(fmt.INDEX_UNIT.unpack(one)[1])
-                    what = ("index unit", one.hex(), other.hex())
-                    self._report.add(SegmentFinding("index", path, byte, *what, own, number))
-        return first
+            if stored != part:
+                for lo in range(0, len(part), unit):
+                    if part[lo : lo + unit] != stored[lo : lo + unit]:
+                        yield position + at + lo, part[lo : lo + unit], stored[lo : lo + unit]
+            at += len(part)
 
     def _check_blank(self, position: int) -> None:
         """Check that a ledger's blank has no unexpected byte. Raises CorruptionError."""
@@ -235,37 +240,22 @@ class _Check:
 
     def _compare_queue(self, wanted: Wanted) -> Iterator[SegmentFinding]:
         """Compare the units derived from the log with those of a consume queue."""
-        log, unit = self._log, fmt.CONSUME_QUEUE_UNIT_SIZE_BYTES
-        at, hi = 0, len(wanted.units)
-        while at < hi:
-            position = wanted.offset * unit + at
-            room = log.queue_file_size_bytes - position % log.queue_file_size_bytes
-            part = wanted.units[at : at + room]
-            try:
-                stored = self._reader.queue(wanted.topic, wanted.queue_id, position, len(part))
-            except FileSystemError:
-                stored = bytes(len(part))
-            if stored != part:
-                for lo in range(0, len(part), unit):
-                    one, other = part[lo : lo + unit], stored[lo : lo + unit]
-                    own = int(fmt.CONSUME_QUEUE_UNIT.unpack(one)[0])
-                    is_due = own < log.required_position
-                    if one != other and (is_due or other != bytes(unit)):
-                        yield self._unit_finding(wanted, position + lo, one, other)
-            at += len(part)
-
-    def _unit_finding(
-        self, wanted: Wanted, position: int, derived: bytes, stored: bytes
-    ) -> SegmentFinding:
         log, unit = self._log, fmt.CONSUME_QUEUE_UNIT
-        file_lo = position - position % log.queue_file_size_bytes
-        path = f"consumequeue/{wanted.topic}/{wanted.queue_id}/{fmt.file_name(file_lo)}"
-        own = int(unit.unpack(derived)[0])
-        expected, found = (
-            "position {}, {} bytes, tags code {}".format(*unit.unpack(x)) for x in (derived, stored)
-        )
-        name = f"unit of offset {position // unit.size}"
-        return SegmentFinding("queue", path, position - file_lo, name, expected, found, own, -1)
+        directory = f"consumequeue/{wanted.topic}/{wanted.queue_id}"
+        size_bytes = log.queue_file_size_bytes
+        for position, derived, stored in self._differences(
+            directory, size_bytes, wanted.offset * unit.size, wanted.units, unit.size
+        ):
+            own = int(unit.unpack(derived)[0])
+            if own >= log.required_position and stored == bytes(unit.size):
+                continue
+            path, at = _place(directory, size_bytes, position)
+            expected, actual = (
+                "position {}, {} bytes, tags code {}".format(*unit.unpack(x))
+                for x in (derived, stored)
+            )
+            name = f"unit of offset {position // unit.size}"
+            yield SegmentFinding("queue", path, at, name, expected, actual, own, -1)
 
     def _blocks(self, cuts: Sequence[int]) -> Iterator[Block]:
         report, log = self._report, self._log
@@ -279,3 +269,9 @@ class _Check:
             except FileSystemError:  # The walk has reported it.
                 pass
             lo = until
+
+
+def _place(directory: str, file_size_bytes: int, position: int) -> tuple[str, int]:
+    """Return (file below the root, byte in it)."""
+    at = position % file_size_bytes
+    return f"{directory}/{fmt.file_name(position - at)}", at

@@ -194,18 +194,19 @@ class LogReader:
 
     def index(self, position: int, size_bytes: int) -> bytes:
         """Copy bytes of one file of a ledger's index."""
-        return self._rolling(
+        return self.rolling(
             self.log.index_directory, self.log.index_file_size_bytes, position, size_bytes
         )
 
     def queue(self, topic: str, queue_id: int, position: int, size_bytes: int) -> bytes:
         """Copy bytes of one file of a consume queue."""
         directory = f"consumequeue/{topic}/{queue_id}"
-        return self._rolling(directory, self.log.queue_file_size_bytes, position, size_bytes)
+        return self.rolling(directory, self.log.queue_file_size_bytes, position, size_bytes)
 
-    def _rolling(
+    def rolling(
         self, directory: str, file_size_bytes: int, position: int, size_bytes: int
     ) -> bytes:
+        """Copy bytes of one file of a directory of files of one size. Raises FileSystemError."""
         at = position % file_size_bytes
         return self._read(f"{directory}/{fmt.file_name(position - at)}", at, size_bytes)
 

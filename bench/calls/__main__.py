@@ -9,11 +9,11 @@ from typing import Any
 from bench.calls.measurement import (
     BATCH_COUNT,
     BODY_SIZE_BYTES,
-    CallsError,
     MeasuredCalls,
     ProcessCalls,
     measure,
 )
+from bench.signalled import MeasuredNodeError
 from quorumlog.cluster.transport import TRANSPORTS
 
 _EXIT_FAILED = 3
@@ -31,7 +31,7 @@ def main() -> int:
 
     try:
         measured = uvloop.run(measure(given.directory, given.transport))
-    except CallsError as error:
+    except MeasuredNodeError as error:
         print(f"bench.calls: {error}", file=sys.stderr)
         return _EXIT_FAILED
     if given.output == "json":

@@ -1,28 +1,19 @@
 """A node whose calls are counted on request: `python -m bench.calls.counted_node --config FILE`.
 
-Owns the two signals that begin and end a count. Their handlers run on the thread of the event loop,
-between two turns of it, and each answers over the socket that the environment names. The node is
-that of `python -m node`, but for the constants below: with them its steps are those of a fast and
-idle machine, whatever else runs on this one.
+The node is that of `python -m node`, but for the constants below: with them its steps are those of
+a fast and idle machine, whatever else runs on this one.
 """
 
-import json
-import os
-import signal
-import socket
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from bench.calls.counter import CallCounter
-from node.__main__ import run
+from bench.signalled import run_node
 from node.config import settings
 from node.replication import sync_requests
 from node.replication.raft import driver
 
-SOCKET_VARIABLE: Final = "BENCH_CALLS_SOCKET"
-BEGIN: Final = signal.SIGUSR1
-END: Final = signal.SIGUSR2
 TICK_MS: Final = 500
 SETTINGS: Final[Mapping[str, object]] = {
     "heartbeat_ms": TICK_MS,
@@ -47,26 +38,11 @@ CONSTANTS: Final[tuple[tuple[ModuleType, str, int], ...]] = (
 
 def main() -> None:
     """Run the node until it gets a signal to stop."""
-    path, counter = os.environ[SOCKET_VARIABLE], CallCounter()
-
-    def answer(more: dict[str, Any]) -> None:
-        with socket.socket(socket.AF_UNIX) as link:
-            link.connect(path)
-            link.sendall(json.dumps({"pid": os.getpid(), **more}).encode())
-
-    def begin(_number: int, _frame: Any) -> None:
-        answer({})
-        counter.start()
-
-    def end(_number: int, _frame: Any) -> None:
-        answer(counter.stop().to_json())
-
+    counter = CallCounter()
     for module, name, value in CONSTANTS:
         assert hasattr(module, name), f"{module.__name__} has no {name} any more"
         setattr(module, name, value)
-    signal.signal(BEGIN, begin)
-    signal.signal(END, end)
-    run()
+    run_node(counter.start, lambda: counter.stop().to_json())
 
 
 if __name__ == "__main__":

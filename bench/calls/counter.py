@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-_PACKAGE: Final = f"{Path(__file__).parent}/"
+_PACKAGE: Final = f"{Path(__file__).parents[1]}/"
 _ROOT: Final = f"{Path(__file__).parents[2]}/"
 _LIBRARIES: Final = ("site-packages/", f"python{sys.version_info[0]}.{sys.version_info[1]}/")
 
@@ -49,7 +49,7 @@ class CallCounts:
 
 
 class CallCounter:
-    """Counts on the thread that starts it. Functions of this package and what they call directly
+    """Counts on the thread that starts it. Functions of `bench` and what they call directly
     in C are left out, so that the measurement does not count itself."""
 
     def __init__(self) -> None:

@@ -6,23 +6,22 @@ know what a call is, nor which counts are too many.
 """
 
 import asyncio
-import json
 import os
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
-from bench.calls.counted_node import BEGIN, END, SETTINGS, SOCKET_VARIABLE, TICK_MS
+from bench.calls.counted_node import SETTINGS, TICK_MS
 from bench.calls.counter import CallCounter, CallCounts
 from bench.own_cluster import parent_of_data
 from bench.report import directory_kind
+from bench.signalled import BEGIN, END, Ask, MeasuredNodeError, signalled
 from deploy.local import LocalCluster
 from quorumlog.cluster.transport import Transport
 
@@ -39,13 +38,8 @@ _APPENDS_PER_WINDOW: Final = 200
 _IDLE_S: Final = 4 * TICK_MS / 1000
 _TAIL_S: Final = 1.2 * TICK_MS / 1000
 """Time after which a window's last append is applied everywhere."""
-_ANSWER_TIMEOUT_S: Final = 30.0
 
 Send = Callable[[], Awaitable[object]]
-
-
-class CallsError(Exception):
-    """The calls cannot be counted; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,88 +122,57 @@ class MeasuredCalls:
     """Of a message of a batch of BATCH_COUNT."""
 
 
+@dataclass(frozen=True, slots=True)
 class CountedCluster:
     """Three nodes whose calls are counted on request."""
 
-    def __init__(self, directory: Path) -> None:
-        """Create the cluster in a directory that does not exist; no process runs yet."""
-        self.nodes: Final = LocalCluster.create(directory, flush="sync", settings=SETTINGS)
-        self._held = ExitStack()
-        self._server: socket.socket | None = None
-        self.roles: dict[int, str] = {}
-        """Role of each node, by id."""
-
-    def __enter__(self) -> Self:
-        # Not below the data: the path of such a socket has at most 107 bytes.
-        links = tempfile.mkdtemp(prefix="bench-calls-")
-        self._held.callback(shutil.rmtree, links)
-        path = os.path.join(links, "socket")
-        self._server = self._held.enter_context(socket.socket(socket.AF_UNIX))
-        self._server.bind(path)
-        self._server.listen()
-        self._server.settimeout(_ANSWER_TIMEOUT_S)
-        self._held.callback(self.nodes.stop)
-        try:
-            environment = {SOCKET_VARIABLE: path}
-            self.nodes.start(environment=environment, module="bench.calls.counted_node")
-            leader = self.nodes.wait_ready()
-        except BaseException:
-            self._held.close()
-            raise
-        self.roles = {leader: "leader"}
-        for node_id in self.nodes.node_ids:
-            self.roles.setdefault(node_id, f"follower {len(self.roles)}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+    nodes: LocalCluster
+    ask: Ask
+    roles: dict[int, str]
+    """Role of each node, by id."""
 
     def begin(self) -> None:
         """Have each node count from zero; when this returns they do."""
         for node_id in self.roles:
-            self._ask(node_id, BEGIN)
+            self.ask(node_id, BEGIN)
 
     def end(self) -> dict[str, CallCounts]:
         """End the count; return the calls of each node by its role."""
         return {
-            role: CallCounts.from_json(self._ask(node_id, END))
+            role: CallCounts.from_json(self.ask(node_id, END))
             for node_id, role in self.roles.items()
         }
 
     def check(self) -> None:
-        """Raise CallsError unless the leader is the one of the start."""
+        """Raise MeasuredNodeError unless the leader is the one of the start."""
         leader = self.nodes.leader_id()
         if self.roles.get(leader) != "leader":
-            raise CallsError(
+            raise MeasuredNodeError(
                 f"node {leader} leads now and did not at the start, so the counts say nothing; "
                 "run it again while the machine has less to do"
             )
 
-    def _ask(self, node_id: int, number: Any) -> dict[str, Any]:
-        process = self.nodes.process(node_id)
-        if process is None or not process.send(number):
-            raise CallsError(f"node {node_id} has ended; read {self.nodes.log_path(node_id)}")
-        assert self._server is not None, "asked before the start"
-        try:
-            link, _ = self._server.accept()
-        except TimeoutError as error:
-            what = f"node {node_id} did not answer within {_ANSWER_TIMEOUT_S:g} s"
-            raise CallsError(f"{what}; read {self.nodes.log_path(node_id)}") from error
-        with link, link.makefile("rb") as file:
-            answer: dict[str, Any] = json.load(file)
-        assert answer["pid"] == process.pid, f"process {answer['pid']} answers for {process.pid}"
-        return answer
+
+@contextmanager
+def counted_cluster(directory: Path) -> Iterator[CountedCluster]:
+    """Run the nodes in a directory that does not exist."""
+    nodes = LocalCluster.create(directory, flush="sync", settings=SETTINGS)
+    with signalled(nodes, "bench.calls.counted_node") as ask:
+        roles = {nodes.leader_id(): "leader"}
+        for node_id in nodes.node_ids:
+            roles.setdefault(node_id, f"follower {len(roles)}")
+        yield CountedCluster(nodes, ask, roles)
 
 
 async def measure(directory: str | None, transport: Transport) -> MeasuredCalls:
     """Start nodes in a new directory below the given one (default: memory), and count.
 
-    Raises CallsError if another node came to lead or one ended."""
+    Raises MeasuredNodeError if another node came to lead or one ended."""
     import quorumlog
 
     root = Path(tempfile.mkdtemp(prefix="qlog-calls-", dir=parent_of_data(directory)))
     try:
-        with CountedCluster(root / "cluster") as cluster:
+        with counted_cluster(root / "cluster") as cluster:
             async with quorumlog.connect(cluster.nodes.bootstrap, transport=transport) as client:
                 single, batch = await _both(cluster, client)
             cluster.check()

@@ -37,7 +37,7 @@ def _all_of(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _C
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-def _count(
+def count_option(
     flag: str, name: str, default: int, what: str, **more: Any
 ) -> Callable[[_Command], _Command]:
     number = click.IntRange(min=1)
@@ -46,13 +46,24 @@ def _count(
     )
 
 
+dir_option = click.option(
+    "--dir",
+    "directory",
+    help="Start the cluster in this directory.  [default: a new one on /dev/shm if there "
+    "is one, else in the temporary directory; gone afterwards]",
+)
+seconds_option = click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="How long to measure.",
+)
+seed_option = click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between kills."
+)
 _place_options = _all_of(
-    click.option(
-        "--dir",
-        "directory",
-        help="Start the cluster in this directory.  [default: a new one on /dev/shm if there "
-        "is one, else in the temporary directory; gone afterwards]",
-    ),
+    dir_option,
     click.option(
         "--flush",
         type=click.Choice(["sync", "async"]),
@@ -63,16 +74,10 @@ _place_options = _all_of(
 )
 """Name the cluster; by default a run starts one for itself."""
 _load_options = _all_of(
-    click.option(
-        "--seconds",
-        type=click.FloatRange(min=0.1),
-        default=10.0,
-        show_default=True,
-        help="How long to measure.",
-    ),
-    _count("--body-size", "body_size_bytes", 1024, "Size of each body.", metavar="BYTES"),
-    _count("--batch-count", "batch_count", 100, "Messages in an atomic batch."),
-    _count(
+    seconds_option,
+    count_option("--body-size", "body_size_bytes", 1024, "Size of each body.", metavar="BYTES"),
+    count_option("--batch-count", "batch_count", 100, "Messages in an atomic batch."),
+    count_option(
         "--in-flight", "in_flight_count", 16, "Batches that wait for receipts at the same time."
     ),
 )
@@ -205,11 +210,8 @@ async def _produce(
             other = await measured.measure(
                 peer,
                 os.path.dirname(place["directory"]),
-                seconds=load.seconds,
-                serial_seconds=load.serial_seconds,
-                batch_count=load.batch_count,
-                body_size_bytes=load.body_size_bytes,
-                on_step=lambda step: show(f"{peer}: {step}", next(steps), None),
+                load,
+                lambda step: show(f"{peer}: {step}", next(steps), None),
             )
     rate = other and other.get("acked_msgs_per_s")
     ratio = round(result["acked_msgs_per_s"] / rate, 2) if rate else None
@@ -235,7 +237,7 @@ async def _produce(
 
 @click.command()
 @_load_options
-@_count(
+@count_option(
     "--messages",
     "message_count",
     200_000,
@@ -286,10 +288,8 @@ def consume(
 
 
 @click.command()
-@_count("--kills", "kills", 10, "How often.")
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between kills."
-)
+@count_option("--kills", "kills", 10, "How often.")
+@seed_option
 @_place_options
 @printed
 def failover(kills: int, seed: int, directory: str | None, flush: Flush) -> Printout:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from bench.commands.cluster import count_option, dir_option, seconds_option, seed_option
+from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import run
-from qlog.output import Format, output_option, print_record, print_rows
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -28,31 +29,12 @@ _COLUMNS = (
     multiple=True,
     help="Only this one; may be given again.  [default: all]",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="How long to measure the speed of each mode.",
-)
-@click.option(
-    "--kills",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Leaders that die in each mode.",
-)
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Seed of the pauses between them."
-)
+@seconds_option
+@count_option("--kills", "kills", 3, "Leaders that die in each mode.")
+@seed_option
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot too.")
-@click.option(
-    "--dir",
-    "directory",
-    help="Start the clusters in this directory.  [default: a new one on /dev/shm if there is one, "
-    "else in the temporary directory; gone afterwards]",
-)
-@output_option
+@dir_option
+@printed
 def compare(
     names: tuple[str, ...],
     seconds: float,
@@ -60,8 +42,7 @@ def compare(
     seed: int,
     plot: Path | None,
     directory: str | None,
-    output: Format,
-) -> int:
+) -> Printout:
     """Compare Raft with master-slave replication: speed, and what a dead leader costs.
 
     Starts three nodes in each mode in turn. First the speed, as `bench produce` measures it. Then
@@ -100,13 +81,15 @@ def compare(
     if plot is not None:
         compare_plot.draw(record, plot)
         click.echo(f"drew {plot}", err=True)
-    if output is Format.TABLE:
-        print_rows([_table_row(row) for row in record["modes"]], output, columns=_COLUMNS)
-        click.echo()
-        print_rows(record["published"], output, columns=tuple(record["published"][0]))
-    else:
-        print_record(record, output)
-    return ExitCode.FINDINGS if any(map(is_wrong, record["modes"])) else ExitCode.OK
+    published = record["published"]
+    return Printout(
+        record,
+        table=[
+            TableRows(_COLUMNS, [_table_row(row) for row in record["modes"]]),
+            TableRows(tuple(published[0]), published),
+        ],
+        exit_code=ExitCode.FINDINGS if any(map(is_wrong, record["modes"])) else ExitCode.OK,
+    )
 
 
 def _table_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Owns the driving of etcd. A transaction is its atomic batch. The driver encodes 
 load, as ours does; keys are numbered, so that a range in key order is the order of sending.
 """
 
-import asyncio
 import itertools
 import os
 import time
@@ -14,18 +13,15 @@ from typing import Any, Final
 import grpc.aio
 
 from bench.peers.etcd_messages import message_classes
-from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
     NotOfferedError,
     PeerFacts,
-    PeerFailedError,
     PeerLoad,
-    PeerMissingError,
     ProduceResult,
 )
-from bench.peers.processes import START_DEADLINE_S, Processes
+from bench.peers.processes import Processes, ProcessPeer
 from deploy.cache import place
 from deploy.local_process import free_ports
 
@@ -52,12 +48,7 @@ _CHANNEL_OPTIONS: Final = (
 _M: Final = message_classes()
 
 
-def why_missing() -> str | None:
-    """Return the reason why there is no etcd; None if there is one."""
-    return why_no_program("etcd", _BINARY)
-
-
-class EtcdPeer:
+class EtcdPeer(ProcessPeer):
     """Three processes; the client talks to the leader, as long as it lives."""
 
     facts = PeerFacts(
@@ -75,25 +66,19 @@ class EtcdPeer:
 
     def __init__(self) -> None:
         """Create the peer; no process runs yet."""
-        self._processes: Processes | None = None
+        super().__init__()
         self._addresses: dict[str, str] = {}
         self._channels: dict[str, Any] = {}
         self._leader = ""
         self._numbers = itertools.count()
 
-    def pids(self) -> dict[str, int]:
-        """Return the process ids of the nodes."""
-        return self._processes.pids() if self._processes is not None else {}
-
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the nodes; a topic is a prefix of keys, and needs no preparation."""
-        if (why := why_missing()) is not None:
-            raise PeerMissingError(why)
         binary = str(place("etcd") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         clients, peers = ports[:_NODE_COUNT], ports[_NODE_COUNT:]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
-        self._processes = Processes(directory)
+        self._started = Processes(directory)
         for n in range(_NODE_COUNT):
             client, peer = f"http://127.0.0.1:{clients[n]}", f"http://127.0.0.1:{peers[n]}"
             self._addresses[f"n{n}"] = f"127.0.0.1:{clients[n]}"
@@ -110,25 +95,22 @@ class EtcdPeer:
 
     async def _connect(self) -> None:
         """Wait until one node reports that it leads. A follower would forward, which costs time."""
-        assert self._processes is not None, "not started"
         for name, address in self._addresses.items():
             self._channels[name] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            self._processes.check_alive()
-            for name in self._addresses:
-                try:
-                    answer = await self._call(name, "Maintenance/Status", "Status")(
-                        _M["StatusRequest"](), timeout=1.0
-                    )
-                except grpc.aio.AioRpcError:
-                    continue  # Not up yet; the deadline below bounds it.
-                if answer.leader and answer.leader == answer.header.member_id:
-                    self._leader = name
-                    return
-            if time.monotonic() > deadline:
-                raise PeerFailedError(f"etcd elected no leader within {START_DEADLINE_S} s")
-            await asyncio.sleep(0.05)
+        await self._processes.until(self._find_leader, "etcd elected no leader")
+
+    async def _find_leader(self) -> bool:
+        for name in self._addresses:
+            try:
+                answer = await self._call(name, "Maintenance/Status", "Status")(
+                    _M["StatusRequest"](), timeout=1.0
+                )
+            except grpc.aio.AioRpcError:
+                continue  # Not up yet; the caller has the deadline.
+            if answer.leader and answer.leader == answer.header.member_id:
+                self._leader = name
+                return True
+        return False
 
     def _call(self, name: str, method: str, message: str) -> Any:
         return self._channels[name].unary_unary(
@@ -188,25 +170,19 @@ class EtcdPeer:
 
     async def kill_leader(self) -> float:
         """SIGKILL the leader's process."""
-        assert self._processes is not None, "not started"
         return self._processes.kill(self._leader)
 
     async def restart(self) -> float:
         """Stop in order and start."""
-        assert self._processes is not None, "not started"
         await self._disconnect()
-        await asyncio.to_thread(self._processes.stop)
-        moment_s = time.monotonic()
-        for name in self._addresses:
-            self._processes.start_again(name)
+        moment_s = await self._processes.restart()
         await self._connect()
         return moment_s
 
     async def stop(self) -> None:
         """End client and nodes."""
         await self._disconnect()
-        if self._processes is not None:
-            self._processes.kill_all()
+        await super().stop()
 
     async def _disconnect(self) -> None:
         for channel in self._channels.values():

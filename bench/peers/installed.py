@@ -3,10 +3,11 @@
 Owns the versions, which each peer's go.mod or pom.xml names, and the words for what is missing.
 """
 
+import importlib.util
 import re
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from deploy.cache import place
 
@@ -21,29 +22,44 @@ _FILES: Final = {
 }
 
 
+class _Parts(NamedTuple):
+    """The parts of a peer: a program or folders in the cache, and a client in Python."""
+
+    program: str = ""
+    folders: tuple[str, ...] = ()
+    """Of a peer in Java."""
+    module: str = ""
+    package: str = ""
+
+
+_PARTS: Final = {
+    "etcd": _Parts("etcd"),
+    "nats": _Parts("nats-server", module="nats", package="nats-py"),
+    "kafka": _Parts(folders=("lib",), module="confluent_kafka", package="confluent-kafka"),
+    "bookkeeper": _Parts(folders=("lib", "classes")),
+    "rocketmq": _Parts(folders=("lib", "classes")),
+}
+
+
 def installed_version(peer: str) -> str:
     """Return the version that is installed, or would be."""
     file, pattern = _FILES[peer]
-    found = re.search(pattern, (_HERE / peer / file).read_text("utf-8"), re.MULTILINE)
-    assert found is not None, f"{file} of {peer} names no version"
-    return found[1]
+    match = re.search(pattern, (_HERE / peer / file).read_text("utf-8"), re.MULTILINE)
+    assert match is not None, f"{file} of {peer} names no version"
+    return match[1]
 
 
-def why_no_program(peer: str, program: str) -> str | None:
-    """Return the reason why a program built for a peer is missing; None if it is there."""
-    if (place(peer) / program).is_file():
-        return None
-    return _not_in_the_cache(peer)
-
-
-def why_no_jars(peer: str, *parts: str) -> str | None:
-    """Return the reason why Java or folders of a peer are missing; None if all are there."""
-    if shutil.which("java") is None:
+def why_missing(peer: str) -> str | None:
+    """Return the reason why a part of a peer is missing; None if all are there."""
+    parts, cached = _PARTS[peer], place(peer)
+    if parts.folders and shutil.which("java") is None:
         return "no java in PATH; install a JDK and run bench/peers/install"
-    if all((place(peer) / part).is_dir() for part in parts):
-        return None
-    return _not_in_the_cache(peer)
-
-
-def _not_in_the_cache(peer: str) -> str:
-    return f"no {peer} {installed_version(peer)} in the cache; run bench/peers/install {peer}"
+    are_there = [(cached / folder).is_dir() for folder in parts.folders]
+    if parts.program:
+        are_there.append((cached / parts.program).is_file())
+    if not all(are_there):
+        version = installed_version(peer)
+        return f"no {peer} {version} in the cache; run bench/peers/install {peer}"
+    if parts.module and importlib.util.find_spec(parts.module) is None:
+        return f"no {parts.package}; run bench/peers/install"
+    return None

@@ -11,10 +11,9 @@ import base64
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from bench.peers.installed import why_no_jars
 from bench.peers.java_programs import java_words, run_java, write_properties
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
@@ -22,10 +21,9 @@ from bench.peers.peer import (
     PeerFacts,
     PeerFailedError,
     PeerLoad,
-    PeerMissingError,
     ProduceResult,
 )
-from bench.peers.processes import Processes
+from bench.peers.processes import Processes, ProcessPeer
 from deploy.local_process import free_ports
 
 _NODE_COUNT: Final = 3
@@ -48,18 +46,7 @@ _JAVA_OPTIONS: Final = (
 )  # fmt: skip
 
 
-def why_missing() -> str | None:
-    """Return the reason why there is no Kafka; None if there is one."""
-    if (why := why_no_jars("kafka", "lib")) is not None:
-        return why
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        return "no confluent-kafka; run bench/peers/install"
-    return None
-
-
-class KafkaPeer:
+class KafkaPeer(ProcessPeer):
     """Three combined nodes; each topic has three replicas."""
 
     facts = PeerFacts(
@@ -72,19 +59,13 @@ class KafkaPeer:
 
     def __init__(self) -> None:
         """Create the peer; no process runs yet."""
-        self._processes: Processes | None = None
+        super().__init__()
         self._servers = ""
         self._admin: Any = None
 
-    def pids(self) -> dict[str, int]:
-        """Return the process ids of the brokers."""
-        return self._processes.pids() if self._processes is not None else {}
-
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Format and start the brokers, and make the topics."""
-        if (why := why_missing()) is not None:
-            raise PeerMissingError(why)
-        self._processes = Processes(directory)
+        self._started = Processes(directory)
         ports = free_ports(2 * _NODE_COUNT)
         listen, control = ports[:_NODE_COUNT], ports[_NODE_COUNT:]
         self._servers = ",".join(f"127.0.0.1:{port}" for port in listen)
@@ -102,31 +83,31 @@ class KafkaPeer:
         for n, path in enumerate(paths):
             words = java_words("kafka", directory, _JAVA_OPTIONS, "kafka.Kafka", [path])
             self._processes.start(f"n{n}", words)
-        await asyncio.to_thread(self._connect)
+        await self._connect()
         await asyncio.to_thread(self._make_topics, topic_count)
+        await self._wait_led(_topic(topic_count - 1))
 
-    def _connect(self) -> None:
+    async def _connect(self) -> None:
         """Wait until all brokers are known."""
         from confluent_kafka.admin import AdminClient
 
         self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
-        self._until(lambda: len(self._metadata().brokers) == _NODE_COUNT, "not all brokers known")
+
+        def is_known() -> bool:
+            return len(self._metadata().brokers) == _NODE_COUNT
+
+        await self._until(is_known, "not all brokers known")
 
     def _metadata(self, topic: str | None = None) -> Any:
         return self._admin.list_topics(topic, timeout=_TIMEOUT_S)
 
-    def _until(self, is_so: Any, what: str) -> None:
+    async def _until(self, is_so: Callable[[], bool], what: str) -> None:
         from confluent_kafka import KafkaException
 
-        assert self._processes is not None, "not started"
+        await self._processes.until(lambda: asyncio.to_thread(is_so), what, KafkaException)
 
-        def is_so_by_now() -> bool:
-            try:
-                return bool(is_so())
-            except KafkaException:
-                return False  # Not up yet; the deadline of the wait bounds it.
-
-        self._processes.wait(is_so_by_now, what)
+    async def _wait_led(self, topic: str) -> None:
+        await self._until(lambda: self._is_led(topic), f"{topic} has no leaders")
 
     def _make_topics(self, count: int) -> None:
         from confluent_kafka.admin import NewTopic
@@ -143,7 +124,6 @@ class KafkaPeer:
                 error = future.exception(_TOPICS_TIMEOUT_S)
                 if error is not None:
                     raise PeerFailedError(f"topic {name} was not made: {error}")
-        self._until(lambda: self._is_led(_topic(count - 1)), "the last topic has no leaders")
 
     def _is_led(self, topic: str) -> bool:
         partitions = self._metadata(topic).topics[topic].partitions.values()
@@ -208,27 +188,19 @@ class KafkaPeer:
 
     async def kill_leader(self) -> float:
         """SIGKILL the broker that leads the partition of a load with a failover."""
-        assert self._processes is not None, "not started"
         metadata = await asyncio.to_thread(self._metadata, _topic(0))
         return self._processes.kill(f"n{metadata.topics[_topic(0)].partitions[0].leader}")
 
     async def restart(self) -> float:
         """Stop in order and start; wait until the first topic has leaders."""
-        assert self._processes is not None, "not started"
-        await asyncio.to_thread(self._processes.stop)
-        moment_s = time.monotonic()
-        for n in range(_NODE_COUNT):
-            self._processes.start_again(f"n{n}")
-        await asyncio.to_thread(
-            self._until, lambda: self._is_led(_topic(0)), "the topic has no leaders"
-        )
+        moment_s = await self._processes.restart()
+        await self._wait_led(_topic(0))
         return moment_s
 
     async def stop(self) -> None:
         """End the brokers."""
         self._admin = None
-        if self._processes is not None:
-            self._processes.kill_all()
+        await super().stop()
 
 
 class _Publisher:

@@ -7,8 +7,10 @@ form.
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from bench.cluster import ClusterLoad
 from bench.peers.peer import MeasuredPeer, NotOfferedError, PeerFailedError, PeerLoad
 from bench.peers.registry import ENTRIES
 from bench.report import latency
@@ -27,14 +29,7 @@ async def best_in_flight(peer: MeasuredPeer, *, trial_s: float, batch_count: int
 
 
 async def measure(
-    name: str,
-    directory: str,
-    *,
-    seconds: float,
-    serial_seconds: float,
-    batch_count: int,
-    body_size_bytes: int,
-    on_step: Callable[[str], None],
+    name: str, directory: str, load: ClusterLoad, on_step: Callable[[str], None]
 ) -> dict[str, Any]:
     """Start a peer below a directory and drive it; return one row, or one with a reason."""
     entry = ENTRIES[name]
@@ -47,19 +42,13 @@ async def measure(
         on_step("start")
         await peer.start(root)
         on_step("trials")
-        in_flight = await best_in_flight(peer, trial_s=_TRIAL_S, batch_count=batch_count)
+        in_flight = await best_in_flight(peer, trial_s=_TRIAL_S, batch_count=load.batch_count)
+        load = replace(load, in_flight_count=in_flight, queue_count=1)
         on_step("batches")
-        batched = await peer.produce(
-            PeerLoad(
-                seconds=seconds,
-                body_size_bytes=body_size_bytes,
-                batch_count=batch_count,
-                in_flight_count=in_flight,
-            )
-        )
+        batched = await peer.produce(load.batches(load.seconds))
         on_step("one at a time")
         serial = await peer.produce(
-            PeerLoad(seconds=serial_seconds, body_size_bytes=body_size_bytes)
+            PeerLoad(seconds=load.serial_seconds, body_size_bytes=load.body_size_bytes)
         )
     except (NotOfferedError, PeerFailedError) as error:
         return {"peer": name, "missing": str(error)}
@@ -69,12 +58,12 @@ async def measure(
     return {
         "peer": name,
         "durability": peer.facts.durability,
-        "batch_count": batch_count,
+        "batch_count": load.batch_count,
         "in_flight_count": in_flight,
         "seconds": round(batched.seconds, 3),
         "acked_count": batched.message_count,
         "acked_msgs_per_s": round(batched.per_second, 1),
-        "acked_mb_per_s": round(batched.per_second * body_size_bytes / 1e6, 2),
+        "acked_mb_per_s": round(batched.per_second * load.body_size_bytes / 1e6, 2),
         "batch_latency": latency(batched.latencies_ms()),
         "serial_latency": latency(serial.latencies_ms()),
     }

@@ -15,17 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.installed import why_no_program
 from bench.peers.load_driver import drive
 from bench.peers.peer import (
     ConsumeResult,
     PeerFacts,
     PeerFailedError,
     PeerLoad,
-    PeerMissingError,
     ProduceResult,
 )
-from bench.peers.processes import START_DEADLINE_S, Processes
+from bench.peers.processes import Processes, ProcessPeer
 from deploy.cache import place
 from deploy.local_process import free_ports
 
@@ -48,18 +46,7 @@ cluster {{ name: bench, listen: "127.0.0.1:{cluster}", routes: [{routes}] }}
 """
 
 
-def why_missing() -> str | None:
-    """Return the reason why there is no NATS; None if there is one."""
-    if (why := why_no_program("nats", _BINARY)) is not None:
-        return why
-    try:
-        import nats  # noqa: F401
-    except ImportError:
-        return "no nats-py; run bench/peers/install"
-    return None
-
-
-class NatsPeer:
+class NatsPeer(ProcessPeer):
     """Three servers, one stream with three replicas."""
 
     facts = PeerFacts(
@@ -71,23 +58,17 @@ class NatsPeer:
 
     def __init__(self) -> None:
         """Create the peer; no process runs yet."""
-        self._processes: Processes | None = None
+        super().__init__()
         self._addresses: list[str] = []
         self._connection: Any = None
         self._stream: Any = None
 
-    def pids(self) -> dict[str, int]:
-        """Return the process ids of the servers."""
-        return self._processes.pids() if self._processes is not None else {}
-
     async def start(self, directory: str, *, topic_count: int = 1) -> None:
         """Start the servers and make the stream; a subject needs no preparation."""
-        if (why := why_missing()) is not None:
-            raise PeerMissingError(why)
         binary = str(place("nats") / _BINARY)
         ports = free_ports(2 * _NODE_COUNT)
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[_NODE_COUNT:])
-        self._processes = Processes(directory)
+        self._started = Processes(directory)
         for n in range(_NODE_COUNT):
             path = Path(directory) / f"n{n}.conf"
             conf = _CONF.format(
@@ -132,22 +113,11 @@ class NatsPeer:
         """Publish a message to a subject that is no topic's."""
         await self._stream.publish(f"{_STREAM}.ready", b"", timeout=_TRY_S)
 
-    async def _until(self, act: Any, what: str) -> None:
+    async def _until(self, act: Callable[[], Awaitable[object]], what: str) -> None:
         """Repeat an action until it succeeds."""
         import nats.errors
 
-        assert self._processes is not None, "not started"
-        deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            self._processes.check_alive()
-            try:
-                await act()
-            except (nats.errors.Error, OSError, TimeoutError) as error:
-                if time.monotonic() > deadline:
-                    raise PeerFailedError(f"{what} within {START_DEADLINE_S} s") from error
-                await asyncio.sleep(_POLL_S)
-            else:
-                return
+        await self._processes.until(act, what, nats.errors.Error, OSError, TimeoutError)
 
     async def produce(self, load: PeerLoad) -> ProduceResult:
         """Publish and await the ack; a batch is published whole before its acks are awaited."""
@@ -190,7 +160,6 @@ class NatsPeer:
         """Ask again as long as the server of this client knows no server that answers."""
         from nats.js.errors import ServiceUnavailableError
 
-        assert self._processes is not None, "not started"
         deadline = time.monotonic() + _ANSWER_DEADLINE_S
         while True:
             try:
@@ -210,18 +179,13 @@ class NatsPeer:
 
     async def kill_leader(self) -> float:
         """SIGKILL the server that leads the stream."""
-        assert self._processes is not None, "not started"
         info = await self._stream.stream_info(_STREAM)
         return self._processes.kill(info.cluster.leader)
 
     async def restart(self) -> float:
         """Stop in order and start; wait until the stream takes a message."""
-        assert self._processes is not None, "not started"
         await self._connection.close()
-        await asyncio.to_thread(self._processes.stop)
-        moment_s = time.monotonic()
-        for n in range(_NODE_COUNT):
-            self._processes.start_again(f"n{n}")
+        moment_s = await self._processes.restart()
         await self._connect()
 
         async def see_leader() -> None:
@@ -238,8 +202,7 @@ class NatsPeer:
         """End client and servers."""
         if self._connection is not None and not self._connection.is_closed:
             await self._connection.close()
-        if self._processes is not None:
-            self._processes.kill_all()
+        await super().stop()
 
 
 async def _ignore(_: Exception) -> None:

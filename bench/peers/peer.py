@@ -20,10 +20,6 @@ class PeerFailedError(Exception):
     """The peer did not start, did not answer in time, or answered wrongly."""
 
 
-class PeerMissingError(PeerFailedError):
-    """The program of the peer, or its client, is not on this machine."""
-
-
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
     """The facts in the table beside a peer's figures."""

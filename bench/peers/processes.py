@@ -1,17 +1,20 @@
 """The processes of a peer: started with a log, ended by their ids, started again as they were.
 
-Owns signals and exit; must not know what runs.
+Owns signals and exit, and what peers of processes have in common; must not know what runs.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.peers.peer import PeerFailedError
+from bench.peers import remote
+from bench.peers.peer import ConsumeResult, PeerFailedError, PeerLoad, ProduceResult
+from deploy.local_process import is_free
 
 START_DEADLINE_S = 600.0
 """Limit of the time until nodes serve. Nodes with gigabytes may read all of them first."""
@@ -103,16 +106,81 @@ class Processes:
                 said = self._last_words(name)
                 raise PeerFailedError(f"{name} ended with {process.returncode}: {said}")
 
-    def wait(self, is_so: Callable[[], bool], what: str) -> None:
-        """Poll until a condition is true; raise PeerFailedError when it takes too long."""
+    async def until(
+        self, act: Callable[[], Awaitable[object]], what: str, *not_yet: type[Exception]
+    ) -> None:
+        """Repeat an action until it returns anything but False; some errors mean that, too.
+
+        Raises PeerFailedError when it takes too long, or when a process ends.
+        """
         deadline = time.monotonic() + START_DEADLINE_S
-        while not is_so():
+        while True:
             self.check_alive()
+            said = ""
+            try:
+                if await act() is not False:
+                    return
+            except not_yet as error:
+                said = f": {error}"
             if time.monotonic() > deadline:
-                raise PeerFailedError(f"{what}: not within {START_DEADLINE_S} s")
-            time.sleep(_POLL_S)
+                raise PeerFailedError(f"{what} within {START_DEADLINE_S} s{said}")
+            await asyncio.sleep(_POLL_S)
+
+    async def until_listening(self, port: int, name: str) -> None:
+        """Wait until a port is taken. Raises PeerFailedError."""
+
+        async def is_taken() -> bool:
+            return not is_free(port)
+
+        await self.until(is_taken, f"{name} does not listen")
+
+    async def restart(self, *names: str) -> float:
+        """Stop these in order, by default all, and start them; return the moment of the start."""
+        names = names or tuple(self._commands)
+        await asyncio.to_thread(self.stop, *(name for name in names if name in self._running))
+        moment_s = time.monotonic()
+        for name in names:
+            self.start_again(name)
+        return moment_s
 
     def _last_words(self, name: str) -> str:
         with open(self.log_path(name), "rb") as log:
             log.seek(max(0, os.path.getsize(log.name) - _LAST_WORDS_SIZE_BYTES))
             return log.read().decode("utf-8", "replace").strip() or "it said nothing"
+
+
+class ProcessPeer:
+    """The part of a peer that its processes are."""
+
+    def __init__(self) -> None:
+        """Create the peer; no process runs yet."""
+        super().__init__()  # Of another peer, of which the class is one as well.
+        self._started: Processes | None = None
+
+    @property
+    def _processes(self) -> Processes:
+        assert self._started is not None, "not started"
+        return self._started
+
+    def pids(self) -> dict[str, int]:
+        """Return the ids of the running processes."""
+        return self._started.pids() if self._started is not None else {}
+
+    async def stop(self) -> None:
+        """End all processes."""
+        if self._started is not None:
+            self._started.kill_all()
+
+
+class RemotePeer(ProcessPeer):
+    """A peer whose client is a process as well, which this one asks over a port."""
+
+    _control_port = 0
+
+    async def produce(self, load: PeerLoad) -> ProduceResult:
+        """Run the load in the client."""
+        return await remote.produce(self._control_port, load)
+
+    async def consume(self) -> ConsumeResult:
+        """Read the first topic in the client."""
+        return await remote.consume(self._control_port)

@@ -9,10 +9,9 @@ from functools import partial
 from typing import Final
 
 import quorumlog
-from bench.peers import bookkeeper, etcd, kafka, nats_jetstream, rocketmq
 from bench.peers.bookkeeper import BookKeeperPeer
 from bench.peers.etcd import EtcdPeer
-from bench.peers.installed import installed_version
+from bench.peers.installed import installed_version, why_missing
 from bench.peers.kafka import KafkaPeer
 from bench.peers.nats_jetstream import NatsPeer
 from bench.peers.own import OwnPeer
@@ -21,6 +20,15 @@ from bench.peers.peer import MeasuredPeer
 from bench.peers.rocketmq import RocketMqPeer
 
 OWN: Final = "quorumlog"
+_INSTALLED: Final[tuple[tuple[str, str, Callable[[], MeasuredPeer]], ...]] = (
+    ("etcd", "etcd", EtcdPeer),
+    ("nats", "nats", NatsPeer),
+    ("kafka", "kafka", KafkaPeer),
+    ("bookkeeper", "bookkeeper", BookKeeperPeer),
+    ("rocketmq-dledger", "rocketmq", partial(RocketMqPeer, "dledger")),
+    ("rocketmq-master-slave", "rocketmq", partial(RocketMqPeer, "master_slave")),
+)
+"""Name of a peer, and of what is installed for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +42,17 @@ class ListedPeer:
     """Returns the installed version; only called when the peer is available."""
 
 
-def _never() -> None:
-    return None
+def _own_version() -> str:
+    return quorumlog.__version__
 
-
-_ROCKETMQ_VERSION: Final = partial(installed_version, "rocketmq")
 
 ENTRIES: Final[dict[str, ListedPeer]] = {
-    OWN: ListedPeer(OwnPeer, _never, lambda: quorumlog.__version__),
+    OWN: ListedPeer(OwnPeer, lambda: None, _own_version),
     "quorumlog-remoting": ListedPeer(
-        OwnRemotingPeer, rocketmq.why_missing, lambda: quorumlog.__version__
+        OwnRemotingPeer, partial(why_missing, "rocketmq"), _own_version
     ),
-    "etcd": ListedPeer(EtcdPeer, etcd.why_missing, partial(installed_version, "etcd")),
-    "nats": ListedPeer(NatsPeer, nats_jetstream.why_missing, partial(installed_version, "nats")),
-    "kafka": ListedPeer(KafkaPeer, kafka.why_missing, partial(installed_version, "kafka")),
-    "bookkeeper": ListedPeer(
-        BookKeeperPeer, bookkeeper.why_missing, partial(installed_version, "bookkeeper")
-    ),
-    "rocketmq-dledger": ListedPeer(
-        lambda: RocketMqPeer("dledger"), rocketmq.why_missing, _ROCKETMQ_VERSION
-    ),
-    "rocketmq-master-slave": ListedPeer(
-        lambda: RocketMqPeer("master_slave"), rocketmq.why_missing, _ROCKETMQ_VERSION
-    ),
+    **{
+        name: ListedPeer(make, partial(why_missing, part), partial(installed_version, part))
+        for name, part, make in _INSTALLED
+    },
 }

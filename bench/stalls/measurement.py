@@ -5,13 +5,13 @@ once, a few rounds of both. Must not know what an input means.
 """
 
 import asyncio
-import json
 import shutil
-import socket
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import grpc
 
 import quorumlog
 from bench.own_cluster import parent_of_data
+from bench.signalled import BEGIN, END, signalled
 from bench.stalls.inputs import (
     QUEUE_COUNT,
     TOPIC,
@@ -32,8 +33,8 @@ from bench.stalls.inputs import (
     send_fields,
     topics_import,
 )
-from bench.stalls.watched_node import BEGIN, END, SOCKET_VARIABLE
 from deploy.local import LocalCluster
+from deploy.local_process import free_ports
 from node.rocketmq.remoting.calls.sent_messages import BATCH_COUNT_MAX
 from node.rocketmq.remoting.channel import RemotingChannel
 from node.rocketmq.remoting.protocol.codes import RequestCode
@@ -43,6 +44,8 @@ from quorumlog.pb import admin_pb2
 
 BURST_COUNT: Final = 8
 ROUND_COUNT: Final = 3
+Watch = Callable[[signal.Signals], dict[str, Any]]
+"""Begins or ends a watch; returns what the node says. Raises MeasuredNodeError."""
 LEAVE: Final = "the end of a connection"
 _CLIENT_COUNT: Final = 2_000
 _TIMEOUT_S: Final = 60.0
@@ -60,57 +63,31 @@ class StandStill:
     burst: dict[str, Any]
 
 
-class WatchedNode:
-    """One node as a process, with a watch over its loop."""
-
-    def __init__(self, nodes: LocalCluster, server: socket.socket) -> None:
-        self.nodes: Final = nodes
-        self._server = server
-
-    def tell(self, number: Any) -> dict[str, Any]:
-        """Begin or end a watch; return what the node says. Raises TimeoutError."""
-        process = self.nodes.process(1)
-        assert process is not None, "the node was not started"
-        assert process.send(number), "the node has ended"
-        link, _ = self._server.accept()
-        with link, link.makefile("rb") as file:
-            answer: dict[str, Any] = json.load(file)
-        return answer
-
-
 @contextmanager
-def watched_node() -> Iterator[tuple[WatchedNode, int]]:
-    """Run a node in a new directory; yield it with its broker port."""
-    with ExitStack() as held:
-        root = tempfile.mkdtemp(prefix="qlog-stalls-", dir=parent_of_data())
-        held.callback(shutil.rmtree, root)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+def watched_node() -> Iterator[tuple[LocalCluster, Watch, int]]:
+    """Run a node in a new directory; yield it with its watch and its broker port."""
+    root = tempfile.mkdtemp(prefix="qlog-stalls-", dir=parent_of_data())
+    try:
+        [port] = free_ports(1)
         settings = {"rocketmq_listen": f"127.0.0.1:{port}", "rocketmq_name_count": 1}
         nodes = LocalCluster.create(Path(root) / "nodes", 1, settings=settings)
-        server = held.enter_context(socket.socket(socket.AF_UNIX))
-        server.bind(f"{root}/socket")
-        server.listen()
-        server.settimeout(_TIMEOUT_S)
-        held.callback(nodes.stop)
-        environment = {SOCKET_VARIABLE: f"{root}/socket"}
-        nodes.start(environment=environment, module="bench.stalls.watched_node")
-        nodes.wait_ready()
-        yield WatchedNode(nodes, server), port
+        with signalled(nodes, "bench.stalls.watched_node") as ask:
+            yield nodes, partial(ask, 1), port
+    finally:
+        shutil.rmtree(root)
 
 
 async def measure(only: Sequence[str], on_row: Callable[[StandStill], None]) -> None:
     """Call `on_row` with the row of each input whose name has one of the texts in it; all
     without one."""
-    with watched_node() as (node, port):
+    with watched_node() as (nodes, watch, port):
         channel = await RemotingChannel.connect("127.0.0.1", port, None, lambda _: None)
-        async with grpc.aio.insecure_channel(node.nodes.address(1), CHANNEL_OPTIONS) as link:
+        async with grpc.aio.insecure_channel(nodes.address(1), CHANNEL_OPTIONS) as link:
             asker = _Asker(channel, link)
             await _fill(asker)
             own_calls = [*own()]
-            before = node.nodes.status()[0]
-            async with _producer(node.nodes.bootstrap):
+            before = nodes.status()[0]
+            async with _producer(nodes.bootstrap):
                 count = ROUND_COUNT * (1 + BURST_COUNT)
                 rounds: list[list[Input | OwnCall]] = [
                     [*classic(n), *own_calls] for n in range(count)
@@ -118,10 +95,10 @@ async def measure(only: Sequence[str], on_row: Callable[[StandStill], None]) -> 
                 for index, first in enumerate(rounds[0]):
                     name = _name(first)
                     if not only or any(one in name for one in only):
-                        on_row(await _row(node, asker, name, [row[index] for row in rounds]))
+                        on_row(await _row(watch, asker, name, [row[index] for row in rounds]))
                 if not only or any(one in LEAVE for one in only):
-                    on_row(await _leave(node, asker, port))
-            after = node.nodes.status()[0]
+                    on_row(await _leave(watch, asker, port))
+            after = nodes.status()[0]
             assert (after.role, after.term) == (before.role, before.term), "another term"
         channel.close()
 
@@ -143,18 +120,16 @@ class _Asker:
         return answer
 
 
-async def _row(
-    node: WatchedNode, asker: _Asker, name: str, inputs: list[Input | OwnCall]
-) -> StandStill:
+async def _row(watch: Watch, asker: _Asker, name: str, inputs: list[Input | OwnCall]) -> StandStill:
     rounds: dict[int, list[dict[str, Any]]] = {1: [], BURST_COUNT: []}
     at, answers = 0, []
     for _ in range(ROUND_COUNT):
         for count, rows in rounds.items():
-            node.tell(BEGIN)
+            watch(BEGIN)
             questions = [asker.ask(one) for one in inputs[at : at + count]]
             answers = await asyncio.gather(*questions, return_exceptions=True)
             at += count
-            rows.append(node.tell(END))
+            rows.append(watch(END))
     last, first = answers[-1], inputs[0]
     said = f"{last.code}" if isinstance(last, Command) else "0"
     if isinstance(last, BaseException):
@@ -167,7 +142,7 @@ async def _row(
     return StandStill(name, size_bytes, said, *calm)
 
 
-async def _leave(node: WatchedNode, asker: _Asker, port: int) -> StandStill:
+async def _leave(watch: Watch, asker: _Asker, port: int) -> StandStill:
     """End a connection that has as many client ids and locks as one may have."""
     pauses = []
     for lasting in (1, 2):
@@ -178,11 +153,11 @@ async def _leave(node: WatchedNode, asker: _Asker, port: int) -> StandStill:
             await asyncio.gather(*map(leaver.ask, beats))
         for number in range(16):
             await leaver.ask(locks_of(f"lock{number}"))
-        node.tell(BEGIN)
+        watch(BEGIN)
         channel.close()
         for _ in range(20 * lasting):
             await asker.ask(Input(RequestCode.GET_BROKER_CONFIG, {}))
-        pauses.append(node.tell(END))
+        pauses.append(watch(END))
     return StandStill(LEAVE, 0, "", *pauses)
 
 

@@ -1,23 +1,16 @@
 """A node whose event loop is watched on request: `python -m bench.stalls.watched_node --config F`.
 
-Owns the two signals that begin and end a watch, and a timer on the loop of the node that fires each
-millisecond: what lies between two firings is a stand-still. Beside its time stands the processor
-time that the loop used meanwhile, which other work on the machine does not lengthen.
+Owns a timer on the loop of the node that fires each millisecond: what lies between two firings is a
+stand-still. Beside its time stands the processor time that the loop used meanwhile, which other
+work on the machine does not lengthen.
 """
 
 import asyncio
-import json
-import os
-import signal
-import socket
 import time
 from typing import Any, Final
 
-from node.__main__ import run
+from bench.signalled import run_node
 
-SOCKET_VARIABLE: Final = "BENCH_STALLS_SOCKET"
-BEGIN: Final = signal.SIGUSR1
-END: Final = signal.SIGUSR2
 TICK_S: Final = 0.025
 """A tick of the Raft core: a longer stand-still misses some."""
 _STEP_S: Final = 0.001
@@ -59,26 +52,6 @@ class LoopWatch:
         }
 
 
-def main() -> None:
-    """Run the node until it gets a signal to stop."""
-    path, watch = os.environ[SOCKET_VARIABLE], LoopWatch()
-
-    def answer(document: dict[str, Any]) -> None:
-        with socket.socket(socket.AF_UNIX) as link:
-            link.connect(path)
-            link.sendall(json.dumps(document).encode())
-
-    def begin(_number: int, _frame: Any) -> None:
-        watch.begin()
-        answer({})
-
-    def end(_number: int, _frame: Any) -> None:
-        answer(watch.end())
-
-    signal.signal(BEGIN, begin)
-    signal.signal(END, end)
-    run()
-
-
 if __name__ == "__main__":
-    main()
+    watch = LoopWatch()
+    run_node(watch.begin, watch.end)

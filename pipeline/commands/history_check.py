@@ -3,6 +3,8 @@
 Must not know the rules.
 """
 
+from dataclasses import asdict
+
 import click
 
 from qlog.command_decorators import Printout, TableRows, printed
@@ -40,7 +42,7 @@ def history_check(directories: tuple[str, ...], master: str | None) -> Printout:
 
     with spark_session("history-check", master) as spark, progress_bars() as show:
         report = run(spark, directories, show=show)
-    rows = [one.row() for one in report.violations]
+    rows = [asdict(broken) for broken in report.violations]
     summary = {
         "verdict": f"{report.violation_count} violations" if rows else "a right log can have it",
         "operation_count": sum(report.operation_counts.values()),

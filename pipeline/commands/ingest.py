@@ -48,7 +48,7 @@ def ingest(
     lossy: bool,
     master: str | None,
     server: str | None,
-) -> dict[str, object]:
+) -> object:
     """Copy topics to Parquet files, each record once, and go on where the last run ended.
 
     PATH becomes a table that is partitioned by topic and by the date (UTC) on which a record was
@@ -84,8 +84,7 @@ def ingest(
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    names = ("path", "batch_count", "row_count", "merged_file_count")
-    return {name: getattr(done, name) for name in names} | {"duration_s": round(done.duration_s, 1)}
+    return done
 
 
 def _on_signals(stop: threading.Event) -> dict[signal.Signals, Any]:

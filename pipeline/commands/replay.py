@@ -38,7 +38,7 @@ def replay(
     master: str | None,
     server: str | None,
     **places: str | None,
-) -> dict[str, object]:
+) -> object:
     """Put records of a table or of topics back into TOPIC, in the order of their queues.
 
     What comes out is new records: with body, keys, tag and properties as they were, and with an
@@ -71,7 +71,7 @@ def replay(
     target = {**cluster, "topic": to}
     check_target(sink_options(target).cluster, [to])
     with spark_session("replay", master) as spark, progress_bars() as show:
-        done = run(
+        return run(
             spark,
             target,
             path=path,
@@ -82,8 +82,3 @@ def replay(
             show=show,
             announce=lambda name: click.echo(f"replay {name}; to go on: --id {name}", err=True),
         )
-    return {
-        "replay_id": done.replay_id,
-        "row_count": done.row_count,
-        "duration_s": round(done.duration_s, 1),
-    }

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from pipeline.errors import OptionError
 from pipeline.progress import Show, show_nothing, tasks_shown
+from pipeline.schema import ddl
 from pipeline.segments_bounds import find_boundary
 from pipeline.segments_check import SegmentFinding, check_range
 from pipeline.segments_log import LogReader, SealedLog, open_sealed
@@ -254,7 +255,7 @@ class _Verdict:
                 for p in (log.begin_position, log.end_position)}  # fmt: skip
         work = partial(run_tasks, self._logs, self._tasks, sorted(cuts))
         count = min(len(self._tasks), spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
-        rows = spark.range(0, len(self._tasks), 1, count).mapInArrow(work, _ddl(_SCHEMA)).persist()
+        rows = spark.range(0, len(self._tasks), 1, count).mapInArrow(work, ddl(_SCHEMA)).persist()
         try:
             with tasks_shown(spark, "check", count, show):
                 rows.count()
@@ -368,7 +369,7 @@ class _Verdict:
             .withColumnRenamed("max(hi)", "hi")
         )
         tails = ends.where(ends.replica.isin(clean)).mapInArrow(
-            partial(check_tails, self._logs), _ddl(_TAIL_SCHEMA)
+            partial(check_tails, self._logs), ddl(_TAIL_SCHEMA)
         )
         for row in tails.select("replica", "finding.*").limit(FINDINGS_MAX).collect():
             self._add(row[0], SegmentFinding(*row[1:]))
@@ -408,10 +409,3 @@ class _Verdict:
         replica.first_bad_position = first.position if first.position >= 0 else None
         index = next((f.entry_index for f in worst if f.entry_index >= 0), None)
         replica.first_bad_index = first.entry_index if first.entry_index >= 0 else index
-
-
-def _ddl(schema: pa.Schema) -> str:
-    """Return an Arrow schema in Spark's notation."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema).simpleString()

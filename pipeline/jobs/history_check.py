@@ -39,6 +39,7 @@ from checkers.linearizability import check_cas
 from checkers.register import check_register_by_index, check_register_by_zones
 from pipeline.errors import PipelineError
 from pipeline.progress import Show, show_nothing, tasks_shown
+from pipeline.schema import batch_of, ddl
 from store.config import MIB
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ VIOLATIONS_MAX: Final = 1000
 _LINES: Final = pa.schema(
     [("queue", pa.string()), ("file", pa.int32()), ("at", pa.int64()), ("line", pa.string())]
 )
-_LINES_DDL: Final = "queue string, file int, at bigint, line string"
-_FOUND: Final = pa.schema(
+_VERDICTS: Final = pa.schema(
     [
         ("queue", pa.string()),
         ("operation_count", pa.int64()),
@@ -61,9 +61,6 @@ _FOUND: Final = pa.schema(
         ("detail", pa.string()),
         ("witnesses", pa.list_(pa.string())),
     ]
-)
-_FOUND_DDL: Final = (
-    "queue string, operation_count bigint, rule string, detail string, witnesses array<string>"
 )
 
 
@@ -87,21 +84,12 @@ class HistoryPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokenRule:
-    """One broken rule. Witnesses are lines of the history."""
+    """One broken rule; the fields are the keys of its row. Witnesses are lines of the history."""
 
     rule: str
     queue: str
     detail: str
-    witnesses: tuple[str, ...]
-
-    def row(self) -> dict[str, object]:
-        """Return the broken rule as a row with stable keys."""
-        return {
-            "rule": self.rule,
-            "queue": self.queue,
-            "detail": self.detail,
-            "witnesses": list(self.witnesses),
-        }
+    witnesses: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +125,17 @@ def history_check(
         return CheckedHistory({}, 0, ())
     count = len(parts)
     lines = spark.range(0, count, 1, count).mapInArrow(
-        partial(read_parts, files, parts), _LINES_DDL
+        partial(read_parts, files, parts), ddl(_LINES)
     )
 
     def check(table: pa.Table) -> pa.Table:
         return check_queue(notes, table)
 
     with tasks_shown(spark, "read and check", count, show):
-        rows = lines.groupBy("queue").applyInArrow(check, _FOUND_DDL).collect()
+        rows = lines.groupBy("queue").applyInArrow(check, ddl(_VERDICTS)).collect()
     counts = {row.queue: row.operation_count for row in rows if row.rule is None}
     broken_rules = [
-        BrokenRule(row.rule, row.queue, row.detail, tuple(row.witnesses))
+        BrokenRule(row.rule, row.queue, row.detail, list(row.witnesses))
         for row in rows
         if row.rule is not None
     ]
@@ -192,9 +180,7 @@ def read_parts(
                 for at, line in _lines_of(files[part.file], part)
                 for queue in _queues_of(files[part.file], at, line, is_drains=is_drains)
             ]
-            columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
-            arrays = [pa.array(c, t) for c, t in zip(columns, _LINES.types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_LINES)
+            yield batch_of(rows, _LINES)
 
 
 def _lines_of(path: str, part: HistoryPart) -> Iterator[tuple[int, str]]:
@@ -240,16 +226,11 @@ def check_queue(notes: Sequence[FaultNote], table: pa.Table) -> pa.Table:
             operations.append(history.from_json(line))
     violations = judge(operations, whole_drains(drains), notes)
     rows: list[dict[str, object]] = [{"queue": queue, "operation_count": len(operations)}]
-    for found in violations:
-        rows.append(
-            {
-                "queue": queue,
-                "rule": found.rule,
-                "detail": found.detail,
-                "witnesses": [history.to_json(witness) for witness in found.witnesses],
-            }
-        )
-    return pa.Table.from_pylist(rows, _FOUND)
+    for violation in violations:
+        witnesses = [history.to_json(witness) for witness in violation.witnesses]
+        own = {"rule": violation.rule, "detail": violation.detail, "witnesses": witnesses}
+        rows.append({"queue": queue, **own})
+    return pa.Table.from_pylist(rows, _VERDICTS)
 
 
 def whole_drains(parts: Iterable[Drain]) -> list[Drain]:

@@ -78,7 +78,11 @@ def ingest(
     run.merged_count += table.compact(run.next_batch if is_over else run.next_batch - 1)
     show("records", run.row_count, None if follow else run.row_count)
     return Ingested(
-        table.path, run.batch_count, run.row_count, run.merged_count, time.monotonic() - began_s
+        table.path,
+        run.batch_count,
+        run.row_count,
+        run.merged_count,
+        round(time.monotonic() - began_s, 1),
     )
 
 

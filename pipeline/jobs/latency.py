@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipeline.checks import check_source
+from pipeline.schema import batch_of, ddl
 from pipeline.table import read_table
 from quorumlog.pb.state_pb2 import Command
 
@@ -31,9 +32,6 @@ _COMMITS: Final = pa.schema([
     ("minute", pa.timestamp("us", tz="UTC")), ("position", pa.int64()), ("group", pa.string()),
     ("topic", pa.string()), ("queue_id", pa.int32()), ("offset", pa.int64()),
 ])  # fmt: skip
-_COMMITS_DDL: Final = (
-    "minute timestamp, position bigint, group string, topic string, queue_id int, offset bigint"
-)
 
 
 def rates(rows: "DataFrame") -> "DataFrame":
@@ -68,7 +66,9 @@ def lags(rows: "DataFrame", commands: "DataFrame") -> "DataFrame":
     """
     spark = rows.sparkSession
     rows.createOrReplaceTempView("quorumlog_latency_rows")
-    commits = commands.select("store_time", "position", "body").mapInArrow(commits_in, _COMMITS_DDL)
+    commits = commands.select("store_time", "position", "body").mapInArrow(
+        commits_in, ddl(_COMMITS)
+    )
     commits.createOrReplaceTempView("quorumlog_latency_commits")
     return spark.sql("""
         with ends as (
@@ -118,9 +118,7 @@ def commits_in(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
                     (minute, position, commit.group, one.topic, one.queue_id, one.offset)
                     for one in commit.offsets
                 ]
-        columns = [list(column) for column in zip(*commits, strict=True)] or [[] for _ in _COMMITS]
-        arrays = [pa.array(c, t) for c, t in zip(columns, _COMMITS.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_COMMITS)
+        yield batch_of(commits, _COMMITS)
 
 
 def from_segments(spark: "SparkSession", directory: str, topic: str = "") -> "DataFrame":
@@ -145,8 +143,5 @@ def from_parquet(spark: "SparkSession", path: str, topic: str = "") -> "DataFram
 
 def rows_of(table: "DataFrame") -> list[dict[str, object]]:
     """Collect a table; times are text, in UTC."""
-    latencies = []
-    for row in table.withColumn("minute", table.minute.cast("string")).collect():
-        plain = row.asDict()
-        latencies.append({**plain, "minute": f"{plain['minute']}Z".replace(" ", "T")})
-    return latencies
+    rows = table.withColumn("minute", table.minute.cast("string")).collect()
+    return [{**row.asDict(), "minute": f"{row.minute}Z".replace(" ", "T")} for row in rows]

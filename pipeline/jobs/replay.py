@@ -86,7 +86,7 @@ def replay(
     with tasks_shown(spark, "replay", PARTITION_COUNT, show):
         writer = ordered.select(*columns).write.format("quorumlog").mode("append")
         writer.options(**to).option("writeId", replay_id).save()
-    return Replayed(replay_id, survey.row_count, time.monotonic() - began_s)
+    return Replayed(replay_id, survey.row_count, round(time.monotonic() - began_s, 1))
 
 
 def _parquet(spark: "SparkSession", path: str) -> "DataFrame":

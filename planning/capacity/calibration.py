@@ -4,7 +4,7 @@ Owns the values, their form in JSON and what is assumed without a measurement. `
 measures; the commands read and write the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
@@ -82,28 +82,25 @@ class Calibration:
     @cached_property
     def batch_cost(self) -> BatchCost:
         """Time between two batches when as many are under way as suit the machine."""
-        return fit(
-            [
-                CostPoint(p.batch_count, p.batch_count * p.body_size_bytes, 1 / p.batches_per_s)
-                for p in self.appends
-            ]
-        )
+        return self._fit(lambda point: 1 / point.batches_per_s)
 
     @cached_property
     def leader_cost(self) -> BatchCost:
         """Processor time of the leader."""
-        return fit(self._cpu_points([p.leader_cpu_s for p in self.appends]))
+        return self._fit(lambda point: point.leader_cpu_s)
 
     @cached_property
     def nodes_cost(self) -> BatchCost:
         """Processor time of all nodes of a group of three."""
-        return fit(self._cpu_points([p.nodes_cpu_s for p in self.appends]))
+        return self._fit(lambda point: point.nodes_cpu_s)
 
-    def _cpu_points(self, seconds: list[float]) -> list[CostPoint]:
-        return [
-            CostPoint(p.batch_count, p.batch_count * p.body_size_bytes, value)
-            for p, value in zip(self.appends, seconds, strict=True)
-        ]
+    def _fit(self, seconds: Callable[[AppendPoint], float]) -> BatchCost:
+        return fit(
+            [
+                CostPoint(p.batch_count, p.batch_count * p.body_size_bytes, seconds(p))
+                for p in self.appends
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the values under stable keys."""

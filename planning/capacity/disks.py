@@ -8,7 +8,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.traffic import MessageSizes
 
@@ -30,45 +30,29 @@ def disk_figures(
         derived += formats.key_file_size_bytes
     used = log + derived
     ratio = formats.disk_warn_ratio
-    return [
-        CapacityFigure(
-            "disk",
-            "node_retained_size_bytes",
+    of_derived = f"{number(count)} messages x {number(sizes.derived)} B"
+    if demand.key_count:
+        key_file = amount(formats.key_file_size_bytes, "B")
+        of_derived += f" + one key index of {key_file} that has its size from the beginning"
+    return figures(
+        "disk",
+        node_retained_size_bytes=(
             retained,
-            "B",
             f"{number(demand.average_msgs_per_s)} msg/s x {amount(demand.retention_s, 's')} x "
             f"{number(sizes.log)} B / {group_count} groups",
         ),
-        CapacityFigure(
-            "disk",
-            "node_log_size_bytes",
+        node_log_size_bytes=(
             log,
-            "B",
             f"{amount(retained, 'B')} in whole files of {amount(file_size, 'B')} + 1 that is still "
             f"to expire + {formats.prepared_file_count} made ahead",
         ),
-        CapacityFigure(
-            "disk",
-            "node_derived_size_bytes",
-            derived,
-            "B",
-            f"{number(count)} messages x {number(sizes.derived)} B"
-            + (
-                f" + one key index of {amount(formats.key_file_size_bytes, 'B')} that has its size "
-                "from the beginning"
-                if demand.key_count
-                else ""
-            ),
-        ),
-        CapacityFigure(
-            "disk",
-            "node_disk_size_bytes",
+        node_derived_size_bytes=(derived, of_derived),
+        node_disk_size_bytes=(
             used / ratio,
-            "B",
             f"({amount(log, 'B')} of log + {amount(derived, 'B')} derived) / {ratio} of the disk, "
             "from which on operators are warned",
         ),
-    ]
+    )
 
 
 def memory_figures(
@@ -86,29 +70,21 @@ def memory_figures(
     pages += formats.file_size_bytes * formats.prepared_file_count
     if demand.key_count:
         pages += formats.key_file_size_bytes
-    return [
-        CapacityFigure(
-            "memory",
-            "node_process_size_bytes",
+    return figures(
+        "memory",
+        node_process_size_bytes=(
             own,
-            "B",
             f"process {amount(calibration.node_memory_size_bytes, 'B')} + "
             f"{amount(IN_FLIGHT_SIZE_BYTES, 'B')} in flight + {amount(slots, 'B')} of key slots",
         ),
-        CapacityFigure(
-            "memory",
-            "node_page_cache_size_bytes",
+        node_page_cache_size_bytes=(
             pages,
-            "B",
             f"{number(rate)} msg/s x {amount(demand.read_memory_s, 's')} x "
             f"{number(sizes.log + sizes.derived)} B + {formats.prepared_file_count} files made "
             "ahead" + (" + the key index that is written" if demand.key_count else ""),
         ),
-        CapacityFigure(
-            "memory",
-            "node_memory_size_bytes",
+        node_memory_size_bytes=(
             own + pages,
-            "B",
             f"process {amount(own, 'B')} + pages {amount(pages, 'B')}",
         ),
-    ]
+    )

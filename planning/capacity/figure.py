@@ -1,4 +1,4 @@
-"""A figure of a plan: key, value, unit, and the formula in words with the numbers put in.
+"""A figure of a plan: key, value, and the formula in words with the numbers put in.
 
 Owns the form of figures and how an amount is written; must not know what is computed.
 """
@@ -13,6 +13,11 @@ _DECIMAL: Final = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 _SPANS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _BINARY_FROM: Final = 4096
 """Sizes below this are told in bytes: they are sums that a reader checks."""
+_UNITS: Final = {
+    "_msgs_per_s": "msg/s", "_bytes_per_s": "B/s", "_size_bytes": "B", "_bytes_per_msg": "B",
+    "_s": "s", "_s_max": "s",
+}  # fmt: skip
+"""Units by the ends of names; a longer end comes before its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +26,28 @@ class CapacityFigure:
 
     part: Part
     name: str
-    """Stable key, with its unit last where that is not plain."""
+    """Stable key, with its unit or what is counted."""
     value: float | None
-    unit: str
-    """B, B/s, msg/s, s, ms, cores, or the noun that is counted."""
     formula: str
+
+    @property
+    def unit(self) -> str:
+        """B, B/s, msg/s, s, or the noun that is counted."""
+        counted = self.name.partition("_for_")[0]
+        if counted.endswith("_count"):
+            return f"{counted.removesuffix('_count')}s"
+        units = (unit for end, unit in _UNITS.items() if self.name.endswith(end))
+        return next(units, counted.rpartition("_")[2])
 
     @property
     def text(self) -> str:
         """The value as people read it, with a unit that suits its size."""
         return "never" if self.value is None else amount(self.value, self.unit)
+
+
+def figures(part: Part, **values: tuple[float | None, str]) -> list[CapacityFigure]:
+    """Return figures of one part: value and formula by name."""
+    return [CapacityFigure(part, name, *figure) for name, figure in values.items()]
 
 
 def amount(value: float, unit: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand, DemandError
 from planning.capacity.disks import disk_figures, memory_figures
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.traffic import FRAME_RATIO, GroupLimits, MessageSizes
 
@@ -66,140 +66,119 @@ def lay_out(
     fits onto a host.
     """
     by_rate = math.ceil(demand.peak_msgs_per_s / (limits.msgs_per_s * demand.utilisation))
-
-    def of(groups: int) -> HostLayout | None:
-        return _layout(demand, sizes, calibration, formats, groups)
-
+    layouts = _Layouts(demand, sizes, calibration, formats)
     groups = by_rate
-    first = of(groups)
+    first = layouts.of(groups)
     while first is None:
         if groups >= GROUP_COUNT_MAX:
-            raise _misfit(demand, sizes, calibration, formats, groups)
+            raise layouts.misfit(groups)
         groups = min(groups * 2 if groups < 64 else math.ceil(groups * 1.1), GROUP_COUNT_MAX)
-        first = of(groups)
+        first = layouts.of(groups)
     most = max(groups, min(8 * groups, CLIENT_GROUP_COUNT_MAX))
-    tried = [first, *filter(None, map(of, range(groups + 1, most + 1)))]
+    tried = [first, *filter(None, map(layouts.of, range(groups + 1, most + 1)))]
     best = min(tried, key=lambda layout: (layout.host_count, layout.group_count))
     why = "" if best.group_count == by_rate else ", and more so that nodes fit onto hosts"
-    figures = [
-        CapacityFigure(
-            "hosts",
-            "group_count",
+    counts = figures(
+        "hosts",
+        group_count=(
             best.group_count,
-            "groups",
             f"{number(demand.peak_msgs_per_s)} msg/s / ({number(limits.msgs_per_s)} msg/s x "
             f"{demand.utilisation} in use){why}",
         ),
-        CapacityFigure(
-            "hosts",
-            "node_count",
+        node_count=(
             best.group_count * demand.copies,
-            "nodes",
             f"{best.group_count} groups x {demand.copies} copies",
         ),
-        *best.figures,
-    ]
-    return replace(best, figures=tuple(figures))
-
-
-def _layout(
-    demand: Demand,
-    sizes: MessageSizes,
-    calibration: Calibration,
-    formats: FormatSizes,
-    groups: int,
-) -> HostLayout | None:
-    """Return the hosts for a number of groups; None if a node does not fit onto a host."""
-    disk = disk_figures(demand, sizes, formats, groups)
-    memory = memory_figures(demand, sizes, formats, calibration, groups)
-    disk_size, memory_size = _last(disk), _last(memory)
-    host = demand.host
-    if disk_size > host.disk_size_bytes or memory_size > host.memory_size_bytes:
-        return None
-    counts = _host_counts(demand, sizes, calibration, groups, disk_size, memory_size)
-    hosts, words = _with_failures(demand, counts)
-    figures = [
-        *(
-            CapacityFigure("hosts", f"hosts_for_{one.resource}", one.count, "hosts", one.formula)
-            for one in counts
-        ),
-        CapacityFigure("hosts", "host_count", hosts, "hosts", words),
-    ]
-    return HostLayout(groups, hosts, tuple(counts), tuple(disk), tuple(memory), tuple(figures))
-
-
-def _misfit(
-    demand: Demand,
-    sizes: MessageSizes,
-    calibration: Calibration,
-    formats: FormatSizes,
-    groups: int,
-) -> DemandError:
-    host = demand.host
-    disk_size = _last(disk_figures(demand, sizes, formats, groups))
-    memory_size = _last(memory_figures(demand, sizes, formats, calibration, groups))
-    return DemandError(
-        f"a node needs {amount(disk_size, 'B')} of disk and {amount(memory_size, 'B')} of memory "
-        "however small its share is",
-        f"a host has {amount(host.disk_size_bytes, 'B')} and {amount(host.memory_size_bytes, 'B')}",
-        "give larger hosts with --host-disk and --host-memory",
     )
+    return replace(best, figures=(*counts, *best.figures))
 
 
-def _last(figures: list[CapacityFigure]) -> float:
-    value = figures[-1].value
-    assert value is not None, f"{figures[-1].name} has no value"
+@dataclass(frozen=True, slots=True)
+class _Layouts:
+    """The hosts of a demand for any number of groups."""
+
+    demand: Demand
+    sizes: MessageSizes
+    calibration: Calibration
+    formats: FormatSizes
+
+    def of(self, groups: int) -> HostLayout | None:
+        """Return the hosts for a number of groups; None if a node does not fit onto a host."""
+        disk, memory = self._disk_and_memory(groups)
+        disk_size, memory_size = _last(disk), _last(memory)
+        host = self.demand.host
+        if disk_size > host.disk_size_bytes or memory_size > host.memory_size_bytes:
+            return None
+        counts = self._host_counts(groups, disk_size, memory_size)
+        hosts, words = _with_failures(self.demand, counts)
+        needed = {f"hosts_for_{count.resource}": (count.count, count.formula) for count in counts}
+        of_hosts = figures("hosts", **needed, host_count=(hosts, words))
+        return HostLayout(groups, hosts, tuple(counts), tuple(disk), tuple(memory), tuple(of_hosts))
+
+    def _disk_and_memory(self, groups: int) -> tuple[list[CapacityFigure], list[CapacityFigure]]:
+        disk = disk_figures(self.demand, self.sizes, self.formats, groups)
+        return disk, memory_figures(self.demand, self.sizes, self.formats, self.calibration, groups)
+
+    def misfit(self, groups: int) -> DemandError:
+        """Return the error that says what a node needs."""
+        host = self.demand.host
+        disk_size, memory_size = map(_last, self._disk_and_memory(groups))
+        return DemandError(
+            f"a node needs {amount(disk_size, 'B')} of disk and {amount(memory_size, 'B')} of "
+            "memory however small its share is",
+            f"a host has {amount(host.disk_size_bytes, 'B')} and "
+            f"{amount(host.memory_size_bytes, 'B')}",
+            "give larger hosts with --host-disk and --host-memory",
+        )
+
+    def _host_counts(self, groups: int, disk_size: float, memory_size: float) -> list[HostCount]:
+        demand, host = self.demand, self.demand.host
+        nodes = groups * demand.copies
+        cores = cores_needed(demand, self.calibration)
+        busier = max(traffic(demand, self.sizes))
+        use = demand.utilisation
+
+        def fitting(resource: str, size: int, needed: float) -> HostCount:
+            fit = int(size // needed)
+            words = f"{nodes} nodes / {fit} that fit into {amount(size, 'B')}"
+            return HostCount(resource, math.ceil(nodes / fit), words)
+
+        return [
+            HostCount(
+                "copies", demand.copies, f"{demand.copies} copies of a group on hosts of their own"
+            ),
+            HostCount(
+                "cores",
+                math.ceil(cores / (host.cores * use)),
+                f"{number(cores)} cores at the peak / ({host.cores} of a host x {use})",
+            ),
+            fitting("disk", host.disk_size_bytes, disk_size),
+            fitting("memory", host.memory_size_bytes, memory_size),
+            HostCount(
+                "network",
+                math.ceil(busier / (host.network_bytes_per_s * use)),
+                f"{amount(busier, 'B/s')} / ({amount(host.network_bytes_per_s, 'B/s')} x {use})",
+            ),
+        ]
+
+
+def _last(figures_of_part: Sequence[CapacityFigure]) -> float:
+    value = figures_of_part[-1].value
+    assert value is not None, f"{figures_of_part[-1].name} has no value"
     return value
 
 
-def _host_counts(
-    demand: Demand,
-    sizes: MessageSizes,
-    calibration: Calibration,
-    groups: int,
-    disk_size: float,
-    memory_size: float,
-) -> list[HostCount]:
-    host, nodes = demand.host, groups * demand.copies
-    on_disk = int(host.disk_size_bytes // disk_size)
-    in_memory = int(host.memory_size_bytes // memory_size)
-    cores = cores_needed(demand, calibration)
-    sent, received = traffic(demand, sizes)
-    busier = max(sent, received)
-    return [
-        HostCount(
-            "copies", demand.copies, f"{demand.copies} copies of a group on hosts of their own"
-        ),
-        HostCount(
-            "cores",
-            math.ceil(cores / (host.cores * demand.utilisation)),
-            f"{number(cores)} cores at the peak / ({host.cores} of a host x {demand.utilisation})",
-        ),
-        HostCount(
-            "disk",
-            math.ceil(nodes / on_disk),
-            f"{nodes} nodes / {on_disk} that fit into {amount(host.disk_size_bytes, 'B')}",
-        ),
-        HostCount(
-            "memory",
-            math.ceil(nodes / in_memory),
-            f"{nodes} nodes / {in_memory} that fit into {amount(host.memory_size_bytes, 'B')}",
-        ),
-        HostCount(
-            "network",
-            math.ceil(busier / (host.network_bytes_per_s * demand.utilisation)),
-            f"{amount(busier, 'B/s')} / ({amount(host.network_bytes_per_s, 'B/s')} x "
-            f"{demand.utilisation})",
-        ),
-    ]
+def append_cpu_s(demand: Demand, calibration: Calibration) -> tuple[float, float]:
+    """Return the processor time of a message on the leader, and on each follower."""
+    count, size_bytes = demand.batch_count, demand.batch_count * demand.body_size_bytes
+    of_three = calibration.nodes_cost.seconds(count, size_bytes) / count
+    of_leader = min(of_three, calibration.leader_cost.seconds(count, size_bytes) / count)
+    return of_leader, (of_three - of_leader) / (CALIBRATED_COPIES - 1)
 
 
 def cores_needed(demand: Demand, calibration: Calibration) -> float:
     """Return the processor time that all nodes need in a second at the peak."""
-    count, body = demand.batch_count, demand.body_size_bytes
-    of_three = calibration.nodes_cost.seconds(count, count * body) / count
-    of_leader = min(of_three, calibration.leader_cost.seconds(count, count * body) / count)
-    of_follower = (of_three - of_leader) / (CALIBRATED_COPIES - 1)
+    of_leader, of_follower = append_cpu_s(demand, calibration)
     append_s = of_leader + (demand.copies - 1) * of_follower
     read_s = demand.consumer_count * calibration.read_cpu_s
     return demand.peak_msgs_per_s * (append_s + read_s)

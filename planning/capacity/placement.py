@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from planning.capacity.demand import DemandError
+
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
@@ -24,15 +26,8 @@ class FleetHost:
     """Copies, of different groups, for which the host has room."""
 
 
-class PlacementError(Exception):
-    """The hosts do not have the room, or the zones, that a rule needs."""
-
-    def __init__(self, what: str, why: str, do: str) -> None:
-        super().__init__(what, why, do)
-        self.what, self.why, self.do = what, why, do
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}; {self.do}"
+class PlacementError(DemandError):
+    """The hosts do not have the room that a rule needs."""
 
 
 Placement = dict[str, tuple[str, ...]]

@@ -8,7 +8,7 @@ from typing import Any
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import COPIES_MAX, Demand
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.formats import FormatSizes
 from planning.capacity.hosts import (
     CLIENT_GROUP_COUNT_MAX,
@@ -70,52 +70,39 @@ def plan(demand: Demand, calibration: Calibration, formats: FormatSizes) -> Capa
     limits = group_limits(demand, sizes, calibration, formats)
     layout = lay_out(demand, sizes, limits, calibration, formats)
     times = time_figures(demand, sizes, calibration, layout)
-    figures = (
+    smallest = f"the smallest of these: {limits.bottleneck.name}"
+    of_all = (
         *sizes.figures(demand, formats),
         *limits.figures,
-        CapacityFigure(
-            "rate",
-            "group_msgs_per_s",
-            limits.msgs_per_s,
-            "msg/s",
-            f"the smallest of these: {limits.bottleneck.name}",
-        ),
+        *figures("rate", group_msgs_per_s=(limits.msgs_per_s, smallest)),
         *layout.disk,
-        _total_disk(demand, layout),
+        *_total_disk(demand, layout),
         *_network(demand, sizes, layout),
         *layout.memory,
         *layout.figures,
-        _cores(demand, calibration),
+        *_cores(demand, calibration),
         *times,
         *_failures(demand),
     )
     warnings = (*_warnings(demand, layout), *_time_warnings(demand, times))
-    return CapacityPlan(demand, layout, limits, figures, warnings)
+    return CapacityPlan(demand, layout, limits, of_all, warnings)
 
 
-def _total_disk(demand: Demand, layout: HostLayout) -> CapacityFigure:
+def _total_disk(demand: Demand, layout: HostLayout) -> list[CapacityFigure]:
     of_node = layout.disk[-1].value
     assert of_node is not None, "a node's disk is always known"
     nodes = layout.group_count * demand.copies
-    return CapacityFigure(
-        "disk",
-        "total_disk_size_bytes",
-        nodes * of_node,
-        "B",
-        f"{nodes} nodes x {amount(of_node, 'B')}",
-    )
+    words = f"{nodes} nodes x {amount(of_node, 'B')}"
+    return figures("disk", total_disk_size_bytes=(nodes * of_node, words))
 
 
-def _cores(demand: Demand, calibration: Calibration) -> CapacityFigure:
+def _cores(demand: Demand, calibration: Calibration) -> list[CapacityFigure]:
     cores = cores_needed(demand, calibration)
-    return CapacityFigure(
-        "hosts",
-        "cores",
-        cores,
-        "cores",
+    words = (
         f"{number(demand.peak_msgs_per_s)} msg/s x {cores / demand.peak_msgs_per_s * 1e6:.4g} us "
-        f"of {demand.copies} nodes and {demand.consumer_count} consumers",
+        f"of {demand.copies} nodes and {demand.consumer_count} consumers"
     )
+    return figures("hosts", cores=(cores, words))
 
 
 def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[CapacityFigure]:
@@ -123,42 +110,28 @@ def _network(demand: Demand, sizes: MessageSizes, layout: HostLayout) -> list[Ca
     peak, followers = demand.peak_msgs_per_s, demand.copies - 1
     rate = f"{number(peak)} msg/s x"
     frames = f"x {FRAME_RATIO:.4g} for frames"
-    figures = [
-        CapacityFigure(
-            "network",
-            "network_sent_bytes_per_s",
+    # Followers in the leader's own zone get their copy without leaving it; here they are fewest.
+    away = demand.copies - max(1, demand.copies // demand.zones)
+    return figures(
+        "network",
+        network_sent_bytes_per_s=(
             sent,
-            "B/s",
             f"{rate} ({followers} followers x {number(sizes.log)} B + {demand.consumer_count} "
             f"consumers x {sizes.record} B) {frames}",
         ),
-        CapacityFigure(
-            "network",
-            "network_received_bytes_per_s",
+        network_received_bytes_per_s=(
             received,
-            "B/s",
             f"{rate} ({sizes.record} B + {followers} followers x {number(sizes.log)} B) {frames}",
         ),
-        CapacityFigure(
-            "network",
-            "host_network_bytes_per_s",
+        host_network_bytes_per_s=(
             max(sent, received) / layout.host_count,
-            "B/s",
             f"{amount(max(sent, received), 'B/s')} / {layout.host_count} hosts, leaders spread",
         ),
-    ]
-    # Followers in the leader's own zone get their copy without leaving it; here they are fewest.
-    away = demand.copies - max(1, demand.copies // demand.zones)
-    figures.append(
-        CapacityFigure(
-            "network",
-            "zone_traffic_bytes_per_s",
+        zone_traffic_bytes_per_s=(
             peak * away * sizes.log * FRAME_RATIO,
-            "B/s",
             f"{rate} {away} followers in other zones x {number(sizes.log)} B {frames}",
-        )
+        ),
     )
-    return figures
 
 
 def _failures(demand: Demand) -> list[CapacityFigure]:
@@ -167,23 +140,18 @@ def _failures(demand: Demand) -> list[CapacityFigure]:
         for failed in range(1, demand.zones)
         if failed * demand.copies_of_zone_max <= demand.tolerated_count
     )
-    return [
-        CapacityFigure(
-            "failures",
-            "tolerated_copies",
+    return figures(
+        "failures",
+        tolerated_copies=(
             demand.tolerated_count,
-            "copies",
             f"{demand.copies} copies - quorum of {demand.quorum}",
         ),
-        CapacityFigure(
-            "failures",
-            "tolerated_zones",
+        tolerated_zones=(
             zones,
-            "zones",
             f"at most {demand.copies_of_zone_max} copies in one of {demand.zones} zones, and "
             f"{demand.tolerated_count} may be away",
         ),
-    ]
+    )
 
 
 def _warnings(demand: Demand, layout: HostLayout) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.hosts import HostLayout
 from planning.capacity.traffic import FRAME_RATIO, MessageSizes
 
@@ -25,55 +25,45 @@ def time_figures(
     assert retained is not None, "what is retained is always known"
     backlog = incoming * demand.outage_s
     spare = rate - incoming
-    figures = [
-        *_failover(demand, calibration),
-        CapacityFigure("time", "catch_up_bytes_per_s", rate, "B/s", words),
-    ]
-    for name, size, what in (
-        ("catch_up_s", backlog, f"{amount(demand.outage_s, 's')} away, {amount(backlog, 'B')}"),
-        ("restore_s", retained, f"whole log of a lost disk, {amount(retained, 'B')}"),
-    ):
-        formula = (
-            f"{what} / ({amount(rate, 'B/s')} - {amount(incoming, 'B/s')} that come meanwhile)"
-        )
-        figures.append(
-            CapacityFigure("time", name, size / spare if spare > 0 else None, "s", formula)
-        )
+    remaining = f"({amount(rate, 'B/s')} - {amount(incoming, 'B/s')} that come meanwhile)"
     backup_s = retained / calibration.disk_read_bytes_per_s
     backup_s += retained / calibration.rebuild_bytes_per_s
-    return [
-        *figures,
-        CapacityFigure(
-            "time",
-            "restore_backup_s",
+    return figures(
+        "time",
+        **_failover(demand, calibration),
+        catch_up_bytes_per_s=(rate, words),
+        catch_up_s=(
+            backlog / spare if spare > 0 else None,
+            f"{amount(demand.outage_s, 's')} away, {amount(backlog, 'B')} / {remaining}",
+        ),
+        restore_s=(
+            retained / spare if spare > 0 else None,
+            f"whole log of a lost disk, {amount(retained, 'B')} / {remaining}",
+        ),
+        restore_backup_s=(
             backup_s,
-            "s",
             f"{amount(retained, 'B')} / {amount(calibration.disk_read_bytes_per_s, 'B/s')} to copy "
             f"+ / {amount(calibration.rebuild_bytes_per_s, 'B/s')} to check and build queues",
         ),
-    ]
+    )
 
 
-def _failover(demand: Demand, calibration: Calibration) -> list[CapacityFigure]:
+def _failover(demand: Demand, calibration: Calibration) -> dict[str, tuple[float | None, str]]:
     if demand.copies < 2:
         words = "there is no other node; until this one is started again"
-        names = ("failover_s", "failover_s_max")
-        return [CapacityFigure("time", name, None, "s", words) for name in names]
+        return dict.fromkeys(("failover_s", "failover_s_max"), (None, words))
     election_s = _ELECTION_ROUND_TRIPS * demand.round_trip_ms / 1e3
     words = f"{_ELECTION_ROUND_TRIPS} round trips of {number(demand.round_trip_ms)} ms"
-    return [
-        CapacityFigure(
-            "time",
-            name,
+    return {
+        name: (
             value + election_s,
-            "s",
             f"{amount(value, 's')} from the death of a leader to the next ack ({which}) + {words}",
         )
         for name, value, which in (
             ("failover_s", calibration.failover_s, "median"),
             ("failover_s_max", calibration.failover_s_max, "largest"),
         )
-    ]
+    }
 
 
 def catch_up_rate(

@@ -9,7 +9,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import Demand, DemandError
-from planning.capacity.figure import CapacityFigure, amount, number
+from planning.capacity.figure import CapacityFigure, amount, figures, number
 from planning.capacity.formats import FormatSizes
 
 FRAME_RATIO: Final = 1538 / 1448
@@ -65,14 +65,13 @@ class MessageSizes:
             f"{f.index_unit_size_bytes} B of ledger index / {count} + {d.key_count} keys of "
             f"{f.key_entry_size_bytes} B and their slots + checksums"
         )
-        return [
-            CapacityFigure("size", "record_size_bytes", self.record, "B", record),
-            CapacityFigure("size", "entry_size_bytes", self.entry, "B", entry),
-            CapacityFigure(
-                "size", "log_bytes_per_msg", self.log, "B", f"entry {self.entry} B / {count}"
-            ),
-            CapacityFigure("size", "derived_bytes_per_msg", self.derived, "B", derived),
-        ]
+        return figures(
+            "size",
+            record_size_bytes=(self.record, record),
+            entry_size_bytes=(self.entry, entry),
+            log_bytes_per_msg=(self.log, f"entry {self.entry} B / {count}"),
+            derived_bytes_per_msg=(self.derived, derived),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,57 +100,40 @@ def group_limits(
     demand: Demand, sizes: MessageSizes, calibration: Calibration, formats: FormatSizes
 ) -> GroupLimits:
     """Return what each resource lets one group take."""
-    return GroupLimits(
-        (
-            _appends(demand, calibration),
-            _leader_loop(demand, calibration),
-            _disk(demand, sizes, calibration),
-            _network(demand, sizes),
-            _window(demand, sizes, calibration, formats),
-        )
-    )
-
-
-def _appends(demand: Demand, calibration: Calibration) -> CapacityFigure:
-    cost, count, body = calibration.batch_cost, demand.batch_count, demand.body_size_bytes
-    return CapacityFigure(
+    count, body, consumers = demand.batch_count, demand.body_size_bytes, demand.consumer_count
+    batch, leader = calibration.batch_cost, calibration.leader_cost
+    append_s = leader.seconds(count, count * body) / count
+    disk = calibration.disk_write_bytes_per_s
+    wait_s = demand.round_trip_ms / 1e3 + calibration.sync_s
+    limits = figures(
         "rate",
-        "limit_appends_msgs_per_s",
-        cost.msgs_per_s(count, body),
-        "msg/s",
-        f"{count} messages / ({cost.formula(count, body)}): a group with its client, as measured",
+        limit_appends_msgs_per_s=(
+            batch.msgs_per_s(count, body),
+            f"{count} messages / ({batch.formula(count, body)}): a group with its client, as "
+            "measured",
+        ),
+        limit_leader_core_msgs_per_s=(
+            1 / (append_s + consumers * calibration.read_cpu_s),
+            f"1 core / ({append_s * 1e6:.4g} us an append + {consumers} consumers x "
+            f"{calibration.read_cpu_s * 1e6:.4g} us)",
+        ),
+        limit_disk_msgs_per_s=(
+            disk / (2 * sizes.log + sizes.derived),
+            f"{amount(disk, 'B/s')} / (2 x {number(sizes.log)} B of log, for files are filled with "
+            f"zeros ahead, + {number(sizes.derived)} B derived)",
+        ),
+        limit_network_msgs_per_s=_network(demand, sizes),
+        limit_window_msgs_per_s=(
+            formats.window_size_bytes / wait_s / sizes.log,
+            f"window of {amount(formats.window_size_bytes, 'B')} / (round trip "
+            f"{number(demand.round_trip_ms)} ms + sync {number(calibration.sync_s * 1e3)} ms) / "
+            f"{number(sizes.log)} B",
+        ),
     )
+    return GroupLimits(tuple(limits))
 
 
-def _leader_loop(demand: Demand, calibration: Calibration) -> CapacityFigure:
-    count, body = demand.batch_count, demand.body_size_bytes
-    cost = calibration.leader_cost
-    append_s = cost.seconds(count, count * body) / count
-    read_s = demand.consumer_count * calibration.read_cpu_s
-    return CapacityFigure(
-        "rate",
-        "limit_leader_core_msgs_per_s",
-        1 / (append_s + read_s),
-        "msg/s",
-        f"1 core / ({append_s * 1e6:.4g} us an append + {demand.consumer_count} consumers x "
-        f"{calibration.read_cpu_s * 1e6:.4g} us)",
-    )
-
-
-def _disk(demand: Demand, sizes: MessageSizes, calibration: Calibration) -> CapacityFigure:
-    written = 2 * sizes.log + sizes.derived
-    rate = calibration.disk_write_bytes_per_s
-    return CapacityFigure(
-        "rate",
-        "limit_disk_msgs_per_s",
-        rate / written,
-        "msg/s",
-        f"{amount(rate, 'B/s')} / (2 x {number(sizes.log)} B of log, for files are filled with "
-        f"zeros ahead, + {number(sizes.derived)} B derived)",
-    )
-
-
-def _network(demand: Demand, sizes: MessageSizes) -> CapacityFigure:
+def _network(demand: Demand, sizes: MessageSizes) -> tuple[float, str]:
     followers, rate = demand.copies - 1, demand.host.network_bytes_per_s
     sent = followers * sizes.log + demand.consumer_count * sizes.record
     received = float(sizes.record)
@@ -162,25 +144,5 @@ def _network(demand: Demand, sizes: MessageSizes) -> CapacityFigure:
         if sent >= received
         else f"{sizes.record} B received"
     )
-    return CapacityFigure(
-        "rate",
-        "limit_network_msgs_per_s",
-        rate / busiest,
-        "msg/s",
-        f"{amount(rate, 'B/s')} / ({words} x {FRAME_RATIO:.4g} for frames)",
-    )
-
-
-def _window(
-    demand: Demand, sizes: MessageSizes, calibration: Calibration, formats: FormatSizes
-) -> CapacityFigure:
-    wait_s = demand.round_trip_ms / 1e3 + calibration.sync_s
-    return CapacityFigure(
-        "rate",
-        "limit_window_msgs_per_s",
-        formats.window_size_bytes / wait_s / sizes.log,
-        "msg/s",
-        f"window of {amount(formats.window_size_bytes, 'B')} / (round trip "
-        f"{number(demand.round_trip_ms)} ms + sync {number(calibration.sync_s * 1e3)} ms) / "
-        f"{number(sizes.log)} B",
-    )
+    words = f"{amount(rate, 'B/s')} / ({words} x {FRAME_RATIO:.4g} for frames)"
+    return rate / busiest, words

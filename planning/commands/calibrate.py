@@ -5,8 +5,8 @@ Owns the options and the printing; the measuring is in `bench.calibration`.
 
 import click
 
+from qlog.command_decorators import Printout, printed
 from qlog.connection import run
-from qlog.output import Format, output_option, print_record
 from qlog.progress import progress_bars
 from quorumlog.command_errors import ExitCode
 
@@ -26,10 +26,8 @@ from quorumlog.command_errors import ExitCode
     help="Predict other loads from the figures, measure them, and compare.",
 )
 @click.option("--quick", is_flag=True, help="Little work: shows that it runs, not how fast.")
-@output_option
-def calibrate(
-    file: str, directory: str | None, is_checked: bool, quick: bool, output: Format
-) -> int:
+@printed
+def calibrate(file: str, directory: str | None, is_checked: bool, quick: bool) -> Printout:
     """Measure what qlog plan rests on, and write it to FILE: about two minutes.
 
     Starts three nodes on this machine: appends of six kinds, reading, a follower that was away,
@@ -65,9 +63,9 @@ def calibrate(
             formats = format_sizes(FILE_SIZE_BYTES)
             checks = run(check(directory, calibration, checked, formats, scale, show))
     values = calibration.to_json()
-    if output is Format.TABLE:
-        del values["machine"]
-        print_record({"file": file, **values, "checks": checks}, output)
-    else:
-        print_record({"file": file, "calibration": values, "checks": checks}, output)
-    return ExitCode.OK if all(row["met"] for row in checks) else ExitCode.FINDINGS
+    shown = {key: value for key, value in values.items() if key != "machine"}
+    return Printout(
+        {"file": file, "calibration": values, "checks": checks},
+        table=[{"file": file, **shown, "checks": checks}],
+        exit_code=ExitCode.OK if all(row["met"] for row in checks) else ExitCode.FINDINGS,
+    )

@@ -12,10 +12,9 @@ from planning.commands import calibration_file
 from planning.commands.load_options import demand_of, load_options, usage_error
 from planning.commands.quantities import SPAN
 from qlog.output import Format, output_option, print_record, print_rows
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
-    from planning.capacity.fleet.report import FleetReport
     from planning.capacity.fleet.scenario import FleetFault, FleetScenario
     from planning.capacity.fleet.simulation import FleetSimulation
 
@@ -96,7 +95,6 @@ def fleet(
     """
     from planning.capacity.demand import DemandError
     from planning.capacity.fleet.simulation import FleetSimulation
-    from planning.capacity.placement import PlacementError
 
     if plot is not None:
         from bench.compare_plot import check_available
@@ -114,16 +112,27 @@ def fleet(
         report = simulation.run()
     except DemandError as error:
         raise usage_error(error) from None
-    except PlacementError as error:
-        raise CliError(error.what, error.why, error.do, ExitCode.USAGE) from None
-    lost = sum(1 for group in simulation.state.groups if group.is_lost)
     if plot is not None:
         from planning.commands.fleet_plot import draw
 
         draw(report, plot)
         click.echo(f"drew {plot}", err=True)
-    _print(scenario, report, lost, output)
-    is_bad = lost or report.row()["no_quorum_count_max"]
+    sums = report.row()
+    record = {
+        "host_count": len(scenario.hosts),
+        "group_count": scenario.group_count,
+        "seed": scenario.seed,
+        "faults": [str(fault) for fault in scenario.faults],
+        **sums,
+    }
+    rows = [sample.row() for sample in report.samples]
+    if output is Format.TABLE:
+        print_record(record, output)
+        click.echo()
+        print_rows([row for row in rows if row["event"]], output, columns=_COLUMNS)
+    else:
+        print_record({**record, "samples": rows}, output)
+    is_bad = sums["lost_count"] or sums["no_quorum_count_max"]
     return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
@@ -182,25 +191,3 @@ def _with_faults(
     else:
         faults = usual_faults(scenario.hosts, scenario.duration_s)
     return replace(scenario, faults=faults)
-
-
-def _print(scenario: "FleetScenario", report: "FleetReport", lost: int, output: Format) -> None:
-    sums = report.row()
-    head = {
-        "host_count": len(scenario.hosts),
-        "group_count": scenario.group_count,
-        "seed": scenario.seed,
-        "faults": [str(fault) for fault in scenario.faults],
-    }
-    ordered: dict[str, Any] = {}
-    for key, value in sums.items():
-        ordered[key] = value
-        if key == "unplaced_count":
-            ordered["lost_count"] = lost
-    rows = [sample.row() for sample in report.samples]
-    if output is Format.TABLE:
-        print_record({**head, **ordered}, output)
-        click.echo()
-        print_rows([row for row in rows if row["event"]], output, columns=_COLUMNS)
-    else:
-        print_record({**head, **ordered, "samples": rows}, output)

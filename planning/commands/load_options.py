@@ -28,33 +28,38 @@ _OPTIONS: Final = (
             help="Rate over the time of retention.  [default: the highest]"),
     _option("--size", "body_size_bytes", type=SIZE, required=True, metavar="SIZE",
             help="Size of a body, as it is stored: 1KiB."),
-    _option("--topic-size", type=SIZE, default="32", metavar="SIZE",
+    _option("--topic-size", "topic_size_bytes", type=SIZE, default="32", metavar="SIZE",
             help="Size of a topic's name."),
-    _option("--properties-size", type=SIZE, default="64", metavar="SIZE",
+    _option("--properties-size", "properties_size_bytes", type=SIZE, default="64", metavar="SIZE",
             help="Size of a message's properties, keys and tag included."),
     _option("--keys", "key_count", type=int, default=1,
             help="Keys of a message by which it is found."),
     _option("--batch", "batch_count", type=int, default=1,
             help="Messages of a batch; 1 asks for most."),
-    _option("--retention", type=SPAN, default="3d", metavar="TIME",
+    _option("--retention", "retention_s", type=SPAN, default="3d", metavar="TIME",
             help="Time for which messages are kept."),
     _option("--copies", type=int, default=3, help="Nodes of a group."),
-    _option("--consumers", type=int, default=1, help="Consumer groups that read every message."),
+    _option("--consumers", "consumer_count", type=int, default=1,
+            help="Consumer groups that read every message."),
     _option("--zones", type=int, default=1, help="Zones over which the copies are spread."),
-    _option("--failures", type=int, default=1, help="Hosts that may be away at the same time."),
+    _option("--failures", "host_failures", type=int, default=1,
+            help="Hosts that may be away at the same time."),
     _option("--zone-failures", type=int, default=0, help="Zones that may be away at once."),
-    _option("--outage", type=SPAN, default="1h", metavar="TIME",
+    _option("--outage", "outage_s", type=SPAN, default="1h", metavar="TIME",
             help="Time for which a node is away before it catches up."),
     _option("--round-trip", type=SPAN, default="1ms", metavar="TIME",
             help="Round trip between two hosts, of two zones if there are several."),
     _option("--utilisation", type=float, default=0.6,
             help="Share of a resource that may be in use at the peak."),
-    _option("--read-memory", type=SPAN, default="1m", metavar="TIME",
+    _option("--read-memory", "read_memory_s", type=SPAN, default="1m", metavar="TIME",
             help="Age of messages that consumers still find in memory."),
     _option("--host-cores", type=int, default=4, help="Cores of a host."),
-    _option("--host-memory", type=SIZE, default="16GiB", metavar="SIZE", help="Memory of a host."),
-    _option("--host-disk", type=SIZE, default="1TiB", metavar="SIZE", help="Disk of a host."),
-    _option("--host-network", type=BYTE_RATE, default="1Gbit/s", metavar="RATE",
+    _option("--host-memory", "host_memory_size_bytes", type=SIZE, default="16GiB", metavar="SIZE",
+            help="Memory of a host."),
+    _option("--host-disk", "host_disk_size_bytes", type=SIZE, default="1TiB", metavar="SIZE",
+            help="Disk of a host."),
+    _option("--host-network", "host_network_bytes_per_s", type=BYTE_RATE, default="1Gbit/s",
+            metavar="RATE",
             help="Network of a host, in each direction."),
     _option("--calibration", metavar="FILE",
             help="Figures of such a host, by qlog bench calibrate.  [default: conservative ones]"),
@@ -86,31 +91,18 @@ def usage_error(error: DemandError) -> CliError:
 
 
 def _demand(load: dict[str, Any]) -> Demand:
-    size = load["body_size_bytes"]
-    peak = load["rate"].msgs_per_s(size)
-    average = load["average"]
+    """Return the demand: options are named after its fields, those of its host with `host_`."""
+    fields = dict(load)
+    host = {
+        field: fields.pop(f"host_{field}")
+        for field in ("cores", "memory_size_bytes", "disk_size_bytes", "network_bytes_per_s")
+    }
+    peak, average = fields.pop("rate"), fields.pop("average")
+    size = fields["body_size_bytes"]
     return Demand(
-        peak_msgs_per_s=peak,
-        average_msgs_per_s=peak if average is None else average.msgs_per_s(size),
-        body_size_bytes=size,
-        retention_s=load["retention"],
-        topic_size_bytes=load["topic_size"],
-        properties_size_bytes=load["properties_size"],
-        key_count=load["key_count"],
-        batch_count=load["batch_count"],
-        copies=load["copies"],
-        consumer_count=load["consumers"],
-        zones=load["zones"],
-        host_failures=load["failures"],
-        zone_failures=load["zone_failures"],
-        outage_s=load["outage"],
-        round_trip_ms=load["round_trip"] * 1e3,
-        utilisation=load["utilisation"],
-        read_memory_s=load["read_memory"],
-        host=HostSize(
-            cores=load["host_cores"],
-            memory_size_bytes=load["host_memory"],
-            disk_size_bytes=load["host_disk"],
-            network_bytes_per_s=load["host_network"],
-        ),
+        peak_msgs_per_s=peak.msgs_per_s(size),
+        average_msgs_per_s=(average or peak).msgs_per_s(size),
+        round_trip_ms=fields.pop("round_trip") * 1e3,
+        host=HostSize(**host),
+        **fields,
     )

@@ -9,7 +9,7 @@ import click
 
 from planning.commands import calibration_file
 from planning.commands.load_options import demand_of, load_options, usage_error
-from qlog.output import Format, cell, output_option, print_record, print_rows
+from qlog.command_decorators import Printout, TableRows, printed
 from quorumlog.command_errors import ExitCode
 
 _COLUMNS = ("part", "figure", "value", "formula")
@@ -17,8 +17,8 @@ _COLUMNS = ("part", "figure", "value", "formula")
 
 @click.command()
 @load_options
-@output_option
-def plan(calibration: str | None, output: Format, **load: Any) -> int:
+@printed
+def plan(calibration: str | None, **load: Any) -> Printout:
     """Say what a load needs: disks, network, memory, groups, nodes, hosts, and times after a fault.
 
     Each figure stands beside its formula with the numbers put in. Sizes follow from the formats of
@@ -49,17 +49,16 @@ def plan(calibration: str | None, output: Format, **load: Any) -> int:
         plan_made = make_plan(demand, calibrated, format_sizes())
     except DemandError as error:
         raise usage_error(error) from None
-    if output is Format.TABLE:
-        click.echo(f"calibration       {cell(calibrated.source)}")
-        click.echo(f"group_bottleneck  {plan_made.limits.bottleneck.name}")
-        click.echo(f"host_bottleneck   {plan_made.layout.bottleneck}\n")
-        rows = [
-            {"part": one.part, "figure": one.name, "value": one.text, "formula": one.formula}
-            for one in plan_made.figures
-        ]
-        print_rows(rows, output, columns=_COLUMNS)
-        for warning in plan_made.warnings:
-            click.echo(f"warning: {warning}")
-    else:
-        print_record({"calibration": calibrated.source, **plan_made.row()}, output)
-    return ExitCode.FINDINGS if plan_made.warnings else ExitCode.OK
+    record = {"calibration": calibrated.source, **plan_made.row()}
+    head = {key: record[key] for key in ("calibration", "group_bottleneck", "host_bottleneck")}
+    rows = [
+        {"part": figure.part, "figure": figure.name, "value": figure.text,
+         "formula": figure.formula}
+        for figure in plan_made.figures
+    ]  # fmt: skip
+    return Printout(
+        record,
+        table=[head, TableRows(_COLUMNS, rows)],
+        lines=[f"warning: {warning}" for warning in plan_made.warnings],
+        exit_code=ExitCode.FINDINGS if plan_made.warnings else ExitCode.OK,
+    )

@@ -5,6 +5,7 @@ which is in bytes: a rate without one would be guessed.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,21 +39,14 @@ class LoadRate:
 
 def parse_size(text: str) -> int:
     """Return the bytes of 4096, 1KiB, 64MiB, 1.5TiB, 10GB. Raises ValueError with these forms."""
-    value, unit = _split(text, "a size", "4096, 1KiB, 64MiB, 1.5TiB or 10GB")
-    if unit not in _SIZES:
-        raise ValueError(f"{text!r} is no size; give 4096, 1KiB, 64MiB, 1.5TiB or 10GB")
-    return round(value * _SIZES[unit])
+    return round(_parse(text, _SIZES, "size", "4096, 1KiB, 64MiB, 1.5TiB or 10GB")[0])
 
 
 def parse_rate(text: str) -> LoadRate:
     """Return the rate of 50000msg/s, 80MB/s, 1Gbit/s. Raises ValueError with these forms."""
     forms = "50000msg/s, 50kmsg/s, 80MB/s, 80MiB/s or 1Gbit/s"
-    value, unit = _split(text, "a rate", forms)
-    if unit in _MESSAGES:
-        return LoadRate(value * _MESSAGES[unit], is_bytes=False)
-    if unit in _BYTES or unit in _BITS:
-        return LoadRate(value * {**_BYTES, **_BITS}[unit], is_bytes=True)
-    raise ValueError(f"{text!r} is no rate; give {forms}")
+    value, unit = _parse(text, {**_MESSAGES, **_BYTES, **_BITS}, "rate", forms)
+    return LoadRate(value, is_bytes=unit not in _MESSAGES)
 
 
 def parse_byte_rate(text: str) -> float:
@@ -65,17 +59,15 @@ def parse_byte_rate(text: str) -> float:
 
 def parse_span(text: str) -> float:
     """Return the seconds of 500ms, 10s, 5m, 2h, 7d. Raises ValueError with these forms."""
-    value, unit = _split(text, "a span of time", "500ms, 10s, 5m, 2h or 7d")
-    if unit not in _SPANS:
-        raise ValueError(f"{text!r} is no span of time; give 500ms, 10s, 5m, 2h or 7d")
-    return value * _SPANS[unit]
+    return _parse(text, _SPANS, "span of time", "500ms, 10s, 5m, 2h or 7d")[0]
 
 
-def _split(text: str, what: str, forms: str) -> tuple[float, str]:
+def _parse(text: str, units: Mapping[str, float], what: str, forms: str) -> tuple[float, str]:
+    """Return the amount in the unit of 1, and its own unit."""
     match = _NUMBER.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not {what}; give {forms}")
-    return float(match[1]), match[2]
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is no {what}; give {forms}")
+    return float(match[1]) * units[match[2]], match[2]
 
 
 class Quantity(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.

@@ -175,10 +175,10 @@ def test_a_running_store_is_refused(tmp_path: Path) -> None:
         ({}, "needs the directory"),
         ({"path": "x", "colums": "body"}, "no option 'colums'"),
         ({"path": "x", "columns": "bdy"}, "no column 'bdy'"),
-        ({"path": "x", "pieceSize": "1k"}, "pieceSize is '1k'"),
-        ({"path": "x", "pieceSize": "10"}, "1024 bytes or more"),
-        ({"path": "x", "pieceSize": "9" * 5_000}, "at most 18 digits"),
-        ({"path": "d", "failOnBodyError": "yes"}, "true or false"),
+        ({"path": "x", "pieceSize": "1k"}, "'pieceSize' is '1k'"),
+        ({"path": "x", "pieceSize": "10"}, "1024 or more"),
+        ({"path": "x", "pieceSize": "9" * 5_000}, "at most 19 digits"),
+        ({"path": "d", "failOnBodyError": "yes"}, "false, true"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], said: str) -> None:

@@ -54,6 +54,8 @@ class FleetReport:
     """Copies of lost hosts that were placed on others."""
     unplaced_count: int = 0
     """Copies of lost hosts that are on no other at the end: none had room, or time was short."""
+    lost_count: int = 0
+    """Groups of which no copy with the whole log is left."""
     samples: list[FleetSample] = field(default_factory=list)
 
     def row(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class FleetReport:
             "hand_over_count": self.hand_over_count,
             "replaced_count": self.replaced_count,
             "unplaced_count": self.unplaced_count,
+            "lost_count": self.lost_count,
             "no_quorum_count_max": max(one.no_quorum_count for one in self.samples),
             "hot_ratio_max": round(max(one.hot_ratio for one in self.samples), 3),
             "hot_ratio_end": round(self.samples[-1].hot_ratio, 3),

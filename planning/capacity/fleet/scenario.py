@@ -11,7 +11,7 @@ from typing import Final
 
 from planning.capacity.calibration import Calibration
 from planning.capacity.demand import DemandError
-from planning.capacity.hosts import CALIBRATED_COPIES
+from planning.capacity.hosts import append_cpu_s
 from planning.capacity.placement import FleetHost
 from planning.capacity.plan import CapacityPlan
 
@@ -162,10 +162,7 @@ def scenario_of(
     demand = plan.demand
     groups = group_count or plan.layout.group_count
     hosts = host_count or plan.layout.host_count
-    count = demand.batch_count
-    size_bytes = count * demand.body_size_bytes
-    of_three = calibration.nodes_cost.seconds(count, size_bytes) / count
-    leader = min(of_three, calibration.leader_cost.seconds(count, size_bytes) / count)
+    leader_cpu_s, follower_cpu_s = append_cpu_s(demand, calibration)
     retained = demand.average_msgs_per_s * demand.retention_s * plan.value("log_bytes_per_msg")
     # The copies of a lost host have room on the others of its zone: else the spread would break.
     left = max(1, hosts // demand.zones - max(demand.host_failures, 1))
@@ -182,8 +179,8 @@ def scenario_of(
         record_size_bytes=plan.value("record_size_bytes"),
         consumer_count=demand.consumer_count,
         retained_size_bytes=retained / groups,
-        leader_cpu_s=leader + demand.consumer_count * calibration.read_cpu_s,
-        follower_cpu_s=(of_three - leader) / (CALIBRATED_COPIES - 1),
+        leader_cpu_s=leader_cpu_s + demand.consumer_count * calibration.read_cpu_s,
+        follower_cpu_s=follower_cpu_s,
         cores=demand.host.cores,
         network_bytes_per_s=demand.host.network_bytes_per_s,
         disk_write_bytes_per_s=calibration.disk_write_bytes_per_s,

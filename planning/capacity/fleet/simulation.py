@@ -77,6 +77,7 @@ class FleetSimulation:
             for copy in group.copies
             if not group.is_lost
         )
+        self.report.lost_count = sum(group.is_lost for group in self.state.groups)
         return self.report
 
     def _rates(self) -> Rates:

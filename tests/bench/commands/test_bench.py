@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from deploy.local import LocalCluster
 from qlog import main
 from tests.qlog.running import Qlog, check_keys
 
@@ -28,27 +29,29 @@ def bench(*arguments: object, code: int = 0) -> Any:
     return report
 
 
-def message_count(qlog: Qlog) -> int:
-    return int(qlog.json("topic", "describe", "bench")["message_count"])
+def message_count(nodes: LocalCluster) -> int:
+    return int(Qlog(nodes).json("topic", "describe", "bench")["message_count"])
 
 
-def test_produce_counts_what_the_cluster_has(qlog: Qlog) -> None:
+def test_produce_counts_what_the_cluster_has(shared_cluster: LocalCluster) -> None:
     report = bench(
-        "produce", "--server", qlog.nodes.bootstrap, "--seconds", 0.3, "--batch-count", 10
+        "produce", "--server", shared_cluster.bootstrap, "--seconds", 0.3, "--batch-count", 10
     )
     assert (report["directory"], report["limits"], report["peer"]) == (None, None, None)
     assert report["durability"] == {"quorum_disk": report["acked_count"]}
     assert report["acked_count"] == 10 * report["batch_latency"]["count"]
     # The warm-up is in the cluster too, and in no figure.
-    assert message_count(qlog) >= report["acked_count"] + report["serial_latency"]["count"]
+    assert (
+        message_count(shared_cluster) >= report["acked_count"] + report["serial_latency"]["count"]
+    )
     assert [row["what"] for row in report["targets"]] == ["acked msg/s", "serial p50, ms"]
 
 
-def test_consume_reads_what_it_appended(qlog: Qlog) -> None:
+def test_consume_reads_what_it_appended(shared_cluster: LocalCluster) -> None:
     options = ("--seconds", 0.2, "--messages", 500, "--body-size", 64)
-    report = bench("consume", "--server", qlog.nodes.bootstrap, *options)
+    report = bench("consume", "--server", shared_cluster.bootstrap, *options)
     assert report["round_count"] >= 1
-    assert report["consumed_count"] == report["round_count"] * message_count(qlog)
+    assert report["consumed_count"] == report["round_count"] * message_count(shared_cluster)
     assert report["load"]["message_count"] == 500
 
 

@@ -1,14 +1,6 @@
 """The messages of the peer byte for byte, and what is said without it."""
 
-import asyncio
-import os
-from pathlib import Path
-
-import pytest
-
-from bench.peers import etcd
 from bench.peers.etcd_messages import message_classes
-from bench.peers.peer import PeerMissingError
 
 M = message_classes()
 
@@ -31,13 +23,3 @@ def test_a_page_of_keys_is_read() -> None:
     answer = M["RangeResponse"].FromString(b"\x12\x07\x0a\x01k\x2a\x02vv\x18\x01\x20\x05")
     assert [(one.key, one.value) for one in answer.kvs] == [(b"k", b"vv")]
     assert answer.more
-
-
-def test_a_machine_without_etcd_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORUMLOG_CACHE", str(tmp_path))
-    assert "bench/peers/install etcd" in str(etcd.why_missing())
-    peer = etcd.EtcdPeer()
-    with pytest.raises(PeerMissingError, match="bench/peers/install etcd"):
-        asyncio.run(peer.start(str(tmp_path)))
-    asyncio.run(peer.stop())
-    assert os.listdir(tmp_path) == []
