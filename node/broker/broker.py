@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from node.broker.append.attached import QueueKey
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
@@ -45,6 +44,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
+from store.record.stamp import QueueKey
 
 if TYPE_CHECKING:
     import asyncio

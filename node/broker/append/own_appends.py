@@ -12,17 +12,18 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import QueueKey, accept
-from node.broker.append.produce import batch_size_bytes_max, own_size_bytes_max
+from node.broker.append.attached import accept
+from node.broker.append.produce import Refused, batch_size_bytes_max, own_size_bytes_max
 from node.broker.core.context import Context, noted
 from node.broker.core.offset_moves import Moves
-from node.errors.common import BusyError, NodeError, OutcomeUnknownError, ShuttingDownError
+from node.errors.common import BusyError, OutcomeUnknownError, ShuttingDownError
 from node.state.appends import Committed, Prepared
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
 from raft.messages import NO_INDEX, Index, Term
-from store.errors import LimitExceededError, StoreError
+from store.errors import LimitExceededError
+from store.record.stamp import QueueKey
 
 
 class WrittenAppend(NamedTuple):
@@ -192,7 +193,7 @@ class OwnAppends:
         batch = b"".join(one.record for one in pending)
         try:
             decided = self._context.driver.append(batch, accept)  # Checked as submitted.
-        except (NodeError, StoreError, RaftError) as error:
+        except Refused as error:
             self._fail(pending, error)
             return
         decided.add_done_callback(lambda decided: self._on_decided(pending, decided))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, QueueKey
+from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.repeats import messages_digest
@@ -43,6 +43,7 @@ from raft.errors import RaftError
 from raft.messages import NO_INDEX
 from store import format as fmt
 from store.errors import LimitExceededError, Outcome, RecordFormatError, StoreError
+from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
 
 Refused = (NodeError, StoreError, RaftError)

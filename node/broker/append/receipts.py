@@ -17,12 +17,13 @@ from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.errors import PositionRangeError
 from store.record.message import encode_host, record_layout
+from store.record.stamp import QueueKey
 
 COMMAND_QUEUE = (COMMAND_TOPIC.encode(), 0)
 _HIDDEN = (fmt.TRANSACTION_PREPARED, fmt.TRANSACTION_ROLLBACK)
 
-QueueRanges = Mapping[tuple[bytes, int], tuple[int, int]]
-"""(topic, queue id): (first offset, count)."""
+QueueRanges = Mapping[QueueKey, tuple[int, int]]
+"""First offset and count by queue."""
 
 
 class AppendReceipts:
@@ -72,7 +73,7 @@ class AppendReceipts:
             batch = self._context.receipts.batch_of(position)
         except PositionRangeError as error:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
-        queues: dict[tuple[bytes, int], tuple[int, int]] = {}
+        queues: dict[QueueKey, tuple[int, int]] = {}
         view, at, last, record_count, first = memoryview(batch.records), 0, 0, 0, None
         positions, due_unix_ms = list[int](), list[int]()
         while at < len(view):

@@ -48,6 +48,8 @@ from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
 _OFFSET_MAX: Final = (1 << 63) - 1
+DAMAGE: Final = (CorruptionError, DerivedFileError)
+"""Errors about one place of the log; any other error of the store is about the whole node."""
 NAME_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
@@ -113,6 +115,11 @@ class Context:
         self.store.origin = self.origin
         self.on_damage = on_damage
         """Called with damage found by work beside the calls; a call reports its own."""
+
+    def note_damage(self, error: Exception) -> None:
+        """Report an error of work beside the calls, if it is damage."""
+        if isinstance(error, DAMAGE):
+            self.on_damage(error)
 
     @property
     def state(self) -> State:

@@ -14,8 +14,8 @@ from node.broker.core.context import Context
 from node.runtime.accounts import caller
 from node.runtime.room import Room
 from raft.messages import Index
+from store.record.stamp import QueueKey
 
-QueueKey = tuple[bytes, int]
 CROWD_COUNT: Final = 16
 """Readers of one address at one queue that all look at each message."""
 _REST_S: Final = 0.001

@@ -26,11 +26,12 @@ from node.errors.common import (
 from node.errors.delay import DelayedFullError, DelayTooLongError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
-from node.state.held import HOLDERS, QueueKey, held_counts
+from node.state.held import HOLDERS, held_counts
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
 from store.record.message import check_topic, record_layout
+from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
 
 _NO_WISH: Final = DelayWish()

@@ -24,14 +24,7 @@ from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
-from store.errors import (
-    CorruptionError,
-    DerivedFileError,
-    LimitExceededError,
-    PositionRangeError,
-    RecordFormatError,
-    StoreError,
-)
+from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
 
 _UNITS_AT_ONCE: Final = 512
 """Units of a queue read with one call where single ones are wanted."""
@@ -158,8 +151,7 @@ class Deliveries:
             _log.error("a delayed message is not in the log any more", message=due)
         except StoreError as error:
             unreadable[due] = None
-            if isinstance(error, CorruptionError | DerivedFileError):
-                self._context.on_damage(error)
+            self._context.note_damage(error)
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
     def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool, int]:

@@ -16,7 +16,7 @@ from node.state.tables.pop import InFlightMessage, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
 from store.derived.queues.pull import PullStatus
-from store.errors import CorruptionError, DerivedFileError, StoreError
+from store.errors import StoreError
 from store.record.topic_names import dead_letter_topic
 
 _COUNT_MAX: Final = 64
@@ -52,8 +52,7 @@ class PopDeadLetters:
                 record = self._read(key, offset)
             except StoreError as error:
                 unreadable = error
-                if isinstance(error, CorruptionError | DerivedFileError):
-                    self._context.on_damage(error)
+                self._context.note_damage(error)
                 continue
             if record is not None:
                 record = dead_letter(record, group)

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from node.broker.append.produce import Refused
+from node.broker.core.context import DAMAGE
 from node.broker.groups.filters import comparable
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
-from node.broker.pop.held import DAMAGE
-from node.broker.pop.shared import EXPECTED, PopShared, UnderWay
+from node.broker.pop.shared import PopShared, UnderWay
 from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, split_records
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
@@ -409,7 +410,7 @@ class Receives:
         """
         try:
             await work
-        except EXPECTED:
+        except Refused:
             return  # Not taken, or the outcome is unknown: then they stay invisible.
         hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
         for queue in take.queues:
@@ -422,7 +423,7 @@ class Receives:
         if hide.offsets:
             try:
                 await self._shared.own_appends.submit(Command(pop_hide=hide))
-            except EXPECTED:
+            except Refused:
                 return
             for queue in take.queues:
                 key = (take.group, take.topic, queue.queue_id)

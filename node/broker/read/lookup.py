@@ -15,7 +15,7 @@ from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
 from node.runtime.turn import Walk
-from node.state.tables.transactions import TransactionsTable
+from node.state.tables.transactions import TransactionsTable, outcome_name
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
     SizeBucket,
@@ -36,12 +36,6 @@ _HELD_TOPICS: Final = (fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC)
 _PULL_COUNT: Final = 256
 _DIGITS_MAX: Final = 10
 """Of a number of a queue; the property may have any text."""
-_OUTCOMES: Final[dict[int, str]] = {
-    transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
-    transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK: "rolled back",
-    transaction_pb2.TRANSACTION_OUTCOME_GIVEN_UP: "given up",
-    transaction_pb2.TRANSACTION_OUTCOME_EXPIRED: "expired",
-}
 
 
 class Lookup:
@@ -129,7 +123,7 @@ class _Trace:
                 return []
         outcome = table.ended.get(half.position)
         if outcome is not None and outcome != transaction_pb2.TRANSACTION_OUTCOME_COMMITTED:
-            self.events.append(TraceEvent(kind=_OUTCOMES.get(outcome, "ended"), group=group))
+            self.events.append(TraceEvent(kind=outcome_name(outcome), group=group))
             return []
         return await self._elsewhere(half)
 

@@ -31,7 +31,7 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersResponse,
 )
 from quorumlog.pb.state_pb2 import Command
-from store.errors import CorruptionError, DerivedFileError, LimitExceededError, StoreError
+from store.errors import LimitExceededError, StoreError
 from store.record.topic_names import dead_letter_topic
 
 _LIST_COUNT: Final = 64
@@ -112,8 +112,7 @@ class DeadLetters:
             except (NodeError, StoreError) as error:
                 if not request.in_pieces:
                     raise
-                if isinstance(error, CorruptionError | DerivedFileError):
-                    context.on_damage(error)
+                context.note_damage(error)
                 response.kept.add(offset=offset, code=error.code, reason=str(error))
                 size_bytes += len(letter)  # What stays was read as well.
                 if size_bytes > limit:

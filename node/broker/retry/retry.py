@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands, QueueKey
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest, stored_rows
@@ -41,6 +41,7 @@ from store.derived.queues.pull import PullStatus
 from store.errors import LimitExceededError
 from store.record.edit import start_of
 from store.record.message import record_layout
+from store.record.stamp import QueueKey
 from store.record.topic_names import dead_letter_topic, is_reserved, retry_topic
 
 _FIRST_LEVEL: Final = 3

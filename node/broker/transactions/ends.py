@@ -23,7 +23,7 @@ from node.broker.records.half import (
 from node.errors.common import AppendTimeoutError, UnknownTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Charge
-from node.state.tables.transactions import OpenTransaction, TransactionsTable
+from node.state.tables.transactions import OpenTransaction, TransactionsTable, outcome_name
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Term
@@ -176,8 +176,3 @@ class TransactionEnds:
             config = self._context.state.topics.get(topic)
             if config is None or queue_id >= config.queue_count:
                 raise UnknownTopicError(topic)
-
-
-def outcome_name(outcome: int) -> str:
-    """Return an outcome as people say it."""
-    return str(Outcome.Name(outcome)).removeprefix("TRANSACTION_OUTCOME_").lower().replace("_", " ")
