@@ -78,11 +78,7 @@ class Broker:
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes)
         self.topics: Final = Topics(context, self.own_appends, self.produce.sizes)
         self.groups: Final = Groups(
-            context,
-            self.own_appends,
-            self.freshness,
-            self.group_members,
-            other_groups,
+            context, self.own_appends, self.freshness, self.group_members, other_groups
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)

@@ -123,11 +123,7 @@ class OwnAppends:
             raise context.translate(error) from error
         result = committed.result
         return WrittenAppend(
-            committed.index,
-            committed.term,
-            result.record_positions,
-            queues,
-            result.store_unix_ms,
+            committed.index, committed.term, result.record_positions, queues, result.store_unix_ms
         )
 
     def _unknown(self) -> OutcomeUnknownError:

@@ -120,8 +120,5 @@ def _add_queues(response: AppendResponse, queues: QueueRanges) -> None:
         if key != COMMAND_QUEUE:
             first_offset, count = queues[key]
             response.queues.add(
-                topic=str(key[0], "ascii"),
-                queue_id=key[1],
-                first_offset=first_offset,
-                count=count,
+                topic=str(key[0], "ascii"), queue_id=key[1], first_offset=first_offset, count=count
             )

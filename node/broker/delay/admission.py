@@ -18,11 +18,7 @@ from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest
 from node.broker.core.context import Context
 from node.broker.records.delayed import DelayWish, level_delay_ms, scheduled, wish_of
-from node.errors.common import (
-    BadRequestError,
-    NodeError,
-    ReservedTopicError,
-)
+from node.errors.common import BadRequestError, NodeError, ReservedTopicError
 from node.errors.delay import DelayedFullError, DelayTooLongError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared

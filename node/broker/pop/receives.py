@@ -508,11 +508,7 @@ class Receives:
         return self._answer(receive, taken, hide.visible_unix_ms, [])
 
     def _answer(
-        self,
-        receive: _Receive,
-        taken: list[_Taken],
-        visible_unix_ms: int,
-        choices: list[Choice],
+        self, receive: _Receive, taken: list[_Taken], visible_unix_ms: int, choices: list[Choice]
     ) -> ReceiveResponse:
         members, now_ms = self._members, self._context.clock_ms()
         response = ReceiveResponse(

@@ -221,11 +221,7 @@ class MessageChooser:
     def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
         """Read neighbours of one queue."""
         return self._store.pull(
-            key[1],
-            key[2],
-            offset,
-            max_count=count,
-            max_size_bytes=self._limits.pull_size_bytes_max,
+            key[1], key[2], offset, max_count=count, max_size_bytes=self._limits.pull_size_bytes_max
         )
 
     # --- New ---

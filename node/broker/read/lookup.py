@@ -176,11 +176,7 @@ class _Trace:
                         self._add(kind, found, name)
 
     async def _search(
-        self,
-        topic: str,
-        queue_id: int,
-        origin: Message,
-        is_copy: Callable[[Message], bool],
+        self, topic: str, queue_id: int, origin: Message, is_copy: Callable[[Message], bool]
     ) -> AsyncIterator[Message]:
         """Yield the copies of a message in one queue, in any order."""
         store, unique = self._context.store, origin.properties.get(fmt.PROPERTY_UNIQUE_KEY)

@@ -159,10 +159,7 @@ class Pulls:
             request.topic,
             request.queue_id,
             min(max_count or limits.pull_count_default, count_max),
-            min(
-                request.max_size_bytes or limits.pull_size_bytes_default,
-                size_bytes_max,
-            ),
+            min(request.max_size_bytes or limits.pull_size_bytes_default, size_bytes_max),
             TagFilter(tags, limits.pull_tag_count_max) if tags else None,
             request.consistency,
             request.group,

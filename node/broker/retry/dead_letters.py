@@ -14,12 +14,7 @@ from node.broker.core.context import Context
 from node.broker.records.retry import origin_topic, sent_again
 from node.broker.retry.retry import QUEUE, read_record
 from node.config.limits import COMMAND_SIZE_BYTES_MAX
-from node.errors.common import (
-    BusyError,
-    LimitReachedError,
-    NodeError,
-    UnknownGroupError,
-)
+from node.errors.common import BusyError, LimitReachedError, NodeError, UnknownGroupError
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Committed, Prepared
 from node.state.tables.dead_letters import DeadLettersTable

@@ -20,10 +20,7 @@ from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import held, level_delay_ms, scheduled
 from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
-from node.errors.common import (
-    BadRequestError,
-    ReservedTopicError,
-)
+from node.errors.common import BadRequestError, ReservedTopicError
 from node.errors.delay import DelayedFullError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
 from node.runtime.accounts import caller

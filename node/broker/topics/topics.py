@@ -118,10 +118,7 @@ class Topics:
                 last_unix_ms = store_timestamp(last) if last else 0
             response.queues.append(
                 QueueInfo(
-                    queue_id=queue_id,
-                    min_offset=lo,
-                    max_offset=hi,
-                    last_store_unix_ms=last_unix_ms,
+                    queue_id=queue_id, min_offset=lo, max_offset=hi, last_store_unix_ms=last_unix_ms
                 )
             )
         return response

@@ -17,11 +17,7 @@ from node.broker.core.context import Context
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, TransactionEnds
-from node.errors.common import (
-    BadRequestError,
-    LimitReachedError,
-    ReservedTopicError,
-)
+from node.errors.common import BadRequestError, LimitReachedError, ReservedTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Kind, caller
 from node.state.appends import Committed, Prepared

@@ -21,11 +21,7 @@ from node.broker.core.context import Context
 from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import OffsetKey
 from node.broker.groups.members import Members
-from node.errors.common import (
-    BadRequestError,
-    BusyError,
-    LimitReachedError,
-)
+from node.errors.common import BadRequestError, BusyError, LimitReachedError
 from node.errors.transactions import OffsetConflictError
 from node.state.appends import Prepared
 from node.state.tables.moved_offsets import MovedOffsetsTable
