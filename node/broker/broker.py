@@ -84,9 +84,6 @@ class Broker:
         self.config_files: Final = ConfigFiles(context, self.own_appends)
 
         self._leader_works: list[LeaderWork] = [
-            context.makers,
-            self.incarnations,
-            self.consumed,
             self.transactions.checks,
             self.pop,
             self.delay.delivery_task,
@@ -215,5 +212,8 @@ class Broker:
 
     def _end_leader_works(self) -> None:
         self.group_members.end()
+        self.context.makers.end()
+        self.incarnations.end()
+        self.consumed.end()
         for work in self._leader_works:
             work.end()

@@ -200,7 +200,7 @@ class Produce:
         self.is_draining = False
         """Whether new appends are refused. Those under way are finished."""
         self.in_flight_count = self.in_flight_size_bytes = 0
-        self.batches_total = self.records_total = self.size_bytes_total = 0
+        self.records_total = self.size_bytes_total = 0
         """Acknowledged by this process, duplicates not counted."""
         self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
 
@@ -516,7 +516,6 @@ class Produce:
             self._resume()
 
     def _tell(self, append: _Append, committed: Committed) -> None:
-        self.batches_total += 1
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
         self.sizes.note(append.queues, append.record_count, append.size_bytes)

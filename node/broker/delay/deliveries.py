@@ -14,7 +14,7 @@ import structlog
 
 from node.broker.core.context import Context
 from node.broker.delay.due_index import Due
-from node.broker.records.delayed import DeliveredRecords, undeliverable
+from node.broker.records.delayed import DeliveredRecords, split_records, undeliverable
 from node.broker.records.retry import origin_of
 from node.state.held import HOLDERS
 from node.state.state import PERMISSION_WRITE, State
@@ -169,12 +169,7 @@ class Deliveries:
     def _records(self, queue: int, dues: Sequence[Due]) -> list[bytes]:
         topic, queue_id = HOLDERS[queue]
         data = self._store.records_at(topic, queue_id, [due.offset for due in dues])
-        records, at = [], 0
-        while at < len(data):
-            hi = at + int.from_bytes(data[at : at + 4], "big")
-            records.append(data[at:hi])
-            at = hi
-        return records
+        return list(split_records(data))
 
 
 def _by_queue(dues: Sequence[Due]) -> _ByQueue:

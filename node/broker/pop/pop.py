@@ -31,7 +31,7 @@ class Pop:
     def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
         self._context: Final = context
         self.shared: Final = PopShared(context, own_appends, self._on_due)
-        self.dead_letters: Final = PopDeadLetters(context, own_appends)
+        self.dead_letters: Final = PopDeadLetters(self.shared)
         self.receives: Final = Receives(self.shared, members)
         self.settlement: Final = Settlement(self.shared, self.dead_letters)
         self.receive = self.receives.receive

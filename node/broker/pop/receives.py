@@ -16,10 +16,11 @@ from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.shared import PopShared, UnderWay
-from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, split_records
+from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
+from node.broker.records.delayed import split_records
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,

@@ -7,13 +7,14 @@ a unique key the index finds copies at once; without one the queue is read from 
 the message was stored, up to a limit.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
+from node.broker.records.delayed import split_records
 from node.runtime.turn import Walk
 from node.state.tables.transactions import TransactionsTable, outcome_name
 from quorumlog.pb import common_pb2, transaction_pb2
@@ -201,7 +202,7 @@ class _Trace:
             )
             if result.status is not PullStatus.FOUND:
                 return
-            for message in _messages(result.data):
+            for message in map(decode_message, split_records(result.data)):
                 if is_copy(message):
                     yield message
                 await self._walk.step()
@@ -240,11 +241,3 @@ class _Trace:
 
 def _producer_group(half: Message) -> str:
     return valid_text(half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, ""))
-
-
-def _messages(data: bytes) -> Iterator[Message]:
-    at = 0
-    while at < len(data):
-        message = decode_message(data, at)
-        yield message
-        at += message.size_bytes

@@ -125,9 +125,4 @@ class Topics:
 
 
 def _info(name: str, topic: TopicSettings) -> TopicInfo:
-    return TopicInfo(
-        topic=name,
-        queue_count=topic.queue_count,
-        permission=topic.permission,
-        message_type=topic.message_type,
-    )
+    return TopicInfo(topic=name, **topic._asdict())

@@ -71,8 +71,6 @@ class TransactionCalls:
     def _halves(self, request: AppendRequest) -> tuple[Halves, AttachedCommands]:
         context, wanted = self._context, request.transaction
         context.check_call(request.cluster_id, "producer_group", wanted.producer_group)
-        if request.has_delayed:
-            raise BadRequestError("transaction", "no delayed messages", "some")
         if request.HasField("consumed"):
             raise BadRequestError("transaction", "no consumed offsets", "some")
         limits = context.limits
@@ -192,13 +190,6 @@ class TransactionCalls:
         )
 
     def _info(self, known: OpenTransaction) -> TransactionInfo:
-        return TransactionInfo(
-            transaction_id=known.position,
-            producer_group=known.producer_group,
-            begun_unix_ms=known.begun_unix_ms,
-            record_count=known.record_count,
-            size_bytes=known.size_bytes,
-            check_count=known.check_count,
-            next_check_unix_ms=known.next_check_unix_ms,
-            is_orphaned=self.checks.is_orphaned(known),
-        )
+        fields = known._asdict()
+        position, is_orphaned = fields.pop("position"), self.checks.is_orphaned(known)
+        return TransactionInfo(transaction_id=position, is_orphaned=is_orphaned, **fields)

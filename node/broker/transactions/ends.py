@@ -173,6 +173,5 @@ class TransactionEnds:
     def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
         """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
         for topic, queue_id in queues:
-            config = self._context.state.topics.get(topic)
-            if config is None or queue_id >= config.queue_count:
+            if self._context.state.queue_refusal(topic, queue_id) is not None:
                 raise UnknownTopicError(topic)

@@ -107,14 +107,10 @@ def merged(old: SubscriptionSettings, changes: common_pb2.GroupSettings) -> Subs
 
 def to_pb(settings: SubscriptionSettings) -> common_pb2.GroupSettings:
     """Return all settings in wire form."""
-    return common_pb2.GroupSettings(
-        retry_count_max=settings.retry_count_max,
-        retry_delays=common_pb2.Delays(delay_ms=settings.retry_delays_ms),
-        is_consume_enabled=settings.is_consume_enabled,
-        is_broadcast_enabled=settings.is_broadcast_enabled,
-        is_orderly=settings.is_orderly,
-        forbidden_topics=common_pb2.TopicNames(topics=sorted(settings.forbidden_topics)),
-    )
+    fields = settings._asdict()
+    delays = common_pb2.Delays(delay_ms=fields.pop("retry_delays_ms"))
+    topics = common_pb2.TopicNames(topics=sorted(fields.pop("forbidden_topics")))
+    return common_pb2.GroupSettings(retry_delays=delays, forbidden_topics=topics, **fields)
 
 
 def to_json(settings: SubscriptionSettings) -> dict[str, Any]:
