@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Set
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from node.broker.append.attached import QueueKey
 from node.broker.append.incarnations import Incarnations
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
@@ -45,6 +44,7 @@ from quorumlog.pb.log_pb2 import (
 )
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Index, NodeId
+from store.record.stamp import QueueKey
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,19 +78,12 @@ class Broker:
         self.lookup: Final = Lookup(context, self.freshness, self.produce.sizes)
         self.topics: Final = Topics(context, self.own_appends, self.produce.sizes)
         self.groups: Final = Groups(
-            context,
-            self.own_appends,
-            self.freshness,
-            self.group_members,
-            other_groups,
+            context, self.own_appends, self.freshness, self.group_members, other_groups
         )
         self.group_settings: Final = GroupSettingsCalls(context, self.own_appends)
         self.config_files: Final = ConfigFiles(context, self.own_appends)
 
         self._leader_works: list[LeaderWork] = [
-            context.makers,
-            self.incarnations,
-            self.consumed,
             self.transactions.checks,
             self.pop,
             self.delay.delivery_task,
@@ -219,5 +212,8 @@ class Broker:
 
     def _end_leader_works(self) -> None:
         self.group_members.end()
+        self.context.makers.end()
+        self.incarnations.end()
+        self.consumed.end()
         for work in self._leader_works:
             work.end()

@@ -8,12 +8,11 @@ since it runs beside the loop that serves clients.
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from node.state.registry import TABLES, encode_table
+from node.state.registry import TABLES, encode_table, load_table
 from node.state.retry_policy import policy_of, retry_delays_of
 from node.state.state import Member, StateImage
 from node.state.tables.group_settings import (
@@ -30,13 +29,7 @@ from node.state.tables.topic_types import (
     TopicSettings,
     type_of_attributes,
 )
-from quorumlog.foreign_json import read_json
 
-_STRING_OR_KEY: Final = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL
-)
-"""A string, in which nothing is a key, or a key that Java wrote without quotes. A string without an
-end goes to the end of the text: else each of its quotes would be tried as a beginning."""
 _SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_ONS")
 _SYSTEM_GROUPS: Final = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
 _ROWS_AT_ONCE: Final = 16  # Some 50 us of work: the longest wait of the loop for the lock.
@@ -224,18 +217,9 @@ def decode_topics(text: str) -> dict[str, TopicSettings]:
 def decode_groups(text: str, offsets_text: str) -> dict[str, Offsets]:
     """Read `subscriptionGroup.json` and `consumerOffset.json`. Errors as `decode_topics`."""
     groups: dict[str, Offsets] = {name: {} for name in load_table(text)["subscriptionGroupTable"]}
-    for name, offsets in decode_offsets(offsets_text).items():
-        groups[name] |= offsets
-    return groups
-
-
-def decode_offsets(text: str) -> dict[str, Offsets]:
-    """Read `consumerOffset.json` alone. Errors as `decode_topics`."""
-    groups: dict[str, Offsets] = {}
-    for key, row in load_table(text)["offsetTable"].items():
+    for key, row in load_table(offsets_text)["offsetTable"].items():
         topic, name = key.split("@")
-        offsets = {int(queue_id): int(offset) for queue_id, offset in row.items()}
-        groups.setdefault(name, {})[topic] = offsets
+        groups[name][topic] = {int(queue_id): int(offset) for queue_id, offset in row.items()}
     return groups
 
 
@@ -277,18 +261,6 @@ def decode_members(text: str) -> dict[int, Member]:
     return {int(node): Member(row["address"], row["peerAddress"]) for node, row in table.items()}
 
 
-def _quoted(match: re.Match[str]) -> str:
-    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
-
-
 def is_system_group(group: str) -> bool:
     """Whether a group in such a table is RocketMQ's own."""
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)
-
-
-def load_table(text: str, *, is_unique: bool = False) -> Json:
-    """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
-    table = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
-    if not isinstance(table, dict):
-        raise TypeError(f"not an object: {text[:20]!r}")
-    return table

@@ -108,13 +108,7 @@ def commands_in(data: bytes) -> Iterator[tuple[int, Command]]:
     while at < len(data):
         size_bytes = fmt.INT32.unpack_from(data, at)[0]
         position = fmt.TIMESTAMP.unpack_from(data, at + fmt.PHYSICAL_OFFSET_AT)[0]
-        if fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0] & fmt.SYS_FLAG_ANY_V6:
-            layout = record_layout(memoryview(data), at)
-            body_at, body_hi = layout.body_at, layout.body_hi
-        else:
-            body_at = at + fmt.BODY_AT
-            body_hi = body_at + fmt.INT32.unpack_from(data, at + fmt.BODY_LENGTH_AT)[0]
-        yield position, Command.FromString(data[body_at:body_hi])
+        yield position, command_of(data[at : at + size_bytes])
         at += size_bytes
 
 

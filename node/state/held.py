@@ -11,8 +11,7 @@ from node.state.tables.delay import QUEUE_COUNT, DelayTable
 from store import format as fmt
 from store.errors import PositionRangeError
 from store.reads import Reads
-
-QueueKey = tuple[bytes, int]
+from store.record.stamp import QueueKey
 
 HOLDERS: Final = (
     (fmt.TIMER_TOPIC, 0),

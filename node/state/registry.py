@@ -6,7 +6,7 @@ feature: `tables/table.py` defines a table.
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 from node.config.limits import Limits
 from node.state.tables.dead_letters import DeadLettersTable
@@ -23,7 +23,11 @@ from quorumlog.foreign_json import read_json
 
 _ANY_LIMITS: Final = Limits()
 _QUOTED_KEY: Final = re.compile(r'"([0-9]+)":')
-_UNQUOTED_KEY: Final = re.compile(r"([{,]\s*)([0-9]+)\s*:")
+_STRING_OR_KEY: Final = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL
+)
+"""A string, in which nothing is a key, or a key that Java wrote without quotes. A string without an
+end goes to the end of the text: else each of its quotes would be tried as a beginning."""
 
 TABLES: Final[tuple[type[Table], ...]] = (
     DelayTable,
@@ -62,10 +66,18 @@ def encode_table(kind: type[Table], image: TableImage, written_unix_ms: int) -> 
 
 def decode_table(kind: type[Table], text: str) -> TableImage:
     """Read a table's file. Raises as `checkpoint_tables.decode_topics` for another shape."""
-    if kind.has_integer_keys:
-        text = _UNQUOTED_KEY.sub(r'\1"\2":', text)
-    document = read_json(text)
-    if not isinstance(document, dict):
-        raise TypeError(f"not an object: {text[:20]!r}")
+    document = load_table(text)
     version = int(document.pop("dataVersion")["counter"])
     return TableImage(version, kind.decode(document))
+
+
+def load_table(text: str, *, is_unique: bool = False) -> dict[str, Any]:
+    """Read a file of tables, with integer keys quoted or not. Raises ValueError, TypeError."""
+    table = read_json(_STRING_OR_KEY.sub(_quoted, text), is_unique=is_unique)
+    if not isinstance(table, dict):
+        raise TypeError(f"not an object: {text[:20]!r}")
+    return table
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'

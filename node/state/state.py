@@ -334,7 +334,9 @@ class State:
         if refusal is not None:
             return refusal
         for offset in command.offsets:
-            refusal = self._check_offset(offset)
+            refusal = self.queue_refusal(offset.topic, offset.queue_id)
+            if refusal is None and offset.offset < 0:
+                refusal = BadRequestError("offset", "0 or more", str(offset.offset))
             if refusal is not None:
                 return refusal
         new = {
@@ -373,14 +375,13 @@ class State:
             return None
         return LimitReachedError("groups", len(self.groups) + 1, limit)
 
-    def _check_offset(self, offset: Command.Offset) -> NodeError | None:
-        topic = self.topics.get(offset.topic)
+    def queue_refusal(self, name: str, queue_id: int) -> NodeError | None:
+        """Return the refusal of a queue that no topic of clients has; else None."""
+        topic = self.topics.get(name)
         if topic is None:
-            return UnknownTopicError(offset.topic)
-        if not 0 <= offset.queue_id < topic.queue_count:
-            return UnknownQueueError(offset.topic, offset.queue_id, topic.queue_count)
-        if offset.offset < 0:
-            return BadRequestError("offset", "0 or more", str(offset.offset))
+            return UnknownTopicError(name)
+        if not 0 <= queue_id < topic.queue_count:
+            return UnknownQueueError(name, queue_id, topic.queue_count)
         return None
 
     def _put_topic(self, command: Command.PutTopic) -> NodeError | None:

@@ -11,20 +11,11 @@ from typing import Final, NamedTuple
 
 from node.state.appends import Committed, Prepared
 from quorumlog.pb.log_pb2 import AppendResponse
-
-QueueKey = tuple[bytes, int]
+from store.record.stamp import QueueKey
 
 
 def accept(_prepared: Prepared) -> None:
     """Accept every batch: there is no condition."""
-
-
-def _ignore(_committed: Committed | None) -> None:
-    """Ignore the outcome: the feature holds nothing for the batch."""
-
-
-def _add_nothing(_response: AppendResponse, _committed: Committed) -> None:
-    """Add nothing to the receipt."""
 
 
 class AttachedCommands(NamedTuple):
@@ -41,7 +32,7 @@ class AttachedCommands(NamedTuple):
     Called in the order in which batches enter the log, so what it compares with the state and with
     what is under way holds when the batch is applied.
     """
-    on_decided: Callable[[Committed | None], None] = _ignore
+    on_decided: Callable[[Committed | None], None] = lambda _committed: None
     """Called once after a `check` that passed: with None if the batch is not known to be applied.
 
     The feature releases here everything that it held for the batch.
@@ -51,7 +42,7 @@ class AttachedCommands(NamedTuple):
     asked: bytes = b""
     """Digest (`repeats.asked_digest`) of what the call asks beside its messages, or names instead
     of them: what comes again under the number of the batch must ask the same."""
-    describe: Callable[[AppendResponse, Committed], None] = _add_nothing
+    describe: Callable[[AppendResponse, Committed], None] = lambda _response, _committed: None
     """Adds the feature's fields to the receipt."""
 
 

@@ -14,11 +14,7 @@ from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import LimitReachedError
 from node.errors.producers import ProducerFencedError
 from node.state.tables.incarnations import IncarnationsTable
-from quorumlog.pb.log_pb2 import (
-    ClaimProducerRequest,
-    ClaimProducerResponse,
-    ProducerIncarnation,
-)
+from quorumlog.pb.log_pb2 import ClaimProducerRequest, ClaimProducerResponse, ProducerIncarnation
 from quorumlog.pb.state_pb2 import Command
 
 
@@ -80,11 +76,6 @@ class Incarnations:
         if name not in numbers and count > limit:
             raise LimitReachedError("names of producers", count, limit)
 
-    # --- LeaderWork ---
-
-    def begin(self) -> None:
-        """See `LeaderWork.begin`: the state has all names, so there is nothing to do."""
-
     def end(self) -> None:
-        """See `LeaderWork.end`: what was under way is decided by the next leader's log."""
+        """Forget what was under way: the next leader's log decides it."""
         self._coming = {}

@@ -9,32 +9,20 @@ commit at once cost one round to a quorum; each caller learns the outcome of its
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import QueueKey, accept
-from node.broker.append.produce import batch_size_bytes_max, own_size_bytes_max
+from node.broker.append.attached import accept
+from node.broker.append.produce import Refused, batch_size_bytes_max, own_size_bytes_max
 from node.broker.core.context import Context, noted
 from node.broker.core.offset_moves import Moves
-from node.errors.common import BusyError, NodeError, OutcomeUnknownError, ShuttingDownError
-from node.state.appends import Committed, Prepared
+from node.errors.common import BusyError, OutcomeUnknownError, ShuttingDownError
+from node.state.appends import Committed
 from node.state.command_records import CommandEncoder
 from quorumlog.pb.state_pb2 import Command
 from raft.errors import RaftError
-from raft.messages import NO_INDEX, Index, Term
-from store.errors import LimitExceededError, StoreError
-
-
-class WrittenAppend(NamedTuple):
-    """An entry of the broker that is committed and applied here."""
-
-    index: Index  # type: ignore[assignment]  # Hides tuple.index, which is not needed here.
-    term: Term
-    positions: Sequence[int]
-    """Positions of the records in the log, in the order given; the commands' come last."""
-    queues: Mapping[QueueKey, tuple[int, int]]
-    """Place of the records in each queue: (first offset, count)."""
-    store_unix_ms: int
+from raft.messages import NO_INDEX, Index
+from store.errors import LimitExceededError
 
 
 class _Submitted(NamedTuple):
@@ -63,8 +51,6 @@ class OwnAppends:
         """Commands of this turn."""
         self.command_count = 0
         """Commands submitted and not yet decided."""
-        self.commands_total = self.entries_total = 0
-        """Submitted commands that were applied, and their entries."""
 
     def encode(self, commands: Iterable[Command]) -> bytes:
         """Return the records of commands, to attach them to a batch or to know their size."""
@@ -72,7 +58,7 @@ class OwnAppends:
 
     async def write(
         self, records: bytes, commands: Sequence[Command], *, has_noted: bool = False
-    ) -> WrittenAppend:
+    ) -> Committed:
         """Append records and commands as one entry; return once it is applied here.
 
         The leader has made sure that the commands will not be refused: their records are in the log
@@ -94,13 +80,8 @@ class OwnAppends:
         if self.count and self.size_bytes + size_bytes > limit:
             held = self.size_bytes + size_bytes
             raise BusyError("bytes of the broker's entries", held, limit)
-        queues: dict[QueueKey, tuple[int, int]] = {}
-
-        def look(prepared: Prepared) -> None:
-            queues.update(prepared.queues)
-
         try:
-            decided = context.driver.append(batch, look)
+            decided = context.driver.append(batch, accept)
         except RaftError as error:
             raise context.translate(error) from error
         self.count += 1
@@ -115,19 +96,11 @@ class OwnAppends:
 
         decided.add_done_callback(on_decided)
         try:
-            committed = await asyncio.shield(decided)
+            return await asyncio.shield(decided)
         except ShuttingDownError:
             raise self._unknown() from None
         except RaftError as error:
             raise context.translate(error) from error
-        result = committed.result
-        return WrittenAppend(
-            committed.index,
-            committed.term,
-            result.record_positions,
-            queues,
-            result.store_unix_ms,
-        )
 
     def _unknown(self) -> OutcomeUnknownError:
         """Return the error for a stop: ShuttingDownError would say that nothing was begun."""
@@ -192,7 +165,7 @@ class OwnAppends:
         batch = b"".join(one.record for one in pending)
         try:
             decided = self._context.driver.append(batch, accept)  # Checked as submitted.
-        except (NodeError, StoreError, RaftError) as error:
+        except Refused as error:
             self._fail(pending, error)
             return
         decided.add_done_callback(lambda decided: self._on_decided(pending, decided))
@@ -207,8 +180,6 @@ class OwnAppends:
             return
         committed = decided.result()
         self._end(pending)
-        self.entries_total += 1
-        self.commands_total += len(pending)
         take_refusal = self._context.machine.take_refusal
         for one, position in zip(pending, committed.result.record_positions, strict=True):
             refusal = take_refusal(position)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands, QueueKey
+from node.broker.append.attached import NOTHING_ATTACHED, AttachedCommands
 from node.broker.append.faulty_records import faulty_records
 from node.broker.append.receipts import COMMAND_QUEUE, AppendReceipts, QueueRanges
 from node.broker.append.repeats import messages_digest
@@ -43,6 +43,7 @@ from raft.errors import RaftError
 from raft.messages import NO_INDEX
 from store import format as fmt
 from store.errors import LimitExceededError, Outcome, RecordFormatError, StoreError
+from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
 
 Refused = (NodeError, StoreError, RaftError)
@@ -199,7 +200,7 @@ class Produce:
         self.is_draining = False
         """Whether new appends are refused. Those under way are finished."""
         self.in_flight_count = self.in_flight_size_bytes = 0
-        self.batches_total = self.records_total = self.size_bytes_total = 0
+        self.records_total = self.size_bytes_total = 0
         """Acknowledged by this process, duplicates not counted."""
         self.duplicates_total = self.failed_total = self.busy_total = self.timeouts_total = 0
 
@@ -515,7 +516,6 @@ class Produce:
             self._resume()
 
     def _tell(self, append: _Append, committed: Committed) -> None:
-        self.batches_total += 1
         self.records_total += append.record_count
         self.size_bytes_total += append.size_bytes
         self.sizes.note(append.queues, append.record_count, append.size_bytes)

@@ -16,13 +16,15 @@ from node.state.state import COMMAND_TOPIC
 from quorumlog.pb.log_pb2 import AppendResponse
 from store import format as fmt
 from store.errors import PositionRangeError
-from store.record.message import encode_host, record_layout
+from store.record.edit import layouts, start_of
+from store.record.message import encode_host
+from store.record.stamp import QueueKey
 
 COMMAND_QUEUE = (COMMAND_TOPIC.encode(), 0)
 _HIDDEN = (fmt.TRANSACTION_PREPARED, fmt.TRANSACTION_ROLLBACK)
 
-QueueRanges = Mapping[tuple[bytes, int], tuple[int, int]]
-"""(topic, queue id): (first offset, count)."""
+QueueRanges = Mapping[QueueKey, tuple[int, int]]
+"""First offset and count by queue."""
 
 
 class AppendReceipts:
@@ -72,12 +74,11 @@ class AppendReceipts:
             batch = self._context.receipts.batch_of(position)
         except PositionRangeError as error:
             raise DuplicateExpiredError(producer_id, sequence, sequence + 1) from error
-        queues: dict[tuple[bytes, int], tuple[int, int]] = {}
-        view, at, last, record_count, first = memoryview(batch.records), 0, 0, 0, None
+        queues: dict[QueueKey, tuple[int, int]] = {}
+        view, at, record_count, first = memoryview(batch.records), 0, 0, None
         positions, due_unix_ms = list[int](), list[int]()
-        while at < len(view):
-            layout = record_layout(view, at)
-            first = first or layout
+        for layout in layouts(batch.records):
+            at, first = start_of(layout), first or layout
             queue_id = fmt.INT32.unpack_from(view, at + fmt.QUEUE_ID_AT)[0]
             offset = fmt.TIMESTAMP.unpack_from(view, at + fmt.QUEUE_OFFSET_AT)[0]
             key = bytes(view[layout.topic_at : layout.topic_hi]), queue_id
@@ -89,9 +90,8 @@ class AppendReceipts:
                 positions.append(batch.position + at)
                 record = batch.records[at : at + layout.size_bytes]
                 due_unix_ms.append(held(record).due_unix_ms if key in NUMBERS else 0)
-            last, at = at, at + layout.size_bytes
         assert first is not None, f"batch {batch.index} has no records"
-        stored = command_of(batch.records[last:]).producer_batch
+        stored = command_of(batch.records[at:]).producer_batch
         is_same = record_count == repeated_count and stored.asked == asked
         if not is_same or (digest and digest != messages_digest(batch.records)):
             raise SequenceReusedError(producer_id, sequence, record_count, repeated_count)
@@ -119,8 +119,5 @@ def _add_queues(response: AppendResponse, queues: QueueRanges) -> None:
         if key != COMMAND_QUEUE:
             first_offset, count = queues[key]
             response.queues.add(
-                topic=str(key[0], "ascii"),
-                queue_id=key[1],
-                first_offset=first_offset,
-                count=count,
+                topic=str(key[0], "ascii"), queue_id=key[1], first_offset=first_offset, count=count
             )

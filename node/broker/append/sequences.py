@@ -55,7 +55,8 @@ class Sequences(Generic[_Append]):
             expected = flight.next_sequence
         elif producer is not None:
             expected = producer.last_sequence + 1
-        elif sequence and self._has_forgotten():
+        elif sequence and len(producers) >= self._context.limits.producer_count_max:
+            # A producer was forgotten once the table was full: this one may be it.
             raise UnknownProducerError(producer_id, sequence)
         else:  # A new producer; if this is not its first batch, that one is still to come.
             expected = 0
@@ -68,10 +69,6 @@ class Sequences(Generic[_Append]):
             first_kept = producer.first_kept if producer is not None else expected
             raise DuplicateExpiredError(producer_id, sequence, first_kept)
         return position
-
-    def _has_forgotten(self) -> bool:
-        """Whether any producer was ever forgotten: that happens only once the table is full."""
-        return len(self._context.state.producers) >= self._context.limits.producer_count_max
 
     def check_room(self, producer_id: int) -> None:
         """Raise BusyError for more batches under way than the window can tell duplicates of."""

@@ -48,6 +48,8 @@ from store.record.topic_names import is_reserved
 
 _T = TypeVar("_T")
 _OFFSET_MAX: Final = (1 << 63) - 1
+DAMAGE: Final = (CorruptionError, DerivedFileError)
+"""Errors about one place of the log; any other error of the store is about the whole node."""
 NAME_CHARACTERS: Final = frozenset(
     "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
@@ -107,12 +109,17 @@ class Context:
         """The clock of sessions, and of looks at what callers made."""
         self.unix_ms = unix_ms
         """The clock of times that go into the state."""
-        self.makers: Final = Makers(lambda: self.state, self.limits, clock_ms)
+        self.makers: Final = Makers(self.store, lambda: self.state, self.limits, clock_ms)
         """Who made what; every call of clients that makes something durable asks it."""
         self.is_stopped = False
         self.store.origin = self.origin
         self.on_damage = on_damage
         """Called with damage found by work beside the calls; a call reports its own."""
+
+    def note_damage(self, error: Exception) -> None:
+        """Report an error of work beside the calls, if it is damage."""
+        if isinstance(error, DAMAGE):
+            self.on_damage(error)
 
     @property
     def state(self) -> State:
@@ -252,11 +259,9 @@ class Context:
         A group behind the end would miss messages. The end is that of the log: another replica may
         have shown readers what this one applies in a moment. Raises UnknownTopicError,
         UnknownQueueError, BadRequestError."""
-        config = self.state.topics.get(topic)
-        if config is None:
-            raise UnknownTopicError(topic)
-        if not 0 <= queue_id < config.queue_count:
-            raise UnknownQueueError(topic, queue_id, config.queue_count)
+        refusal = self.state.queue_refusal(topic, queue_id)
+        if refusal is not None:
+            raise refusal
         end = self.store.written_end(topic, queue_id) if has_end else _OFFSET_MAX
         if not 0 <= offset <= end:
             expected = f"0 to {end}, the end of {topic}/{queue_id}"

@@ -10,17 +10,21 @@ import heapq
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from node.config.limits import Limits
+from node.errors.delay import DelayedFullError
 from node.runtime.accounts import Account, Address, Kind, caller
 from node.runtime.shares import Shares
+from node.state.appends import Committed
+from node.state.held import held_counts
 from node.state.state import State
 from node.state.tables.incarnations import IncarnationsTable
 from node.state.tables.key_values import KeyValuesTable
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
+from store.reads import Reads
 from store.record.topic_names import dead_letter_topic, is_of_group, retry_topic
 
 _PARTS_BITS: Final = 3
@@ -28,12 +32,15 @@ _PARTS_BITS: Final = 3
 
 
 class Makers:
-    """The shares of all addresses. One per broker. A LeaderWork."""
+    """The shares of all addresses. One per broker."""
 
     def __init__(
-        self, state: Callable[[], State], limits: Limits, clock_ms: Callable[[], int]
+        self, store: Reads, state: Callable[[], State], limits: Limits, clock_ms: Callable[[], int]
     ) -> None:
-        self._state: Final = state
+        self._store, self._state = store, state
+        self._delayed_count_max = limits.delayed_count_max
+        self._under_way_count = 0
+        """Delayed messages that are written and not decided."""
         self._names: Final = Shares(Kind.NAMES, self._held_names, clock_ms)
         part = max(1, limits.group_offset_count_max // 2)
         self._offsets: Final = Shares(Kind.OFFSETS, self._held_offsets, clock_ms, part)
@@ -43,13 +50,8 @@ class Makers:
         """Messages by the time until which they count and the address that made them."""
         self._delayed_heap: list[tuple[int, str]] = []
 
-    # --- LeaderWork ---
-
-    def begin(self) -> None:
-        """See `LeaderWork.begin`: the shares start empty."""
-
     def end(self) -> None:
-        """See `LeaderWork.end`: forget who made what."""
+        """Forget who made what: this node leads no longer."""
         for shares in (self._names, self._offsets, self._producers, self._keys):
             shares.clear()
         self._release_delayed(math.inf)
@@ -74,7 +76,10 @@ class Makers:
             case "recreate_topic":
                 self.check_topic(command.recreate_topic.topic)
             case "put_key_value":
-                self._check_key(command.put_key_value)
+                put = command.put_key_value
+                name = json.dumps((put.namespace, put.key))
+                if put.HasField("value") and not self._held_keys(name):
+                    self._keys.check(name)
             case _:
                 pass
 
@@ -95,45 +100,51 @@ class Makers:
 
     def check_producer(self, name: str) -> None:
         """Check the first claim of a name. Raises BusyError."""
-        if name not in self._state().table(IncarnationsTable).numbers:
+        if not self._held_producers(name):
             self._producers.check(name)
 
     def _check_group(self, name: str) -> None:
         if name not in self._state().groups:
             self._names.check(retry_topic(name))
 
-    def _check_key(self, put: Command.PutKeyValue) -> None:
-        if put.HasField("value") and not self._key_values().has(put.namespace, put.key):
-            self._keys.check(json.dumps((put.namespace, put.key)))
-
     # --- Delayed messages: they go when their time is over ---
 
     def hold_delayed(
-        self, account: Account | None, due_unix_ms: Iterable[int], now_unix_ms: int
-    ) -> Callable[[], None]:
-        """Hold delayed messages for a caller; return what takes them back if they are not stored.
+        self, account: Account | None, due_unix_ms: Collection[int], now_unix_ms: int
+    ) -> Callable[[Committed | None], None]:
+        """Hold the delayed messages of a batch for its caller; return what to call when the batch
+        is decided, with None if it is not known to be stored.
 
-        They are forgotten when they are due, cancelled or not. Raises BusyError.
+        The caller holds them until they are due, cancelled or not. Raises DelayedFullError,
+        BusyError.
         """
-        if account is None:
-            return lambda: None  # The node's own work holds no share.
-        address, times = account.address, list(due_unix_ms)
+        message_count, limit = len(due_unix_ms), self._delayed_count_max
+        if not message_count:
+            return lambda _committed: None
+        held_count = sum(held_counts(self._store, self._state())) + self._under_way_count
+        if held_count + message_count > limit:
+            raise DelayedFullError(held_count, limit)
         self._release_delayed(now_unix_ms)
-        address.take(Kind.DELAYED, len(times))
-        held = Counter((_rounded(due_ms, now_unix_ms), address.what) for due_ms in times)
+        held = Counter[tuple[int, str]]()
+        if account is not None:  # The node's own work holds no share.
+            address = account.address
+            address.take(Kind.DELAYED, message_count)
+            held.update((_rounded(due_ms, now_unix_ms), address.what) for due_ms in due_unix_ms)
         for key, count in held.items():
             if key not in self._delayed:
                 heapq.heappush(self._delayed_heap, key)
             self._delayed[key] = address, count + self._delayed.get(key, (address, 0))[1]
+        self._under_way_count += message_count
 
-        def take_back() -> None:
-            for key, count in held.items():
+        def on_decided(committed: Committed | None) -> None:
+            self._under_way_count -= message_count
+            for key, count in held.items() if committed is None else ():
                 if key in self._delayed:  # Else the time is over, or this node led no longer.
                     maker = self._delayed[key][1]
                     self._delayed[key] = address, maker - min(count, maker)
                     address.hold(Kind.DELAYED, -min(count, maker))
 
-        return take_back
+        return on_decided
 
     def _release_delayed(self, now_unix_ms: float) -> None:
         while self._delayed_heap and self._delayed_heap[0][0] <= now_unix_ms:
@@ -158,10 +169,7 @@ class Makers:
         return name in self._state().table(IncarnationsTable).numbers
 
     def _held_keys(self, name: str) -> int:
-        return self._key_values().has(*json.loads(name))
-
-    def _key_values(self) -> KeyValuesTable:
-        return self._state().table(KeyValuesTable)
+        return self._state().table(KeyValuesTable).has(*json.loads(name))
 
 
 def _group_of(topic: str) -> str:

@@ -14,13 +14,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import ConsumedOffset
 
 _Key = TypeVar("_Key")
 OffsetKey = tuple[str, str, int]
 """Consumer group, topic, queue id."""
 
 
-def commit_command(group: str, rows: Iterable[GroupOffset]) -> Command:
+def commit_command(group: str, rows: Iterable[GroupOffset | ConsumedOffset]) -> Command:
     """Return the command that stores offsets, each under the condition that its row states."""
     command = Command()
     command.commit_offsets.group = group
@@ -28,7 +29,9 @@ def commit_command(group: str, rows: Iterable[GroupOffset]) -> Command:
         put = command.commit_offsets.offsets.add(
             topic=row.topic, queue_id=row.queue_id, offset=row.offset
         )
-        if row.HasField("newest_known"):
+        if isinstance(row, ConsumedOffset):
+            put.newest_known = row.expected
+        elif row.HasField("newest_known"):
             put.newest_known = row.newest_known
         if row.HasField("move"):
             put.move = row.move

@@ -14,8 +14,8 @@ from node.broker.core.context import Context
 from node.runtime.accounts import caller
 from node.runtime.room import Room
 from raft.messages import Index
+from store.record.stamp import QueueKey
 
-QueueKey = tuple[bytes, int]
 CROWD_COUNT: Final = 16
 """Readers of one address at one queue that all look at each message."""
 _REST_S: Final = 0.001
@@ -54,7 +54,6 @@ class ParkedReaders:
         self.reads: Final = Room("waiting reads", context.limits.read_waiters_max)
         """Reads that wait for an index or a confirmation; `Freshness` takes the room."""
         self._crowds: dict[tuple[QueueKey, str], Crowd] = {}
-        self.woken_total = 0
 
     def has_any(self) -> bool:
         """Whether a reader waits for something that will be applied here."""
@@ -115,8 +114,8 @@ class ParkedReaders:
         if self._by_queue:
             for key in grown:
                 readers = self._by_queue.get(key)
-                if readers is not None:
-                    self._wake_all(readers)
+                for future in readers or ():
+                    _wake(future)
         if self._by_index and context.driver.applied_index >= self._lowest_index:
             self._wake_applied(context.driver.applied_index)
         if context.driver.is_ready != self._was_ready:
@@ -126,17 +125,13 @@ class ParkedReaders:
     def wake_readers(self) -> None:
         """Wake every parked reader, so that it checks again whether it may go on."""
         for readers in self._by_queue.values():
-            self._wake_all(readers)
+            for future in readers:
+                _wake(future)
 
     def wake_all(self) -> None:
         """Wake every reader: the broker stops."""
         self.wake_readers()
         for future in self._by_index:
-            _wake(future)
-
-    def _wake_all(self, readers: "dict[asyncio.Future[None], None]") -> None:
-        self.woken_total += len(readers)
-        for future in readers:
             _wake(future)
 
     def _wake_applied(self, applied: Index) -> None:

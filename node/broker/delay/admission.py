@@ -18,19 +18,16 @@ from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest
 from node.broker.core.context import Context
 from node.broker.records.delayed import DelayWish, level_delay_ms, scheduled, wish_of
-from node.errors.common import (
-    BadRequestError,
-    NodeError,
-    ReservedTopicError,
-)
-from node.errors.delay import DelayedFullError, DelayTooLongError
+from node.errors.common import BadRequestError, NodeError, ReservedTopicError
+from node.errors.delay import DelayTooLongError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
-from node.state.held import HOLDERS, QueueKey, held_counts
+from node.state.held import HOLDERS
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
 from store.errors import LimitExceededError, RecordFormatError, StoreError
 from store.record.message import check_topic, record_layout
+from store.record.stamp import QueueKey
 from store.record.topic_names import is_reserved
 
 _NO_WISH: Final = DelayWish()
@@ -57,8 +54,6 @@ class DelayAdmission:
     def __init__(self, context: Context, produce: Produce) -> None:
         self._context: Final = context
         self._produce = produce
-        self._under_way_count = 0
-        """Delayed messages that are written and not decided."""
 
     def append(self, request: AppendRequest) -> "asyncio.Future[AppendResponse]":
         """Append a batch; the future resolves with its receipt or fails, and never raises here."""
@@ -69,25 +64,17 @@ class DelayAdmission:
             batch, too_long = self._admitted(request.records)
         except (NodeError, StoreError) as error:
             return self._produce.refuse(error)
-        due_unix_ms = batch.due_unix_ms
-        delayed_count = len(due_unix_ms) - due_unix_ms.count(0)
-        makers, account = self._context.makers, caller()
-        take_back: Callable[[], None]
+        due_unix_ms, context, account = batch.due_unix_ms, self._context, caller()
+        delayed = list(filter(None, due_unix_ms))
+        on_decided: Callable[[Committed | None], None]
 
         def check(_prepared: Prepared) -> None:
-            nonlocal take_back
+            nonlocal on_decided
             if too_long is not None:
                 raise too_long
-            self._check(batch, delayed_count)
-            take_back = makers.hold_delayed(
-                account, filter(None, due_unix_ms), self._context.unix_ms()
-            )
-            self._under_way_count += delayed_count
-
-        def on_decided(committed: Committed | None) -> None:
-            self._under_way_count -= delayed_count
-            if committed is None:
-                take_back()
+            for target in batch.targets:
+                context.writable(*target)
+            on_decided = context.makers.hold_delayed(account, delayed, context.unix_ms())
 
         def describe(response: AppendResponse, committed: Committed) -> None:
             count = len(due_unix_ms)
@@ -97,9 +84,9 @@ class DelayAdmission:
         attached_commands = AttachedCommands(
             system_queues=batch.holders,
             check=check,
-            on_decided=on_decided,
+            on_decided=lambda committed: on_decided(committed),  # noqa: PLW0108  Set by `check`.
             describe=describe,
-            asked=asked_digest(batch.wishes) if delayed_count else b"",
+            asked=asked_digest(batch.wishes) if delayed else b"",
         )
         return self._produce.append(request, attached_commands, batch.records)
 
@@ -161,12 +148,3 @@ class DelayAdmission:
         if due_ms - now_ms > limit_ms:
             raise DelayTooLongError(due_ms - now_ms, int(limit_ms))
         return due_ms
-
-    def _check(self, batch: _Batch, delayed_count: int) -> None:
-        context = self._context
-        for target in batch.targets:
-            context.writable(*target)
-        limit = context.limits.delayed_count_max
-        held = sum(held_counts(context.store, context.state)) + self._under_way_count
-        if delayed_count and held + delayed_count > limit:
-            raise DelayedFullError(held, limit)

@@ -55,9 +55,7 @@ class Delay:
             if due.offset in table.queues[queue]:
                 raise DelayedGoneError(queue, due.offset)
             await self.delivery_task.cancel(due)
-        return CancelDelayedResponse(
-            topic=own.topic, queue_id=own.queue_id, due_unix_ms=own.due_unix_ms
-        )
+        return CancelDelayedResponse(**own._asdict())
 
     async def delay_status(self, _request: DelayStatusRequest) -> DelayStatusResponse:
         """Return how many messages are held, in which queues, and when the next one is due."""

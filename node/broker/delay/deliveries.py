@@ -14,7 +14,7 @@ import structlog
 
 from node.broker.core.context import Context
 from node.broker.delay.due_index import Due
-from node.broker.records.delayed import DeliveredRecords, undeliverable
+from node.broker.records.delayed import DeliveredRecords, split_records, undeliverable
 from node.broker.records.retry import origin_of
 from node.state.held import HOLDERS
 from node.state.state import PERMISSION_WRITE, State
@@ -24,14 +24,7 @@ from node.state.tables.topic_origins import TopicOriginsTable
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.state_pb2 import Command
 from store import format as fmt
-from store.errors import (
-    CorruptionError,
-    DerivedFileError,
-    LimitExceededError,
-    PositionRangeError,
-    RecordFormatError,
-    StoreError,
-)
+from store.errors import LimitExceededError, PositionRangeError, RecordFormatError, StoreError
 
 _UNITS_AT_ONCE: Final = 512
 """Units of a queue read with one call where single ones are wanted."""
@@ -158,8 +151,7 @@ class Deliveries:
             _log.error("a delayed message is not in the log any more", message=due)
         except StoreError as error:
             unreadable[due] = None
-            if isinstance(error, CorruptionError | DerivedFileError):
-                self._context.on_damage(error)
+            self._context.note_damage(error)
             _log.warning("a delayed message cannot be read", message=due, error=str(error))
 
     def _for_delivery(self, record: bytes, state: State) -> tuple[bytes, bool, int]:
@@ -177,12 +169,7 @@ class Deliveries:
     def _records(self, queue: int, dues: Sequence[Due]) -> list[bytes]:
         topic, queue_id = HOLDERS[queue]
         data = self._store.records_at(topic, queue_id, [due.offset for due in dues])
-        records, at = [], 0
-        while at < len(data):
-            hi = at + int.from_bytes(data[at : at + 4], "big")
-            records.append(data[at:hi])
-            at = hi
-        return records
+        return list(split_records(data))
 
 
 def _by_queue(dues: Sequence[Due]) -> _ByQueue:

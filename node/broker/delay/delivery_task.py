@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from node.broker.append.attached import QueueKey
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.core.leader_work import BackgroundTasks
@@ -26,7 +25,8 @@ from node.state.tables.delay import QUEUE_COUNT, DelayTable
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import NO_INDEX
 from store import format as fmt
-from store.errors import CorruptionError, DerivedFileError, Outcome, StoreError
+from store.errors import Outcome, StoreError
+from store.record.stamp import QueueKey
 
 _UNITS_AT_ONCE: Final = 2_000
 """Units of a queue read before other tasks get their turn: about 2 ms."""
@@ -134,8 +134,7 @@ class DeliveryTask:
             try:
                 await self._step(leadership)
             except StoreError as error:
-                if isinstance(error, CorruptionError | DerivedFileError):
-                    self._context.on_damage(error)
+                self._context.note_damage(error)
                 _log.warning("held messages cannot be read", error=str(error))
                 await asyncio.sleep(UNREADABLE_RETRY_MS / 1000)
 
@@ -144,14 +143,14 @@ class DeliveryTask:
             if not self._read_some(leadership):
                 leadership.is_loading = False
                 break
-            await _others_turn()
+            await asyncio.sleep(0)
         if leadership.is_loading:
             return
         now_ms = self._context.unix_ms()
-        while leadership.index.advance(now_ms, _KEYS_AT_ONCE):
-            await _others_turn()
+        while leadership.index.advance(now_ms, _KEYS_AT_ONCE):  # noqa: ASYNC110  In portions.
+            await asyncio.sleep(0)
         if self._deliver(leadership, now_ms):
-            await _others_turn()
+            await asyncio.sleep(0)
         elif not leadership.grown:
             await self._wait(leadership, now_ms)
 
@@ -307,8 +306,3 @@ class DeliveryTask:
         del leadership.cancels[due[1:]]
         self.cancelled_total += 1
         return None
-
-
-async def _others_turn() -> None:
-    """Let all other tasks of the loop run once."""
-    await asyncio.sleep(0)

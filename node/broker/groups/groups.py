@@ -19,11 +19,7 @@ from node.broker.groups.member import MemberKind
 from node.broker.groups.member_group import Shares
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_member
-from node.errors.common import (
-    BadRequestError,
-    GroupNotEmptyError,
-    UnknownGroupError,
-)
+from node.errors.common import BadRequestError, GroupNotEmptyError, UnknownGroupError
 from node.runtime.accounts import ROW_SIZE_BYTES
 from node.state.tables.moved_offsets import MovedOffsetsTable, move_in
 from node.state.tables.topic_types import Offsets

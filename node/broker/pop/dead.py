@@ -7,16 +7,15 @@ that takes the message out of flight share one entry, so there is never one with
 from collections.abc import Sequence
 from typing import Final
 
-from node.broker.append.own_appends import OwnAppends
-from node.broker.core.context import Context
-from node.broker.pop.take import split_records
+from node.broker.pop.shared import PopShared
+from node.broker.records.delayed import split_records
 from node.broker.records.retry import dead_letter
 from node.state.state import PERMISSION_ALL
 from node.state.tables.pop import InFlightMessage, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
 from store.derived.queues.pull import PullStatus
-from store.errors import CorruptionError, DerivedFileError, StoreError
+from store.errors import StoreError
 from store.record.topic_names import dead_letter_topic
 
 _COUNT_MAX: Final = 64
@@ -27,11 +26,11 @@ _SIZE_BYTES_MAX: Final = 1024 * 1024
 class PopDeadLetters:
     """Moves messages to the dead letters. One per broker."""
 
-    def __init__(self, context: Context, own_appends: OwnAppends) -> None:
-        self._context: Final = context
-        self._own_appends: Final = own_appends
+    def __init__(self, shared: PopShared) -> None:
+        self._shared: Final = shared
         # The rest is for the commands: some 20 bytes a message.
-        self._size_bytes_max = min(_SIZE_BYTES_MAX, own_appends.entry_size_bytes_max * 3 // 4)
+        room = shared.own_appends.entry_size_bytes_max * 3 // 4
+        self._size_bytes_max = min(_SIZE_BYTES_MAX, room)
         self.dead_total = 0
 
     async def move(self, key: WindowKey, messages: Sequence[tuple[int, InFlightMessage]]) -> int:
@@ -42,21 +41,20 @@ class PopDeadLetters:
         not wait for it. Raises the errors of `OwnAppends.write`, and StoreError if none can be
         read.
         """
-        group, topic, queue_id = key
+        shared, (group, topic, queue_id) = self._shared, key
         settle = PopSettle(group=group, topic=topic)
         parts: list[bytes] = []
         size_bytes = 0
         unreadable: StoreError | None = None
         for offset, item in messages[:_COUNT_MAX]:
             try:
-                record = self._read(key, offset)
+                pulled = shared.taking.read(key, offset, 1)
             except StoreError as error:
                 unreadable = error
-                if isinstance(error, CorruptionError | DerivedFileError):
-                    self._context.on_damage(error)
+                shared.context.note_damage(error)
                 continue
-            if record is not None:
-                record = dead_letter(record, group)
+            if pulled.status is PullStatus.FOUND:
+                record = dead_letter(next(split_records(pulled.data)), group)
                 size_bytes += len(record)
                 if parts and size_bytes > self._size_bytes_max:
                     break
@@ -68,19 +66,9 @@ class PopDeadLetters:
             raise unreadable
         commands = [Command(pop_settle=settle)]
         name = dead_letter_topic(group)
-        if parts and name not in self._context.state.topics:
+        if parts and name not in shared.context.state.topics:
             put = Command.PutTopic(topic=name, queue_count=1, permission=PERMISSION_ALL)
             commands.insert(0, Command(put_topic=put))
-        await self._own_appends.write(b"".join(parts), commands)
+        await shared.own_appends.write(b"".join(parts), commands)
         self.dead_total += len(parts)
         return len(settle.offsets)
-
-    def _read(self, key: WindowKey, offset: int) -> bytes | None:
-        _, topic, queue_id = key
-        limits = self._context.limits
-        result = self._context.store.pull(
-            topic, queue_id, offset, max_count=1, max_size_bytes=limits.pull_size_bytes_max
-        )
-        if result.status is not PullStatus.FOUND:
-            return None
-        return next(split_records(result.data))

@@ -17,8 +17,6 @@ from store.errors import CorruptionError, DerivedFileError
 
 HELD_MS: Final = 1_000
 """Time until a held queue is looked at again: a repair from other replicas takes about as long."""
-DAMAGE: Final = (CorruptionError, DerivedFileError)
-"""Errors about one place of the log; any other error is about the whole node."""
 
 _log: Final = structlog.get_logger(component="pop")
 

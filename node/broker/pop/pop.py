@@ -8,13 +8,14 @@ flight is replicated (`node.state.tables.pop`), so a new leader goes on with all
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Refused
 from node.broker.core.context import Context
 from node.broker.groups.members import Members
 from node.broker.groups.settings import settings_of
 from node.broker.pop.dead import PopDeadLetters
 from node.broker.pop.receives import Receives
 from node.broker.pop.settlement import Settlement
-from node.broker.pop.shared import EXPECTED, RETRY_MS, PopShared, UnderWay
+from node.broker.pop.shared import RETRY_MS, PopShared, UnderWay
 from node.state.tables.pop import InFlightMessage, Window, WindowKey, earliest
 from quorumlog.pb.pop_pb2 import DescribePopRequest, DescribePopResponse
 
@@ -30,7 +31,7 @@ class Pop:
     def __init__(self, context: Context, own_appends: OwnAppends, members: Members) -> None:
         self._context: Final = context
         self.shared: Final = PopShared(context, own_appends, self._on_due)
-        self.dead_letters: Final = PopDeadLetters(context, own_appends)
+        self.dead_letters: Final = PopDeadLetters(self.shared)
         self.receives: Final = Receives(self.shared, members)
         self.settlement: Final = Settlement(self.shared, self.dead_letters)
         self.receive = self.receives.receive
@@ -107,7 +108,7 @@ class Pop:
             with under_way.dying.noted(dying), under_way.windows.noted([key]):
                 await self.dead_letters.move(key, dead)
             next_ms = now_ms
-        except EXPECTED:
+        except Refused:
             return  # The next leader does it.
         finally:
             shared.takers.settled(shared.table, key, [offset for _, offset in dying])

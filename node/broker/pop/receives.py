@@ -9,16 +9,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from node.broker.append.produce import Refused
+from node.broker.core.context import DAMAGE
 from node.broker.groups.filters import comparable
 from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
-from node.broker.pop.held import DAMAGE
-from node.broker.pop.shared import EXPECTED, PopShared, UnderWay
-from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish, split_records
+from node.broker.pop.shared import PopShared, UnderWay
+from node.broker.pop.take import EFFORT_MAX, Choice, ChosenMessage, ReceiveWish
 from node.broker.pop.waiting_receives import ANY_QUEUE
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
+from node.broker.records.delayed import split_records
 from node.errors.common import (
     AppendTimeoutError,
     BadRequestError,
@@ -409,7 +411,7 @@ class Receives:
         """
         try:
             await work
-        except EXPECTED:
+        except Refused:
             return  # Not taken, or the outcome is unknown: then they stay invisible.
         hide = PopHide(group=take.group, topic=take.topic, visible_unix_ms=self._shared.unix_ms())
         for queue in take.queues:
@@ -422,7 +424,7 @@ class Receives:
         if hide.offsets:
             try:
                 await self._shared.own_appends.submit(Command(pop_hide=hide))
-            except EXPECTED:
+            except Refused:
                 return
             for queue in take.queues:
                 key = (take.group, take.topic, queue.queue_id)
@@ -507,11 +509,7 @@ class Receives:
         return self._answer(receive, taken, hide.visible_unix_ms, [])
 
     def _answer(
-        self,
-        receive: _Receive,
-        taken: list[_Taken],
-        visible_unix_ms: int,
-        choices: list[Choice],
+        self, receive: _Receive, taken: list[_Taken], visible_unix_ms: int, choices: list[Choice]
     ) -> ReceiveResponse:
         members, now_ms = self._members, self._context.clock_ms()
         response = ReceiveResponse(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from node.broker.append.own_appends import OwnAppends
+from node.broker.append.produce import Refused
 from node.broker.core.context import Context
 from node.broker.core.leader_work import BackgroundTasks
 from node.broker.core.offset_moves import CountedSet
@@ -15,17 +16,12 @@ from node.broker.pop.held import HeldQueues
 from node.broker.pop.take import MessageChooser
 from node.broker.pop.takers import Takers
 from node.broker.pop.waiting_receives import WaitingReceives
-from node.errors.common import NodeError
 from node.state.tables.pop import PopTable, WindowKey
 from quorumlog.pb.pop_pb2 import PopSettle
 from quorumlog.pb.state_pb2 import Command
-from raft.errors import RaftError
-from store.errors import StoreError
 
 RETRY_MS: Final = 1_000
 """Time after which a failed move to the dead letters is tried again."""
-EXPECTED: Final = (NodeError, RaftError, StoreError)
-"""Errors that background work may meet: the next leader, or the next deadline, does it again."""
 
 
 class UnderWay:
@@ -65,7 +61,7 @@ class PopShared:
         self.takers: Final = Takers(context.limits.pop_window_count_max)
         self.under_way = UnderWay()
         """Replaced with each term."""
-        self.run: Final = BackgroundTasks("pop: work beside the calls failed", EXPECTED).run
+        self.run: Final = BackgroundTasks("pop: work beside the calls failed", Refused).run
 
     @property
     def table(self) -> PopTable:
@@ -80,10 +76,10 @@ class PopShared:
             settle.queue_ids.append(queue_id)
             settle.offsets.append(offset)
             settle.generations.append(generation)
-        try:
+        try:  # What is refused the next leader, or the next deadline, does again.
             with self.under_way.messages.noted([(key, offset) for offset in settle.offsets]):
                 await self.own_appends.submit(Command(pop_settle=settle))
-        except EXPECTED:
+        except Refused:
             self.deadlines.note(key, self.unix_ms() + RETRY_MS)
         else:
             self.takers.settled(self.table, key, settle.offsets)

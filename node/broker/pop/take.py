@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from node.broker.read.sql_filter import SqlFilter
 from node.broker.read.tag_filter import TagFilter
+from node.broker.records.delayed import split_records
 from node.config.limits import Limits
 from node.state.state import State
 from node.state.tables.pop import NO_OFFSET, InFlightMessage, PopTable, Window, WindowKey, earliest
@@ -221,11 +222,7 @@ class MessageChooser:
     def read(self, key: WindowKey, offset: int, count: int) -> PullResult:
         """Read neighbours of one queue."""
         return self._store.pull(
-            key[1],
-            key[2],
-            offset,
-            max_count=count,
-            max_size_bytes=self._limits.pull_size_bytes_max,
+            key[1], key[2], offset, max_count=count, max_size_bytes=self._limits.pull_size_bytes_max
         )
 
     # --- New ---
@@ -298,15 +295,6 @@ class MessageChooser:
                     blocked.add(group)
                 choice.new.append(ChosenMessage(offset, 0, 1, group, record))
                 choice.size_bytes += len(record)
-
-
-def split_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records that lie back to back."""
-    at = 0
-    while at < len(data):
-        end = at + fmt.INT32.unpack_from(data, at)[0]
-        yield data[at:end]
-        at = end
 
 
 def message_group_of(record: bytes) -> int:

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from node.broker.core.parked_readers import QueueKey
 from node.runtime.room import Room
+from store.record.stamp import QueueKey
 
 ANY_QUEUE: Final = -1
 

@@ -17,14 +17,13 @@ from node.broker.read.filter_tree import (
     EQUALITIES,
     Between,
     Comparison,
-    Every,
     InList,
+    Junction,
     Negation,
     Node,
     NullTest,
     Operand,
     Property,
-    Some,
     TextTest,
     Truth,
     number_in,
@@ -83,10 +82,10 @@ class _Builder(Transformer[Token, Node]):
     """Called by the parser for each rule, innermost first."""
 
     def or_(self, *parts: Node) -> Node:
-        return Some(parts, _depth(parts))
+        return Junction(parts, _depth(parts), deciding=True)
 
     def and_(self, *parts: Node) -> Node:
-        return Every(parts, _depth(parts))
+        return Junction(parts, _depth(parts), deciding=False)
 
     def negation(self, _not: Token, inner: Node) -> Node:
         return Negation(inner, _depth([inner]))

@@ -151,51 +151,35 @@ class Negation:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """AND of two or more."""
+class Junction:
+    """AND or OR of two or more."""
 
     parts: tuple["Node", ...]
     depth: int
+    deciding: bool
+    """What one part decides for all: False of AND, True of OR."""
 
     def decide(self, properties: Properties) -> Decision:
-        """Return False if a part is false, else None if one is unknown."""
-        decision: Decision = True
+        """Return what a deciding part says, else None if one is unknown, else the opposite."""
+        deciding = self.deciding
+        decision: Decision = not deciding
         for part in self.parts:
             of_part = part.decide(properties)
-            if of_part is False:
-                return False
+            if of_part is deciding:
+                return deciding
             if of_part is None:
                 decision = None
         return decision
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
-    """OR of two or more."""
-
-    parts: tuple["Node", ...]
-    depth: int
-
-    def decide(self, properties: Properties) -> Decision:
-        """Whether a part is true; None if none is and one is unknown."""
-        decision: Decision = False
-        for part in self.parts:
-            of_part = part.decide(properties)
-            if of_part:
-                return True
-            if of_part is None:
-                decision = None
-        return decision
-
-
-Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Every | Some
+Node = Comparison | Between | InList | TextTest | NullTest | Truth | Negation | Junction
 
 
 def test_count(node: Node) -> int:
     """Return how many tests a filter makes of a message at most: its cost."""
     if isinstance(node, Negation):
         return test_count(node.inner)
-    if isinstance(node, Every | Some):
+    if isinstance(node, Junction):
         return sum(map(test_count, node.parts))
     return 1
 

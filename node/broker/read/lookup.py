@@ -7,15 +7,16 @@ a unique key the index finds copies at once; without one the queue is read from 
 the message was stored, up to a limit.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from node.broker.append.sizes import Sizes
 from node.broker.core.context import Context
 from node.broker.core.freshness import Freshness
 from node.broker.read.visibility import queued_by_id, visible
+from node.broker.records.delayed import split_records
 from node.runtime.turn import Walk
-from node.state.tables.transactions import TransactionsTable
+from node.state.tables.transactions import TransactionsTable, outcome_name
 from quorumlog.pb import common_pb2, transaction_pb2
 from quorumlog.pb.lookup_pb2 import (
     SizeBucket,
@@ -36,12 +37,6 @@ _HELD_TOPICS: Final = (fmt.SCHEDULE_TOPIC, fmt.TIMER_TOPIC)
 _PULL_COUNT: Final = 256
 _DIGITS_MAX: Final = 10
 """Of a number of a queue; the property may have any text."""
-_OUTCOMES: Final[dict[int, str]] = {
-    transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
-    transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK: "rolled back",
-    transaction_pb2.TRANSACTION_OUTCOME_GIVEN_UP: "given up",
-    transaction_pb2.TRANSACTION_OUTCOME_EXPIRED: "expired",
-}
 
 
 class Lookup:
@@ -129,7 +124,7 @@ class _Trace:
                 return []
         outcome = table.ended.get(half.position)
         if outcome is not None and outcome != transaction_pb2.TRANSACTION_OUTCOME_COMMITTED:
-            self.events.append(TraceEvent(kind=_OUTCOMES.get(outcome, "ended"), group=group))
+            self.events.append(TraceEvent(kind=outcome_name(outcome), group=group))
             return []
         return await self._elsewhere(half)
 
@@ -182,11 +177,7 @@ class _Trace:
                         self._add(kind, found, name)
 
     async def _search(
-        self,
-        topic: str,
-        queue_id: int,
-        origin: Message,
-        is_copy: Callable[[Message], bool],
+        self, topic: str, queue_id: int, origin: Message, is_copy: Callable[[Message], bool]
     ) -> AsyncIterator[Message]:
         """Yield the copies of a message in one queue, in any order."""
         store, unique = self._context.store, origin.properties.get(fmt.PROPERTY_UNIQUE_KEY)
@@ -211,7 +202,7 @@ class _Trace:
             )
             if result.status is not PullStatus.FOUND:
                 return
-            for message in _messages(result.data):
+            for message in map(decode_message, split_records(result.data)):
                 if is_copy(message):
                     yield message
                 await self._walk.step()
@@ -250,11 +241,3 @@ class _Trace:
 
 def _producer_group(half: Message) -> str:
     return valid_text(half.properties.get(fmt.PROPERTY_PRODUCER_GROUP, ""))
-
-
-def _messages(data: bytes) -> Iterator[Message]:
-    at = 0
-    while at < len(data):
-        message = decode_message(data, at)
-        yield message
-        at += message.size_bytes

@@ -72,7 +72,6 @@ class Pulls:
         self._parked = parked
         self._freshness = freshness
         self.pulls_total = self.records_total = self.size_bytes_total = 0
-        self.tail_count = 0
 
     # --- Calls ---
 
@@ -118,27 +117,23 @@ class Pulls:
         offset = request.offset
         is_told = request.consistency == common_pb2.CONSISTENCY_LOCAL
         idle_ms = self._context.limits.tail_idle_ms
-        self.tail_count += 1
-        try:
-            while True:
-                # Its consumer may take all without a pause: a long queue is not one step.
-                if self._context.turn.is_over():
-                    await self._context.turn.next()
-                self._freshness.check(reader.consistency)
-                result = self._read(reader, offset)
-                if self._is_beyond(result) and not is_told:
-                    is_told = True  # Report it at once: it may be a mistake.
-                elif self._is_beyond(result):
-                    # Wait for it, and never go back: on a replica that lags, records that the
-                    # reader has seen elsewhere are still to come.
-                    result = await self._read_later(reader, offset, idle_ms)
-                elif self._is_nothing(reader, result):
-                    result = await self._read_later(reader, result.next_offset, idle_ms)
-                yield self._pulled(result)
-                if not self._is_beyond(result):
-                    offset = result.next_offset
-        finally:
-            self.tail_count -= 1
+        while True:
+            # Its consumer may take all without a pause: a long queue is not one step.
+            if self._context.turn.is_over():
+                await self._context.turn.next()
+            self._freshness.check(reader.consistency)
+            result = self._read(reader, offset)
+            if self._is_beyond(result) and not is_told:
+                is_told = True  # Report it at once: it may be a mistake.
+            elif self._is_beyond(result):
+                # Wait for it, and never go back: on a replica that lags, records that the
+                # reader has seen elsewhere are still to come.
+                result = await self._read_later(reader, offset, idle_ms)
+            elif self._is_nothing(reader, result):
+                result = await self._read_later(reader, result.next_offset, idle_ms)
+            yield self._pulled(result)
+            if not self._is_beyond(result):
+                offset = result.next_offset
 
     # --- Reading ---
 
@@ -159,10 +154,7 @@ class Pulls:
             request.topic,
             request.queue_id,
             min(max_count or limits.pull_count_default, count_max),
-            min(
-                request.max_size_bytes or limits.pull_size_bytes_default,
-                size_bytes_max,
-            ),
+            min(request.max_size_bytes or limits.pull_size_bytes_default, size_bytes_max),
             TagFilter(tags, limits.pull_tag_count_max) if tags else None,
             request.consistency,
             request.group,

@@ -7,6 +7,7 @@ times) is the same bytes in all three. A held record has its due time in a prope
 dispatcher finds the time where it finds tags, and equal bytes mean the same on every replica.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from store import format as fmt
@@ -223,6 +224,15 @@ def undeliverable(record: bytes, reason: str) -> bytes:
         return moved(record, layout, topic=to, queue_id=0, properties=joined([*kept, why]))
     except LimitExceededError:
         return moved(record, layout, topic=to, queue_id=0, properties=joined(kept))
+
+
+def split_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records that lie back to back."""
+    at = 0
+    while at < len(data):
+        end = at + fmt.INT32.unpack_from(data, at)[0]
+        yield data[at:end]
+        at = end
 
 
 def split(

@@ -54,7 +54,7 @@ def half_messages(records: bytes, producer_group: str, limit: int) -> Halves:
             raise TransactionTooLargeError(limit + 1, limit)
         topic = records[layout.topic_at : layout.topic_hi]
         check_topic(topic)  # The store checks the name of the half message's topic.
-        queue_id = _queue_id(records, start_of(layout))
+        queue_id = fmt.INT32.unpack_from(records, start_of(layout) + fmt.QUEUE_ID_AT)[0]
         queues.add((topic.decode("latin-1"), queue_id))
         added: tuple[Property, ...] = (
             (_IS_HALF, b"true"),
@@ -134,7 +134,7 @@ def done_mark(offsets: Iterable[int], store_host: Host, born_unix_ms: int) -> by
     return encode_message(
         fmt.HALF_DONE_TOPIC,
         QUEUE_ID,
-        _joined(offsets),
+        ",".join(map(str, offsets)).encode(),
         {fmt.PROPERTY_TAGS: _DONE_TAG},
         born_unix_ms=born_unix_ms,
         born_host=store_host,
@@ -154,15 +154,7 @@ def _moved(records: bytes, layout: RecordLayout, topic: str, properties: bytes) 
     )
 
 
-def _queue_id(records: bytes, at: int) -> int:
-    return int(fmt.INT32.unpack_from(records, at + fmt.QUEUE_ID_AT)[0])
-
-
 def _offsets(records: bytes, at: int) -> tuple[int, int]:
     """Return queue offset and position."""
     offset, position = fmt.OFFSETS.unpack_from(records, at + fmt.QUEUE_OFFSET_AT)
     return offset, position
-
-
-def _joined(offsets: Iterable[int]) -> bytes:
-    return ",".join(map(str, offsets)).encode()

@@ -14,12 +14,7 @@ from node.broker.core.context import Context
 from node.broker.records.retry import origin_topic, sent_again
 from node.broker.retry.retry import QUEUE, read_record
 from node.config.limits import COMMAND_SIZE_BYTES_MAX
-from node.errors.common import (
-    BusyError,
-    LimitReachedError,
-    NodeError,
-    UnknownGroupError,
-)
+from node.errors.common import BusyError, LimitReachedError, NodeError, UnknownGroupError
 from node.errors.groups import AlreadyResentError, MessageExpiredError
 from node.state.appends import Committed, Prepared
 from node.state.tables.dead_letters import DeadLettersTable
@@ -31,7 +26,7 @@ from quorumlog.pb.retry_pb2 import (
     ResendDeadLettersResponse,
 )
 from quorumlog.pb.state_pb2 import Command
-from store.errors import CorruptionError, DerivedFileError, LimitExceededError, StoreError
+from store.errors import LimitExceededError, StoreError
 from store.record.topic_names import dead_letter_topic
 
 _LIST_COUNT: Final = 64
@@ -112,8 +107,7 @@ class DeadLetters:
             except (NodeError, StoreError) as error:
                 if not request.in_pieces:
                     raise
-                if isinstance(error, CorruptionError | DerivedFileError):
-                    context.on_damage(error)
+                context.note_damage(error)
                 response.kept.add(offset=offset, code=error.code, reason=str(error))
                 size_bytes += len(letter)  # What stays was read as well.
                 if size_bytes > limit:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from node.broker.append.attached import AttachedCommands, QueueKey
+from node.broker.append.attached import AttachedCommands
 from node.broker.append.own_appends import OwnAppends
 from node.broker.append.produce import Produce
 from node.broker.append.repeats import asked_digest, stored_rows
@@ -20,15 +20,10 @@ from node.broker.groups.members import Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.records.delayed import held, level_delay_ms, scheduled
 from node.broker.records.retry import dead_letter, given_back, origin_topic, times_of
-from node.errors.common import (
-    BadRequestError,
-    ReservedTopicError,
-)
-from node.errors.delay import DelayedFullError
+from node.errors.common import BadRequestError, ReservedTopicError
 from node.errors.groups import GroupOrderlyError, MessageExpiredError
 from node.runtime.accounts import caller
 from node.state.appends import Committed, Prepared
-from node.state.held import held_counts
 from node.state.state import PERMISSION_ALL
 from node.state.tables.group_settings import SubscriptionSettings
 from quorumlog.pb import common_pb2
@@ -41,6 +36,7 @@ from store.derived.queues.pull import PullStatus
 from store.errors import LimitExceededError
 from store.record.edit import start_of
 from store.record.message import record_layout
+from store.record.stamp import QueueKey
 from store.record.topic_names import dead_letter_topic, is_reserved, retry_topic
 
 _FIRST_LEVEL: Final = 3
@@ -183,31 +179,22 @@ class Retry:
         """Return the commands of an entry, attached so that its offsets are noted meanwhile, and
         the messages that are held until due times."""
         stored = {(row.topic, row.queue_id) for row in request.offsets}
-        under_way, makers, account = ExitStack(), self._context.makers, caller()
-        take_back: Callable[[], None]
+        under_way, context, account = ExitStack(), self._context, caller()
+        on_decided: Callable[[Committed | None], None]
 
         def enter(_prepared: Prepared) -> None:
-            nonlocal take_back
-            self._check_held(len(due_unix_ms))
-            take_back = makers.hold_delayed(account, due_unix_ms, self._context.unix_ms())
-            moves, group = self._context.moves, request.group
+            nonlocal on_decided
+            on_decided = context.makers.hold_delayed(account, due_unix_ms, context.unix_ms())
+            moves, group = context.moves, request.group
             under_way.enter_context(moves.offsets.noted((group, *queue) for queue in stored))
             under_way.enter_context(moves.groups.noted([group]))
 
         def leave(committed: Committed | None) -> None:
             under_way.close()
-            if committed is None:
-                take_back()
+            on_decided(committed)
 
         encoded = self._own_appends.encode(commands)
         return AttachedCommands(encoded, len(commands), queues, enter, leave, moves_stored=True)
-
-    def _check_held(self, count: int) -> None:
-        """Raise DelayedFullError if no more messages may be held."""
-        context, limit = self._context, self._context.limits.delayed_count_max
-        held_count = sum(held_counts(context.store, context.state)) if count else 0
-        if held_count + count > limit:
-            raise DelayedFullError(held_count, limit)
 
     async def _make_room(self, request: RetryLaterRequest) -> None:
         """Create the group, each offset and a retry topic with an origin before the entry.

@@ -10,7 +10,6 @@ from typing import Final
 from node.broker.append.own_appends import OwnAppends
 from node.broker.core.context import Context
 from node.broker.topics.config_import import DELAYS, NAMES, ImportPlan
-from node.config.limits import Limits
 from node.state.checkpoint_tables import files_of
 from node.state.state import StateImage
 from quorumlog.foreign_text import shown
@@ -57,9 +56,7 @@ class ConfigFiles:
         context.check_cluster(request.cluster_id)
         context.check_leads()
         files = {file.name: file.text for file in request.files}
-        plan = await asyncio.to_thread(
-            _plan, context.limits, context.machine.image(), context, files
-        )
+        plan = await asyncio.to_thread(ImportPlan, context, context.machine.image(), files)
         response = ImportConfigFilesResponse(
             refusals=_shown(plan.refusals),
             skipped=_shown(plan.skipped),
@@ -69,18 +66,13 @@ class ConfigFiles:
             return response
         if plan.commands and not request.is_dry_run:
             written = await self._own_appends.write(b"", plan.commands)
-            refused = map(context.machine.take_refusal, written.positions)
+            positions = written.result.record_positions
+            refused = map(context.machine.take_refusal, positions)
             response.refusals.extend(str(refusal) for refusal in refused if refusal is not None)
         response.topic_count = plan.topic_count
         response.group_count = plan.group_count
         response.offset_count = plan.offset_count
         return response
-
-
-def _plan(limits: Limits, image: StateImage, context: Context, files: dict[str, str]) -> ImportPlan:
-    plan = ImportPlan(limits, image, context)
-    plan.take(files)
-    return plan
 
 
 def _shown(lines: list[str]) -> list[str]:

@@ -9,15 +9,17 @@ needs no command: the same files twice change nothing the second time.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from node.broker.core.context import NAME_CHARACTERS, Context
+from node.broker.core.context import Context
+from node.broker.core.offset_moves import commit_command
 from node.broker.topics.config_rows import group_in, members_of, offsets_in, row_of, topic_in
 from node.broker.topics.config_unused import unused_of_group, unused_of_topic
-from node.config.limits import Limits
-from node.errors.common import NodeError
-from node.state.checkpoint_tables import is_system_group, load_table
+from node.errors.common import BadRequestError
+from node.state.checkpoint_tables import is_system_group
+from node.state.registry import load_table
 from node.state.state import State, StateImage
 from node.state.tables.group_settings import GroupSettingsTable, to_pb
 from node.state.tables.topic_types import Offsets
+from quorumlog.pb.consumer_pb2 import GroupOffset
 from quorumlog.pb.state_pb2 import Command
 from store.errors import TopicNameError
 from store.record.message import check_topic
@@ -33,19 +35,15 @@ NAMES: Final = (TOPICS, GROUPS, OFFSETS, DELAYS)
 class ImportPlan:
     """The commands that an import needs, and the reasons against it."""
 
-    def __init__(self, limits: Limits, image: StateImage, context: Context) -> None:
-        """`image` is the state to compare the files with; it is not changed."""
-        self._limits = limits
-        self._state = State(limits, image)
+    def __init__(self, context: Context, image: StateImage, files: Mapping[str, str]) -> None:
+        """Plan for these files, by name; `image` is the state to compare them with."""
+        self._state = State(context.limits, image)
         self._context = context
         self.commands: list[Command] = []
         self.refusals: list[str] = []
         self.skipped: list[str] = []
         self.warnings: list[str] = []
         self.topic_count = self.group_count = self.offset_count = 0
-
-    def take(self, files: Mapping[str, str]) -> None:
-        """Plan for these files, by name."""
         for name in files.keys() - set(NAMES):
             self.refusals.append(f"{name}: not one of {', '.join(NAMES)}")
         for name, read in (
@@ -63,7 +61,7 @@ class ImportPlan:
 
     def _try(self, command: Command, file: str, name: str) -> bool:
         """Add a command, unless the state would refuse it; return whether it was added."""
-        refusal: NodeError | None = self._state.apply_command(command, 0)
+        refusal = self._state.apply_command(command, 0)
         if refusal is None:
             self.commands.append(command)
             return True
@@ -86,13 +84,7 @@ class ImportPlan:
             self._warn(TOPICS, name, unused_of_topic(row))
             if self._state.topics.get(name) == new:
                 continue
-            put = Command.PutTopic(
-                topic=name,
-                queue_count=new.queue_count,
-                permission=new.permission,
-                message_type=new.message_type,
-            )
-            command = self._context.create_command(put)
+            command = self._context.create_command(Command.PutTopic(topic=name, **new._asdict()))
             self.topic_count += self._try(command, TOPICS, name)
 
     def _groups(self, text: str) -> None:
@@ -123,11 +115,12 @@ class ImportPlan:
 
     def _is_ours(self, file: str, name: str) -> bool:
         """Whether a group may be imported; if not, note why."""
-        limit = self._limits.name_size_characters_max
         if is_system_group(name):
             self.skipped.append(f"{file}: {name} is a group of RocketMQ's own")
             return False
-        if not name or len(name) > limit or not NAME_CHARACTERS.issuperset(name):
+        try:
+            self._context.check_name("group", name)
+        except BadRequestError:
             self.refusals.append(f"{file}: {name!r} is no name for a group")
             return False
         return True
@@ -145,17 +138,13 @@ class ImportPlan:
         for name, table in sorted(groups.items()):
             if not self._is_ours(OFFSETS, name):
                 continue
-            command = Command()
-            command.commit_offsets.group = name
-            for row in self._new_offsets(name, table):
-                command.commit_offsets.offsets.add(topic=row[0], queue_id=row[1], offset=row[2])
-            count = len(command.commit_offsets.offsets)
-            if count and self._try(command, OFFSETS, name):
-                self.offset_count += count
+            new = list(self._new_offsets(name, table))
+            if new and self._try(commit_command(name, new), OFFSETS, name):
+                self.offset_count += len(new)
 
     def _new_offsets(
         self, group: str, table: Mapping[str, Mapping[int, int]]
-    ) -> Iterator[tuple[str, int, int]]:
+    ) -> Iterator[GroupOffset]:
         """Yield offsets that differ, and note those behind the end of a queue."""
         stored = self._state.groups.get(group, {})
         for topic, offsets in sorted(table.items()):
@@ -171,4 +160,4 @@ class ImportPlan:
                     text = f"offset {offset} is behind the end of the queue, {hi}"
                     self.refusals.append(f"{OFFSETS}: {where}: {text}")
                 else:
-                    yield topic, queue_id, offset
+                    yield GroupOffset(topic=topic, queue_id=queue_id, offset=offset)

@@ -118,19 +118,11 @@ class Topics:
                 last_unix_ms = store_timestamp(last) if last else 0
             response.queues.append(
                 QueueInfo(
-                    queue_id=queue_id,
-                    min_offset=lo,
-                    max_offset=hi,
-                    last_store_unix_ms=last_unix_ms,
+                    queue_id=queue_id, min_offset=lo, max_offset=hi, last_store_unix_ms=last_unix_ms
                 )
             )
         return response
 
 
 def _info(name: str, topic: TopicSettings) -> TopicInfo:
-    return TopicInfo(
-        topic=name,
-        queue_count=topic.queue_count,
-        permission=topic.permission,
-        message_type=topic.message_type,
-    )
+    return TopicInfo(topic=name, **topic._asdict())

@@ -17,11 +17,7 @@ from node.broker.core.context import Context
 from node.broker.records.half import GROWTH_SIZE_BYTES, QUEUE_ID, Halves, half_messages
 from node.broker.transactions.checks import Checks
 from node.broker.transactions.ends import COMMITTED, ROLLED_BACK, TransactionEnds
-from node.errors.common import (
-    BadRequestError,
-    LimitReachedError,
-    ReservedTopicError,
-)
+from node.errors.common import BadRequestError, LimitReachedError, ReservedTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Kind, caller
 from node.state.appends import Committed, Prepared
@@ -75,8 +71,6 @@ class TransactionCalls:
     def _halves(self, request: AppendRequest) -> tuple[Halves, AttachedCommands]:
         context, wanted = self._context, request.transaction
         context.check_call(request.cluster_id, "producer_group", wanted.producer_group)
-        if request.has_delayed:
-            raise BadRequestError("transaction", "no delayed messages", "some")
         if request.HasField("consumed"):
             raise BadRequestError("transaction", "no consumed offsets", "some")
         limits = context.limits
@@ -196,13 +190,6 @@ class TransactionCalls:
         )
 
     def _info(self, known: OpenTransaction) -> TransactionInfo:
-        return TransactionInfo(
-            transaction_id=known.position,
-            producer_group=known.producer_group,
-            begun_unix_ms=known.begun_unix_ms,
-            record_count=known.record_count,
-            size_bytes=known.size_bytes,
-            check_count=known.check_count,
-            next_check_unix_ms=known.next_check_unix_ms,
-            is_orphaned=self.checks.is_orphaned(known),
-        )
+        fields = known._asdict()
+        position, is_orphaned = fields.pop("position"), self.checks.is_orphaned(known)
+        return TransactionInfo(transaction_id=position, is_orphaned=is_orphaned, **fields)

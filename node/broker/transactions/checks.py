@@ -17,17 +17,16 @@ from typing import Final
 import structlog
 
 from node.broker.append.own_appends import OwnAppends
-from node.broker.core.context import Context
+from node.broker.append.produce import Refused
+from node.broker.core.context import DAMAGE, Context
 from node.broker.core.leader_work import BackgroundTasks
 from node.broker.transactions.ends import GIVEN_UP, TransactionEnds
 from node.broker.transactions.producers import Planned, Producers, Question, WaitingProducer
-from node.errors.common import NodeError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.state.tables.transactions import OpenTransaction
 from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import TransactionCheck
-from raft.errors import RaftError
-from store.errors import CorruptionError, DerivedFileError, PositionRangeError, StoreError
+from store.errors import PositionRangeError
 
 AT_ONCE: Final = 256
 """Questions of one entry, and transactions looked at before other tasks get their turn."""
@@ -110,7 +109,7 @@ class Checks:
             self._wake.clear()
             try:
                 await self.round()
-            except (NodeError, RaftError, StoreError) as error:
+            except Refused as error:
                 if not self._context.driver.is_ready:
                     return
                 _log.warning("transactions are looked at again later", error=str(error))
@@ -155,11 +154,11 @@ class Checks:
             for known in given_up:
                 try:
                     await self._give_up(known)
-                except (CorruptionError, DerivedFileError) as error:
+                except DAMAGE as error:
                     # The other transactions do not wait for the repair.
                     self._context.on_damage(error)
                     postponed.append((now_ms + PAUSE_MS_MAX, known.position))
-        except (NodeError, RaftError, StoreError):
+        except Refused:
             again = [known for known, _ in questions] + given_up
             postponed += [(now_ms + PAUSE_MS_MAX, known.position) for known in again]
             raise
@@ -218,7 +217,7 @@ class Checks:
                 made = await self._ends.visible_messages(known)
             except PositionRangeError:  # Will be given up as expired.
                 continue
-            except (CorruptionError, DerivedFileError) as error:
+            except DAMAGE as error:
                 # The next question comes after the repair.
                 self._context.on_damage(error)
                 continue

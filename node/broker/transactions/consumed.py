@@ -19,18 +19,13 @@ from node.broker.append.produce import Produce, Refused
 from node.broker.append.repeats import asked_digest, stored_rows
 from node.broker.core.context import Context
 from node.broker.core.leader_work import BackgroundTasks
-from node.broker.core.offset_moves import OffsetKey
+from node.broker.core.offset_moves import OffsetKey, commit_command
 from node.broker.groups.members import Members
-from node.errors.common import (
-    BadRequestError,
-    BusyError,
-    LimitReachedError,
-)
+from node.errors.common import BadRequestError, BusyError, LimitReachedError
 from node.errors.transactions import OffsetConflictError
 from node.state.appends import Prepared
 from node.state.tables.moved_offsets import MovedOffsetsTable
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
-from quorumlog.pb.state_pb2 import Command
 from quorumlog.pb.transaction_pb2 import (
     CommitConsumedRequest,
     CommitConsumedResponse,
@@ -64,8 +59,6 @@ class OffsetsUnderWay:
         OffsetConflictError when another consumer has moved an offset.
         """
         try:
-            if request.has_delayed:
-                raise BadRequestError("consumed", "no delayed messages in the batch", "some")
             self._look(request.consumed)
         except Refused as error:
             return self._produce.refuse(error)
@@ -81,9 +74,9 @@ class OffsetsUnderWay:
                 raise refusal
             entered.enter_context(self._noted(request.consumed))
 
-        commands = self._own_appends.encode([_command(request.consumed)])
+        command = commit_command(request.consumed.group, request.consumed.offsets)
         attached_commands = AttachedCommands(
-            commands,
+            self._own_appends.encode([command]),
             1,
             check=check,
             on_decided=lambda _committed: entered.close(),
@@ -100,9 +93,10 @@ class OffsetsUnderWay:
         return CommitConsumedResponse(index=index)
 
     async def _write(self, consumed: ConsumedOffsets) -> int:
+        command = commit_command(consumed.group, consumed.offsets)
         with self._noted(consumed):
             # The entry is written before anything else can happen, so the condition still holds.
-            written = await self._own_appends.write(b"", [_command(consumed)], has_noted=True)
+            written = await self._own_appends.write(b"", [command], has_noted=True)
         return written.index
 
     # --- The condition ---
@@ -195,23 +189,6 @@ class OffsetsUnderWay:
         if count > limits.offset_count_max:
             raise LimitReachedError("offsets of all groups", count, limits.offset_count_max)
 
-    # --- LeaderWork ---
-
-    def begin(self) -> None:
-        """See `LeaderWork.begin`: the state has all stored offsets, so there is nothing to do."""
-
     def end(self) -> None:
-        """See `LeaderWork.end`: what was under way is decided by the next leader's log."""
+        """Forget what was under way: the next leader's log decides it."""
         self._coming = {}
-
-
-def _command(consumed: ConsumedOffsets) -> Command:
-    command = Command()
-    commit = command.commit_offsets
-    commit.group = consumed.group
-    for row in consumed.offsets:
-        put = commit.offsets.add(topic=row.topic, queue_id=row.queue_id, offset=row.offset)
-        put.newest_known = row.expected
-        if row.HasField("move"):
-            put.move = row.move
-    return command

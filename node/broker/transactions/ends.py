@@ -23,7 +23,7 @@ from node.broker.records.half import (
 from node.errors.common import AppendTimeoutError, UnknownTopicError
 from node.errors.transactions import TransactionEndedError, UnknownTransactionError
 from node.runtime.accounts import Charge
-from node.state.tables.transactions import OpenTransaction, TransactionsTable
+from node.state.tables.transactions import OpenTransaction, TransactionsTable, outcome_name
 from quorumlog.pb import transaction_pb2
 from quorumlog.pb.state_pb2 import Command
 from raft.messages import Term
@@ -173,11 +173,5 @@ class TransactionEnds:
     def _check_topics(self, queues: Iterable[tuple[str, int]]) -> None:
         """Raise UnknownTopicError for a deleted topic; permissions count when a message is sent."""
         for topic, queue_id in queues:
-            config = self._context.state.topics.get(topic)
-            if config is None or queue_id >= config.queue_count:
+            if self._context.state.queue_refusal(topic, queue_id) is not None:
                 raise UnknownTopicError(topic)
-
-
-def outcome_name(outcome: int) -> str:
-    """Return an outcome as people say it."""
-    return str(Outcome.Name(outcome)).removeprefix("TRANSACTION_OUTCOME_").lower().replace("_", " ")

@@ -29,13 +29,7 @@ class DeadLettersTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        table: Any = image.content.get("resent", {})
-        deleted: Any = image.content.get("deleted", [])
-        expired: Any = image.content.get("expired", {})
-        is_known = isinstance(table, dict) and isinstance(deleted, list)
-        is_known = is_known and isinstance(expired, dict)
-        if set(image.content) - {"resent", "deleted", "expired"} or not is_known:
-            raise ValueError(f"dead letters of an unknown form: {sorted(image.content)}")
+        table, deleted, expired = self._parts(image, resent={}, deleted=[], expired={})
         self._resent: dict[str, Runs] = {name: _runs(rows) for name, rows in table.items()}
         self._deleted: dict[str, int] = {str(name): int(position) for name, position in deleted}
         """Position of the deletion of each group that had dead letters; the oldest one first."""

@@ -97,32 +97,20 @@ class GroupSettingsTable(Table):
 
 def merged(old: SubscriptionSettings, changes: common_pb2.GroupSettings) -> SubscriptionSettings:
     """Return settings with the changes of a request."""
-    new = old
-    if changes.HasField("retry_count_max"):
-        new = new._replace(retry_count_max=changes.retry_count_max)
-    if changes.HasField("retry_delays"):
-        new = new._replace(retry_delays_ms=tuple(changes.retry_delays.delay_ms))
-    if changes.HasField("is_consume_enabled"):
-        new = new._replace(is_consume_enabled=changes.is_consume_enabled)
-    if changes.HasField("is_broadcast_enabled"):
-        new = new._replace(is_broadcast_enabled=changes.is_broadcast_enabled)
-    if changes.HasField("is_orderly"):
-        new = new._replace(is_orderly=changes.is_orderly)
-    if changes.HasField("forbidden_topics"):
-        new = new._replace(forbidden_topics=frozenset(changes.forbidden_topics.topics))
-    return new
+    new: dict[str, Any] = {field.name: value for field, value in changes.ListFields()}
+    if "retry_delays" in new:
+        new["retry_delays_ms"] = tuple(new.pop("retry_delays").delay_ms)
+    if "forbidden_topics" in new:
+        new["forbidden_topics"] = frozenset(new["forbidden_topics"].topics)
+    return old._replace(**new)
 
 
 def to_pb(settings: SubscriptionSettings) -> common_pb2.GroupSettings:
     """Return all settings in wire form."""
-    return common_pb2.GroupSettings(
-        retry_count_max=settings.retry_count_max,
-        retry_delays=common_pb2.Delays(delay_ms=settings.retry_delays_ms),
-        is_consume_enabled=settings.is_consume_enabled,
-        is_broadcast_enabled=settings.is_broadcast_enabled,
-        is_orderly=settings.is_orderly,
-        forbidden_topics=common_pb2.TopicNames(topics=sorted(settings.forbidden_topics)),
-    )
+    fields = settings._asdict()
+    delays = common_pb2.Delays(delay_ms=fields.pop("retry_delays_ms"))
+    topics = common_pb2.TopicNames(topics=sorted(fields.pop("forbidden_topics")))
+    return common_pb2.GroupSettings(retry_delays=delays, forbidden_topics=topics, **fields)
 
 
 def to_json(settings: SubscriptionSettings) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Owns the numbers; must not know batches. A number only grows, so a later claim o
 higher one, under any leader.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
@@ -20,9 +20,7 @@ class IncarnationsTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        table: Any = image.content.get("numbers", {})
-        if set(image.content) - {"numbers"} or not isinstance(table, dict):
-            raise ValueError(f"incarnations of an unknown form: {sorted(image.content)}")
+        (table,) = self._parts(image, numbers={})
         self.numbers: Final[dict[str, int]] = {str(n): int(number) for n, number in table.items()}
 
     def apply(self, _state: Core, command: Command, _position: int) -> NodeError | None:

@@ -4,8 +4,6 @@ Owns the texts; nothing here acts on them. Ordered topics of RocketMQ keep their
 namespace ORDER_TOPIC_CONFIG, which tools write and read.
 """
 
-from typing import Any
-
 from node.config.limits import Limits
 from node.errors.common import BadRequestError, LimitReachedError, NodeError
 from node.state.tables.table import Core, Table, TableContent, TableImage
@@ -22,9 +20,7 @@ class KeyValuesTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        table: Any = image.content.get("configTable", {})
-        if set(image.content) - {"configTable"} or not isinstance(table, dict):
-            raise ValueError(f"key-value configuration of an unknown form: {sorted(image.content)}")
+        (table,) = self._parts(image, configTable={})
         self._table: dict[str, dict[str, str]] = {
             str(namespace): {str(key): str(value) for key, value in rows.items()}
             for namespace, rows in table.items()

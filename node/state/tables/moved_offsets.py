@@ -49,9 +49,7 @@ class MovedOffsetsTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        groups: Any = image.content.get("groups", {})
-        if set(image.content) - {"groups"} or not isinstance(groups, dict):
-            raise ValueError(f"moved offsets of an unknown form: {sorted(image.content)}")
+        (groups,) = self._parts(image, groups={})
         for topics in groups.values():
             for rows in topics.values():
                 if not all(isinstance(row, list) and len(row) == 3 for row in rows):

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from node.config.limits import Limits
-from node.errors.common import LimitReachedError, NodeError, UnknownQueueError, UnknownTopicError
+from node.errors.common import LimitReachedError, NodeError
 from node.errors.pop import PopConflictError
 from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.pop_pb2 import PopHide, PopSettle, PopTake
@@ -193,12 +193,10 @@ class PopTable(Table):
 
     def _check(self, state: Core, take: PopTake) -> NodeError | None:
         limits, added_count = self._limits, 0
-        topic = state.topics.get(take.topic)
-        if topic is None:
-            return UnknownTopicError(take.topic)
         for queue in take.queues:
-            if not 0 <= queue.queue_id < topic.queue_count:
-                return UnknownQueueError(take.topic, queue.queue_id, topic.queue_count)
+            refusal = state.queue_refusal(take.topic, queue.queue_id)
+            if refusal is not None:
+                return refusal
             key = (take.group, take.topic, queue.queue_id)
             if self.next_offset(state, key) != queue.expected_offset:
                 return PopConflictError(*key)

@@ -6,11 +6,11 @@ inside snapshots, and is one file of the checkpoint.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from node.config.limits import Limits
 from node.errors.common import NodeError
-from node.state.tables.topic_types import Offsets, TopicSettings
+from node.state.tables.topic_types import Offsets
 from quorumlog.pb.state_pb2 import Command
 from store.files.meta_file import Json
 
@@ -29,9 +29,10 @@ class Core(Protocol):
     """The topics, groups and offsets of the state around a table, as a table uses them."""
 
     @property
-    def topics(self) -> Mapping[str, TopicSettings]: ...
-    @property
     def groups(self) -> Mapping[str, Offsets]: ...
+
+    def queue_refusal(self, name: str, queue_id: int) -> NodeError | None:
+        """Return the refusal of a queue that no topic of clients has; else None."""
 
     def make_group(self, name: str) -> NodeError | None:
         """Create a group without offsets, unless it exists."""
@@ -60,6 +61,14 @@ class Table:
         """Count of changes."""
         self._content: TableContent | None = None
         """Copy for images; None since a change."""
+
+    def _parts(self, image: TableImage, **empty: Json) -> list[Any]:
+        """Return the named parts of an image, `empty` for a missing one. Raises ValueError."""
+        parts = [image.content.get(name, part) for name, part in empty.items()]
+        are_known = all(type(a) is type(b) for a, b in zip(parts, empty.values(), strict=True))
+        if image.content.keys() - empty.keys() or not are_known:
+            raise ValueError(f"{self.name} of an unknown form: {sorted(image.content)}")
+        return parts
 
     def apply(self, state: Core, command: Command, position: int) -> NodeError | None:
         """Apply a command; return the refusal if it changes nothing, else None."""

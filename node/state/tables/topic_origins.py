@@ -7,8 +7,6 @@ dead-letter topic here, which comes in one entry with its first records: `dead_l
 it begins, and `Context.origin` asks both.
 """
 
-from typing import Any
-
 from node.config.limits import Limits
 from node.state.tables.table import Table, TableContent, TableImage
 
@@ -21,9 +19,7 @@ class TopicOriginsTable(Table):
 
     def __init__(self, limits: Limits, image: TableImage) -> None:
         super().__init__(limits, image)
-        table: Any = image.content.get("positions", {})
-        if set(image.content) - {"positions"} or not isinstance(table, dict):
-            raise ValueError(f"topic origins of an unknown form: {sorted(image.content)}")
+        (table,) = self._parts(image, positions={})
         self._positions: dict[str, int] = {str(name): int(at) for name, at in table.items()}
 
     def origin(self, topic: str) -> int:

@@ -12,6 +12,7 @@ from node.errors.common import LimitReachedError, NodeError
 from node.errors.transactions import UnknownTransactionError
 from node.state.tables.table import Core, Table, TableContent, TableImage
 from quorumlog.pb.state_pb2 import Command
+from quorumlog.pb.transaction_pb2 import TransactionOutcome
 from store.errors import CorruptionError
 from store.files.meta_file import Json
 
@@ -105,3 +106,9 @@ class TransactionsTable(Table):
             "open": cast("list[Json]", list(self.open.values())),
             "ended": cast("list[Json]", list(self.ended.items())),
         }
+
+
+def outcome_name(outcome: int) -> str:
+    """Return an outcome as people say it."""
+    name = str(TransactionOutcome.Name(outcome))
+    return name.removeprefix("TRANSACTION_OUTCOME_").lower().replace("_", " ")

@@ -416,7 +416,7 @@ async def test_calls_before_a_fault_are_carried_out(tmp_path: Path) -> None:
         client = await it.client()
         client.send(append(1, 0, 1) + request(APPEND, 2, reserved=1))
         await client.read_to_the_end()
-        await eventually(lambda: it.node.broker.produce.batches_total == 1, "the append")
+        await eventually(lambda: it.node.broker.produce.records_total == 1, "the append")
 
 
 # --- Limits ---

@@ -14,7 +14,8 @@ from node.state.checkpoint_files import (
     CheckpointDamagedError,
     History,
 )
-from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups, load_table
+from node.state.checkpoint_tables import CHECKPOINT_TABLES, decode_groups
+from node.state.registry import load_table
 from node.state.state import Member, StateImage, Versions
 from node.state.tables.topic_types import TopicSettings
 from store.errors import CorruptionError, StoreError, SyncFailedError

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from node.broker.topics.config_import import ImportPlan
-from node.config.limits import Limits
 from node.errors.common import BusyError
 from quorumlog.pb.common_pb2 import Delays, GroupSettings, TopicNames
 from quorumlog.pb.log_pb2 import AppendRequest
@@ -142,7 +141,7 @@ async def test_only_what_can_be_a_topic_can_be_forbidden(node: Fixture) -> None:
         '{"dataVersion": {"counter": 1}, "subscriptionGroupTable": {"readers": {}},'
         ' "forbiddenTable": {"readers": {"a b": -1}}}'
     )
-    plan = ImportPlan(Limits(), node.machine.image(), node.broker.context)
-    plan.take({"subscriptionGroup.json": text})
+    files = {"subscriptionGroup.json": text}
+    plan = ImportPlan(node.broker.context, node.machine.image(), files)
     assert not plan.commands
     assert "'a b' is refused" in plan.refusals[0]

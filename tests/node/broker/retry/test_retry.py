@@ -1,12 +1,14 @@
 """Messages given back: the entry that moves them, how often, dead letters, and who is refused."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from node.broker.append.own_appends import OwnAppends
 from node.broker.records.delayed import LEVEL_DELAYS_MS, delivered, held
+from node.config.limits import Limits
 from node.errors.common import (
     BadRequestError,
     BusyError,
@@ -19,6 +21,7 @@ from node.errors.common import (
     UnknownQueueError,
     UnknownTopicError,
 )
+from node.errors.delay import DelayedFullError
 from node.errors.groups import (
     GroupDisabledError,
     GroupOrderlyError,
@@ -44,6 +47,7 @@ from store.record.message import Message, decode_message, encode_message
 from tests.node.broker_fakes import Fixture, configure, node_with
 from tests.node.commands import SMALL_LIMITS, commit
 from tests.node.delayed import delayed, send
+from tests.patience import eventually
 from tests.store.records import messages
 
 RETRY, DEAD = "%RETRY%readers", "%DLQ%readers"
@@ -81,8 +85,8 @@ async def deliver(node: Fixture, level: int) -> int:
     _lo, hi = node.log.store.reads.queue_range("SCHEDULE_TOPIC_XXXX", level - 1)
     page = node.log.store.reads.pull("SCHEDULE_TOPIC_XXXX", level - 1, hi - 1, max_count=1)
     own = OwnAppends(node.broker.context)
-    written = await own.write(delivered(page.data)[1], [])
-    return written.queues[RETRY.encode(), 0][0]
+    await own.write(delivered(page.data)[1], [])
+    return node.log.store.reads.queue_range(RETRY, 0)[1] - 1
 
 
 async def test_a_message_waits_for_its_time_and_says_where_it_came_from(node: Fixture) -> None:
@@ -379,3 +383,16 @@ async def test_the_offsets_of_a_member_are_stored_from_the_first_on(node: Fixtur
         await node.broker.retry.retry_later(given_back(offset, offsets=[row]))
         newest = node.machine.state.groups["readers"]["orders"][0]
         assert newest == offset + 1
+
+
+@node_with(limits=replace(Limits(), delayed_count_max=1))
+async def test_a_message_that_waits_for_its_retry_counts_as_held_at_once(node: Fixture) -> None:
+    await node.append(0, 2)
+    await node.broker.retry.retry_later(given_back(0, is_dead=True))  # Makes the group's topics.
+    node.driver.is_holding = True
+    first = asyncio.create_task(node.broker.retry.retry_later(given_back(0)))
+    await eventually(lambda: bool(node.driver.pending), "the first is written")
+    with pytest.raises(DelayedFullError, match="1 delayed messages are held"):
+        await node.broker.retry.retry_later(given_back(1))
+    node.driver.release()
+    assert (await first).retried_count == 1

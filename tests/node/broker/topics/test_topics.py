@@ -141,9 +141,7 @@ async def test_commands_of_one_turn_share_an_entry(node: Fixture) -> None:
     before = node.driver.append_count
     await asyncio.gather(*(create(node, f"t{n}") for n in range(10)))
     assert node.driver.append_count == before + 1
-    own = node.broker.own_appends
-    assert (own.commands_total, own.entries_total) == (10, 1)
-    assert own.command_count == 0
+    assert node.broker.own_appends.command_count == 0
 
 
 @node_with(topics={}, limits=replace(Limits(), command_entry_size_bytes_max=300))
