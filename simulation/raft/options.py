@@ -44,10 +44,8 @@ FAULT_KINDS = (
 )
 
 
-DISK_KINDS = ("bit_flip", "old_sector", "full_disk")
+DISK_KINDS = ("full_disk",)
 """Drawn apart from the others, so that seeds without them remained unchanged."""
-
-
 COPY_KINDS = ("backup", "backup", "old_disk")
 """Drawn apart from the others, too."""
 
@@ -170,6 +168,7 @@ def draw(seed: int, event_count_max: int) -> SimulatorOptions:
     page_cache = random.random() < 0.15
     later = Random(seed ^ 0x1A7E)
     disk_share = later.choice((0.0, 0.0, 0.0, 0.6))
+    draws = [later.random() < disk_share for _ in range(3)]  # Two unused: seeds stay what they are.
     options = SimulatorOptions(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
@@ -204,7 +203,7 @@ def draw(seed: int, event_count_max: int) -> SimulatorOptions:
         clock_spread=random.random() < 0.4,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if random.random() < 0.35),
         fault_gap_us=int(election_us * pick((0.3, 1.0, 3.0))),
-        disk_kinds=tuple(kind for kind in DISK_KINDS if later.random() < disk_share),
+        disk_kinds=DISK_KINDS if draws[2] else (),
         is_rolling=later.random() < 0.15,
         lease_drift_percent=later.choice((*[None] * 9, 0, 10, 40)),
         total_loss=page_cache and later.random() < 0.6,
