@@ -44,7 +44,6 @@ STATES = (
     "waiter_not_applied",
     "corrupt_payload_refused",
     "whole_cluster_lost_power",
-    "version_changed",
     "majority_lost_memory",
     "needs_operator",
     "loss_reported",

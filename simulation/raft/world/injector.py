@@ -101,13 +101,6 @@ class Injector:
             node.kill()
             self._restart_after(fault, node)
 
-    def _do_roll(self, node: Process, fault: Fault) -> None:
-        """End the process and start it again as another version."""
-        if node.status is not Status.DOWN:
-            node.is_old = not node.is_old
-            self._world.coverage.hit("version_changed")
-            self._do_kill(node, fault)
-
     def _do_power(self, node: Process, fault: Fault) -> None:
         if node.status is not Status.DOWN and self._may_forget(node):
             node.power_off(self._random)
@@ -445,4 +438,3 @@ class Injector:
             node.sync_fails = False
             node.disk.meta_errors = 0
             node.disk.is_full = False
-            node.is_old = False

@@ -34,7 +34,6 @@ from simulation.raft.disk.disk import Disk
 from simulation.raft.disk.image import DiskImage
 from simulation.raft.options import TICK_US
 from simulation.raft.verdict import InvariantError
-from simulation.raft.versions import without_news
 from simulation.raft.world.machine import SimulatedMachine
 from simulation.raft.world.network import SimulatedLink
 from simulation.raft.world.workload import WRITES, SimulatedCall
@@ -63,7 +62,6 @@ class Process:
         "epoch",
         "ghosts",
         "handed",
-        "is_old",
         "is_syncing",
         "is_turn_due",
         "late_ticket",
@@ -102,8 +100,6 @@ class Process:
             self.tick_us = world.options.tick_us(self.random.random())
         self.ghosts: list[DiskImage] = []
         """Images this node held and lost with its memory or disk: its acks were true then."""
-        self.is_old = world.options.is_rolling
-        """Whether the process runs the older version: see `versions`."""
         self.sync_factor = 1
         self.sync_fails = False
         self.backups: list[DiskImage] = []
@@ -271,8 +267,6 @@ class Process:
             self.world.coverage.hit("old_copy_found")
             self.replica.lose_memory(self.lost_incarnation)
             self.end_turn()
-        if self.is_old:
-            message = without_news(message)
         world = self.world
         if world.trace is not None:
             world.note(f"{self} gets {message}")
@@ -380,8 +374,6 @@ class Process:
         world = self.world
         world.referee.on_send(self, sends)
         send = world.network.send
-        if self.is_old:
-            sends = [sent._replace(message=without_news(sent.message)) for sent in sends]
         for outgoing in sends:
             if type(outgoing.message) is InstallSnapshot:
                 chain = self.machine.snapshot_chains[outgoing.message.meta.index]

@@ -27,7 +27,6 @@ ALWAYS_REACHED = (
     "sync_outrun_by_commit",
     "old_copy_found",
     "append_without_room",
-    "version_changed",
 )
 
 
