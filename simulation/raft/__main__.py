@@ -1,4 +1,4 @@
-"""The command line of the simulator: run, replay, shrink, mutants, bench.
+"""The command line of the simulator: run, replay, shrink, mutants.
 
 Owns arguments and printing. Must not know what a run is made of.
 """
@@ -6,9 +6,7 @@ Owns arguments and printing. Must not know what a run is made of.
 from __future__ import annotations
 
 import argparse
-import cProfile
 import os
-import pstats
 import subprocess
 import sys
 import time
@@ -16,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulation.raft import bench, shrink
+from simulation.raft import shrink
 from simulation.raft.coverage import Coverage
 from simulation.raft.runner import (
     EVENT_COUNT_DEFAULT,
@@ -29,7 +27,6 @@ from simulation.raft.runner import (
 )
 
 FAILURES_SHOWN_MAX = 5
-PROFILE_LINES = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,12 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay(parsed)
     if command == "shrink":
         return _shrink(parsed)
-    if command == "mutants":
-        from simulation.mutants import run_table
-        from simulation.raft.mutants import MUTANTS, run_seed
+    from simulation.mutants import run_table
+    from simulation.raft.mutants import MUTANTS, run_seed
 
-        return run_table(MUTANTS, run_seed, parsed.names, directed=not parsed.no_directed)
-    return bench.run(parsed.operations)
+    return run_table(MUTANTS, run_seed, parsed.names, directed=not parsed.no_directed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seconds", type=float, help="stop after this time")
     run.add_argument("--jobs", type=int, default=1, help="processes to use")
     run.add_argument("--events", type=int, default=EVENT_COUNT_DEFAULT, help="per seed")
-    run.add_argument("--profile", action="store_true", help="print where the time goes")
     run.add_argument("--coverage", action="store_true", help="print how often each state was seen")
 
     replay = commands.add_parser("replay", help="print the event trace of a seed")
@@ -77,9 +71,6 @@ def _parser() -> argparse.ArgumentParser:
     mutants.add_argument(
         "--no-directed", action="store_true", help="leave out those that a directed test kills"
     )
-
-    checker = commands.add_parser("bench", help="measure the log checker")
-    checker.add_argument("--operations", type=int, default=1_000_000)
     return parser
 
 
@@ -109,9 +100,6 @@ def _run(parsed: argparse.Namespace) -> int:
         print("give --seeds A..B or --seconds S", file=sys.stderr)
         return 2
     print(f"seeds from {seeds[0]}, commit {_commit()}")
-    profile = cProfile.Profile() if parsed.profile else None
-    if profile is not None:
-        profile.enable()
     began = time.perf_counter()
     coverage, codes = Coverage(), Counter[str]()
     passed = events = operations = faults = simulated_us = 0
@@ -130,9 +118,6 @@ def _run(parsed: argparse.Namespace) -> int:
         if codes.total() <= FAILURES_SHOWN_MAX:
             show_failure(report, parsed.events)
     seconds = time.perf_counter() - began
-    if profile is not None:
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILE_LINES)
     if parsed.coverage:
         print("\n".join(coverage.lines()))
     elif coverage.missing():

@@ -7,7 +7,6 @@ idempotent retry and counts once.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import NamedTuple
 
 from checkers.history import Swapped
@@ -102,10 +101,6 @@ class CommittedLedger:
             if index <= applied:
                 return value
         return INITIAL
-
-    def entries_of(self, lo: int, hi: int) -> tuple[Index, Index]:
-        """Return the range of entries that brought the queue from `lo` to `hi`."""
-        return bisect_left(self.ends, lo + 1), bisect_left(self.ends, hi) + 1
 
     def end_at(self, applied: Index) -> int:
         return self.ends[applied] if applied >= 0 else 0

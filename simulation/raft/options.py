@@ -44,10 +44,8 @@ FAULT_KINDS = (
 )
 
 
-DISK_KINDS = ("bit_flip", "old_sector", "full_disk")
+DISK_KINDS = ("full_disk",)
 """Drawn apart from the others, so that seeds without them remained unchanged."""
-
-
 COPY_KINDS = ("backup", "backup", "old_disk")
 """Drawn apart from the others, too."""
 
@@ -105,8 +103,6 @@ class SimulatorOptions:
     """Drift bound that the replicas are told, with reads by lease on. None: off."""
     clocks_obey_lease: bool = True
     """With leases on: whether all clocks keep to the drift bound that the replicas are told."""
-    is_rolling: bool = False
-    """Whether the nodes begin with an older version, and restart into the newer one and back."""
     total_loss: bool = False
     """With acks from the page cache: whether a majority may lose power; the loss is reported."""
     cas_share: float = 0.0
@@ -170,6 +166,7 @@ def draw(seed: int, event_count_max: int) -> SimulatorOptions:
     page_cache = random.random() < 0.15
     later = Random(seed ^ 0x1A7E)
     disk_share = later.choice((0.0, 0.0, 0.0, 0.6))
+    draws = [later.random() for _ in range(4)]  # Three unused: seeds stay what they are.
     options = SimulatorOptions(
         seed=seed,
         voter_count=pick((1, 3, 3, 3, 3, 3, 5, 5, 5)),
@@ -204,8 +201,7 @@ def draw(seed: int, event_count_max: int) -> SimulatorOptions:
         clock_spread=random.random() < 0.4,
         fault_kinds=tuple(kind for kind in FAULT_KINDS if random.random() < 0.35),
         fault_gap_us=int(election_us * pick((0.3, 1.0, 3.0))),
-        disk_kinds=tuple(kind for kind in DISK_KINDS if later.random() < disk_share),
-        is_rolling=later.random() < 0.15,
+        disk_kinds=DISK_KINDS if draws[2] < disk_share else (),
         lease_drift_percent=later.choice((*[None] * 9, 0, 10, 40)),
         total_loss=page_cache and later.random() < 0.6,
         cas_share=later.choice((0.0, 0.0, 0.2, 0.6)),

@@ -35,9 +35,6 @@ def draw_plan(options: SimulatorOptions) -> list[Fault]:
     if options.disk_kinds:
         faults += _draw_kinds(options, options.disk_kinds, 0xD15C_F00D)
         faults.sort(key=lambda fault: fault.at_us)
-    if options.is_rolling:
-        faults += _draw_kinds(options, ("roll",), 0xB011_F00D)
-        faults.sort(key=lambda fault: fault.at_us)
     if options.copy_kinds:
         faults += _draw_kinds(options, options.copy_kinds, 0xC0B1_F00D)
         faults.sort(key=lambda fault: fault.at_us)

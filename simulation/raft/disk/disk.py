@@ -22,9 +22,8 @@ from raft.messages import (
     Term,
 )
 from raft.pump.effects import Checked, Payload
-from raft.ready import EntryKind, HardState, InitialState, recovering_state
+from raft.ready import EntryKind, HardState, InitialState
 from simulation.raft.coverage import Coverage
-from simulation.raft.disk.damage import Bad, DamagedError, check_read, damaged_tail, flipped, zeroed
 from simulation.raft.disk.image import (
     DirectoryEntry,
     DiskImage,
@@ -49,12 +48,10 @@ class Disk:
     take."""
 
     __slots__ = (
-        "bad",
         "checks_payload",
         "coverage",
         "done_id",
         "durable",
-        "former",
         "is_full",
         "memory",
         "meta_errors",
@@ -72,10 +69,6 @@ class Disk:
         """Bit mask of the next writes of term and vote that fail; the lowest bit is the next."""
         self.truncated: list[DirectoryEntry] = []
         """First dropped entry of each truncation since the referee last looked."""
-        self.bad: Bad = {}
-        """Entries that a read returns instead of those that were written and synced."""
-        self.former: dict[Index, DirectoryEntry] = {}
-        """Last entry at each index before it was truncated and written again."""
         self.is_full = False
         """Whether there is no room for entries; term, vote and a leader's own entries have a
         reserve."""
@@ -176,24 +169,7 @@ class Disk:
         image = self.memory
         assert image.base_index < lo < hi <= image.last_index + 1, f"read [{lo}, {hi})"
         at = lo - image.base_index - 1
-        entries = image.entries[at : at + hi - lo]
-        return self.checked(entries) if self.bad else entries
-
-    def checked(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-        """Return the entries as the disk returns them. Raises DamagedError."""
-        found = []
-        for entry in entries:
-            read = self.bad.get(entry.index, entry)
-            if not check_read(read, entry.index, entry.term):
-                raise DamagedError(self, entry.index)
-            found.append(read)
-        return found
-
-    def check_range(self, lo: Index, hi: Index) -> None:
-        """Read entries for applying or serving, except those within the snapshot."""
-        image = self.memory
-        lo = max(lo, image.base_index + 1)
-        self.checked(image.entries[lo - image.base_index - 1 : hi - image.base_index - 1])
+        return image.entries[at : at + hi - lo]
 
     def truncate_from(self, lo: Index) -> None:
         image = self.memory
@@ -205,9 +181,7 @@ class Disk:
             self.coverage.hit("truncation_of_many")
         if any(isinstance(entry.body, Configuration) for entry in image.entries[at:]):
             self.coverage.hit("configuration_truncated")
-        self.former.update((entry.index, entry) for entry in image.entries[at:])
         del image.entries[at:]
-        self._forget_damage_from(lo)
         self._write(Truncate(lo))
 
     def save_hard_state(self, hard_state: HardState) -> None:
@@ -223,7 +197,6 @@ class Disk:
         assert isinstance(payload, int), f"snapshot state {payload!r}"
         operation = Install(meta, payload)
         perform(self.memory, operation)
-        self.bad.clear()
         self._write(operation)
 
     def position_of(self, index: Index, /) -> int:
@@ -260,7 +233,6 @@ class Disk:
                 configuration = ConfigurationAt(entry.index, entry.body)
         operation = FileCut(dropped[-1], configuration)
         perform(image, operation)
-        self._forget_damage_through(index)
         self._write(operation)
         self.coverage.hit("log_cut")
 
@@ -299,7 +271,6 @@ class Disk:
         self.pending.clear()
         recover(self.durable, survivors, self.coverage)
         self.memory = self.durable.copy()
-        self._forget_damage_from(self.memory.last_index + 1)
 
     def _survivors(self, random: Random) -> list[Operation]:
         pending = self.pending
@@ -332,8 +303,6 @@ class Disk:
         self.pending.clear()
         self.durable = DiskImage(initial)
         self.memory = DiskImage(initial)
-        self.bad.clear()
-        self.former.clear()
 
     def put_back(self, image: DiskImage) -> None:
         """Replace everything by an earlier image of this disk."""
@@ -341,91 +310,6 @@ class Disk:
         self.pending.clear()
         self.durable = image.copy()
         self.memory = image.copy()
-        self.bad.clear()
-        self.former.clear()
-
-    # Damage at rest.
-
-    def damage(self, index: Index, *, is_stale: bool, number: int) -> None:
-        """Let later reads of a durable entry return another one."""
-        image = self.durable
-        entry = image.entries[index - image.base_index - 1]
-        # An old last entry chains like the true one; the mark, which holds the length of the log
-        # and no digest, cannot distinguish them either (documented limit of S06).
-        if is_stale and index < image.last_index:
-            old = self.former.get(index)
-            self.bad[index] = old if old is not None and old != entry else zeroed()
-        else:
-            self.bad[index] = flipped(entry, number)
-
-    def is_tail_damaged(self) -> bool:
-        """Whether an entry above the known commit index of the disk is damaged."""
-        known, _ = self.durable.known_commit()
-        return any(index > known for index in self.bad)
-
-    def cut_damaged_tail(self) -> DiskImage | None:
-        """Drop damage above the known commit index, and be in doubt; return the image before."""
-        assert not self.pending, "a process that starts has nothing unsynced"
-        lo = damaged_tail(self.durable, self.bad)
-        if lo is None:
-            return None
-        before = self.durable.copy()
-        at = lo - self.durable.base_index - 1
-        for image in (self.durable, self.memory):
-            del image.entries[at:]
-        for index in [index for index in self.bad if index >= lo]:
-            del self.bad[index]
-        hard_state = recovering_state(self.load()).hard_state
-        self.durable.hard_state = self.memory.hard_state = hard_state
-        return before
-
-    def believe_tail(self) -> None:
-        """Take an old sector that now ends the log as the log, since it chains all the same."""
-        known, _ = self.durable.known_commit()
-        for index in [index for index in self.bad if index > known]:
-            entry = self.bad.pop(index)
-            for image in (self.durable, self.memory):
-                image.entries[index - image.base_index - 1] = entry
-
-    def mend(self, entries: list[DirectoryEntry]) -> None:
-        """Write fetched entries over damaged ones, and sync them."""
-        for entry in entries:
-            if self.memory.chain_at(entry.index) != entry.chain:
-                raise InvariantError("I14", f"repaired to {entry}, which was never there")
-            self.bad.pop(entry.index, None)
-
-    def mend_by_snapshot(self, meta: SnapshotMeta, chain: int) -> None:
-        """Let a fetched snapshot take the place of the log through its index, and sync that.
-
-        The entries behind it stay if they follow it: they may have been acked."""
-        known, _ = self.memory.known_commit()
-        follows = meta.index <= known or self.memory.chain_at(meta.index) == chain
-        for image in (self.durable, self.memory):
-            if meta.index < image.last_index and follows:
-                cut_at = DirectoryEntry(meta.index, meta.term, EntryKind.NO_OP, None, chain, 0)
-                perform(image, FileCut(cut_at, meta.configuration_at))
-                if image.snapshot is None or meta.index > image.snapshot.index:
-                    # The disk's own newer one stays: it tells up to where entries must not be cut.
-                    perform(image, SaveSnapshot(meta, chain))
-            else:
-                perform(image, Install(meta, chain))
-            if meta.term > image.hard_state.term:
-                # No message of that term came here, so no vote was given in it; unless the disk is
-                # an old copy, which the others notice by the term that it had before.
-                image.hard_state = image.hard_state._replace(term=meta.term, vote=0)
-        self._forget_damage_through(meta.index)
-        self._forget_damage_from(self.memory.last_index + 1)
-
-    def _forget_damage_through(self, index: Index) -> None:
-        for found in [found for found in self.bad if found <= index]:
-            del self.bad[found]
-
-    def _forget_damage_from(self, lo: Index) -> None:
-        """Forget damage from `lo` on, where the log ends; see `damage` for its last entry."""
-        for found in [found for found in self.bad if found >= lo]:
-            del self.bad[found]
-        if lo - 1 in self.bad:
-            self.bad[lo - 1] = flipped(self.memory.entries[-1], 0)
 
 
 def _without_orphans(pending: list[Operation], survivors: list[Operation]) -> list[Operation]:

@@ -22,7 +22,6 @@ from raft.messages import (
 )
 from raft.ready import EntryKind, HardState, InitialState
 
-ENTRY_SIZE_BYTES = 100
 EMPTY_CHAIN = 0
 """The digest before the first entry."""
 
@@ -54,7 +53,6 @@ class DiskImage:
         "base_index",
         "base_term",
         "commit_hint",
-        "commit_hint_chain",
         "entries",
         "hard_state",
         "snapshot",
@@ -74,7 +72,6 @@ class DiskImage:
         self.snapshot: SnapshotMeta | None = None
         self.snapshot_chain = EMPTY_CHAIN
         self.commit_hint: Index = NO_INDEX
-        self.commit_hint_chain = EMPTY_CHAIN
 
     def copy(self) -> DiskImage:
         other = DiskImage.__new__(DiskImage)
@@ -105,15 +102,6 @@ class DiskImage:
         if at < 0:
             return self.base_chain if at == -1 else None
         return self.entries[at].chain if at < len(self.entries) else None
-
-    def known_commit(self) -> tuple[Index, int]:
-        """Return the commit index known to the disk, and the digest there."""
-        known, chain = self.base_index, self.base_chain
-        if self.snapshot is not None and self.snapshot.index > known:
-            known, chain = self.snapshot.index, self.snapshot_chain
-        if self.commit_hint > known:
-            known, chain = self.commit_hint, self.commit_hint_chain
-        return known, chain
 
     def holds(self, index: Index, chain: int) -> bool:
         """Whether this image holds exactly the log that ends in (index, chain)."""
@@ -169,8 +157,7 @@ def perform(image: DiskImage, operation: Operation) -> None:
     elif isinstance(operation, SaveHardState):
         image.hard_state = operation.hard_state
     elif isinstance(operation, SaveHint):
-        if operation.commit > image.commit_hint:
-            image.commit_hint, image.commit_hint_chain = operation.commit, operation.chain
+        image.commit_hint = max(image.commit_hint, operation.commit)
     elif isinstance(operation, SaveSnapshot):
         image.snapshot, image.snapshot_chain = operation.meta, operation.chain
     elif isinstance(operation, FileCut):
@@ -184,4 +171,4 @@ def perform(image: DiskImage, operation: Operation) -> None:
         image.base_index, image.base_term = meta.index, meta.term
         image.base_chain = image.snapshot_chain = operation.chain
         image.base_configuration, image.snapshot = meta.configuration_at, meta
-        image.commit_hint, image.commit_hint_chain = meta.index, operation.chain
+        image.commit_hint = meta.index

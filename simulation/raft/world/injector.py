@@ -17,7 +17,6 @@ from raft.quorum import quorum_size
 from raft.rules.membership import Change, ChangeKind
 from simulation.raft.options import TICK_US
 from simulation.raft.plan import LEADER, Fault
-from simulation.raft.world import atlas
 from simulation.raft.world.network import SimulatedLink
 from simulation.raft.world.process import Status
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from simulation.raft.world.world import World
 
 NODE_COUNT_MAX = 8
+BACKUP_COUNT_MAX = 3
 _RECOVERY_ELECTIONS = 8
 """Number of time-outs to wait for a leader after all nodes have lost power."""
 _NOT_WITH_TOTAL_LOSS = (
@@ -35,8 +35,6 @@ _NOT_WITH_TOTAL_LOSS = (
     "add_node",
     "promote",
     "remove",
-    "bit_flip",
-    "old_sector",
 )
 """Faults not injected with an unbounded loss: the remaining data must be kept, by the same
 nodes."""
@@ -103,13 +101,6 @@ class Injector:
             node.kill()
             self._restart_after(fault, node)
 
-    def _do_roll(self, node: Process, fault: Fault) -> None:
-        """End the process and start it again as another version."""
-        if node.status is not Status.DOWN:
-            node.is_old = not node.is_old
-            self._world.coverage.hit("version_changed")
-            self._do_kill(node, fault)
-
     def _do_power(self, node: Process, fault: Fault) -> None:
         if node.status is not Status.DOWN and self._may_forget(node):
             node.power_off(self._random)
@@ -171,9 +162,9 @@ class Injector:
     def _may_forget(self, node: Process) -> bool:
         """Whether a node may lose memory: acks from the page cache survive a minority's loss."""
         options = self._world.options
-        return not options.page_cache or options.total_loss or self.is_dispensable(node)
+        return not options.page_cache or options.total_loss or self._is_dispensable(node)
 
-    def is_dispensable(self, node: Process) -> bool:
+    def _is_dispensable(self, node: Process) -> bool:
         """Whether every configuration in any log has a quorum in full memory without `node`."""
         world = self._world
         for holder in world.nodes.values():
@@ -197,9 +188,8 @@ class Injector:
         if node is None:
             return False
         disk = node.disk
-        if (disk.bad and disk.is_tail_damaged()) or node.acquaintance.is_copy:
-            return False
-        return disk.durable.hard_state.standing is disk.memory.hard_state.standing is Standing.FULL
+        standing = disk.durable.hard_state.standing
+        return standing is disk.memory.hard_state.standing is Standing.FULL and not node.is_copy
 
     def _do_pause(self, node: Process, fault: Fault) -> None:
         if node.status is Status.UP:
@@ -207,31 +197,22 @@ class Injector:
             self._after(fault, node.resume)
 
     def _do_wipe(self, node: Process, fault: Fault) -> None:
-        if node.status is not Status.DOWN and self.is_dispensable(node):
-            if not atlas.may_lose(self._world, node):
-                return
+        if node.status is not Status.DOWN and self._is_dispensable(node):
             node.wipe()
             self._world.coverage.hit("node_wiped")
             self._restart_after(fault, node)
 
     def _do_backup(self, node: Process, _fault: Fault) -> None:
-        node.acquaintance.keep()
+        node.backups = [*node.backups[1 - BACKUP_COUNT_MAX :], node.disk.durable.copy()]
 
     def _do_old_disk(self, node: Process, fault: Fault) -> None:
-        """Restore the disk of an earlier time, if all other nodes can detect it."""
-        acquaintance, backups = node.acquaintance, node.acquaintance.backups
-        if self._world.options.is_rolling:
-            return  # A process of the older version tells no life, and judges no node.
-        if node.status is Status.DOWN or not backups or not self.is_dispensable(node):
+        """Restore the disk of an earlier time."""
+        backups = node.backups
+        if node.status is Status.DOWN or not backups or not self._is_dispensable(node):
             return
         backup = backups[fault.number % len(backups)]
-        is_full = backup.image.hard_state.standing is Standing.FULL
+        is_full = backup.hard_state.standing is Standing.FULL
         if not is_full or node.disk.memory.hard_state.standing is not Standing.FULL:
-            return
-        if not atlas.may_lose(self._world, node):
-            return
-        if not acquaintance.is_known_to_all(backup):
-            self._world.coverage.hit("old_copy_withheld")
             return
         node.put_back(backup)
         self._world.coverage.hit("old_copy_put_back")
@@ -289,12 +270,6 @@ class Injector:
             node.power_off(self._random)
         fault = Fault(world.now, "sync_error", node.node_id, world.options.election_us, 0)
         self._restart_after(fault, node)
-
-    def _do_bit_flip(self, node: Process, fault: Fault) -> None:
-        atlas.strike(self._world, node, fault.number, is_stale=False)
-
-    def _do_old_sector(self, node: Process, fault: Fault) -> None:
-        atlas.strike(self._world, node, fault.number, is_stale=True)
 
     def _do_full_disk(self, node: Process, fault: Fault) -> None:
         node.disk.is_full = True
@@ -463,4 +438,3 @@ class Injector:
             node.sync_fails = False
             node.disk.meta_errors = 0
             node.disk.is_full = False
-            node.is_old = False

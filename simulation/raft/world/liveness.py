@@ -48,7 +48,6 @@ def live_on(world: World) -> None:
     for client in world.clients:
         client.is_stopped = True
     quorum = _draw_quorum(world, random)
-    _scrub(world)
     _wake(world, quorum)
     if world.options.total_loss and random.random() < 0.5:
         _accept_loss(world, quorum)
@@ -96,7 +95,7 @@ def _bootstrap(world: World) -> Configuration:
 
 def _is_full(node: Process) -> bool:
     standing = node.disk.memory.hard_state.standing
-    return not node.disk.bad and standing is Standing.FULL and not node.acquaintance.is_copy
+    return standing is Standing.FULL and not node.is_copy
 
 
 def _draw_quorum(world: World, random: Random) -> list[NodeId]:
@@ -114,7 +113,7 @@ def _draw_quorum(world: World, random: Random) -> list[NodeId]:
             return sorted(chosen)
         if node_id is not None:
             chosen.append(node_id)
-    return sorted(world.nodes)  # Too many are in doubt or damaged: all nodes are needed.
+    return sorted(world.nodes)  # Too many are in doubt: all nodes are needed.
 
 
 def _is_electable(world: World, chosen: list[NodeId]) -> bool:
@@ -174,13 +173,6 @@ def _accept_loss(world: World, quorum: list[NodeId]) -> None:
         node.replica.core.accept_loss()
         world.coverage.hit("loss_accepted")
         node.settle()
-
-
-def _scrub(world: World) -> None:
-    """Read everything on disk once (S14), which finds damage that no read has met."""
-    for node in world.nodes.values():
-        if node.disk.bad and (node.is_up or node.is_paused):
-            node.read_damage()
 
 
 def _wake(world: World, node_ids: list[NodeId]) -> None:
@@ -273,8 +265,7 @@ def _is_equal(world: World, members: list[NodeId]) -> bool:
     nodes = [world.nodes[node_id] for node_id in members]
     return all(
         node.is_up
-        and not node.disk.bad
-        and not node.acquaintance.is_unnoticed_copy
+        and not node.is_copy
         and node.applied == last
         and node.disk.memory.last_index == last
         and node.disk.memory.chain_at(last) == leader.disk.memory.chain_at(last)

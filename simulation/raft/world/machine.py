@@ -93,8 +93,6 @@ class SimulatedMachine:
 
     def _apply_through(self, index: Index) -> None:
         disk = self._process.disk
-        if disk.bad:
-            disk.check_range(self.applied + 1, index + 1)
         self.applied = index
         self._process.replica.on_applied(index)
         self._answer_applied()

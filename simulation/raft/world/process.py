@@ -34,9 +34,6 @@ from simulation.raft.disk.disk import Disk
 from simulation.raft.disk.image import DiskImage
 from simulation.raft.options import TICK_US
 from simulation.raft.verdict import InvariantError
-from simulation.raft.versions import without_news
-from simulation.raft.world import repair
-from simulation.raft.world.acquaintance import Acquaintance, Backup
 from simulation.raft.world.machine import SimulatedMachine
 from simulation.raft.world.network import SimulatedLink
 from simulation.raft.world.workload import WRITES, SimulatedCall
@@ -54,23 +51,21 @@ class Status(IntEnum):
     UP = 0
     PAUSED = 1
     DOWN = 2
-    REPAIRING = 3
-    """The process runs and its core does not: the log on its disk is damaged."""
 
 
 class Process:
     """A replica and the machine it runs on."""
 
     __slots__ = (
-        "acquaintance",
+        "backups",
         "disk",
         "epoch",
         "ghosts",
         "handed",
-        "is_old",
         "is_syncing",
         "is_turn_due",
         "late_ticket",
+        "lost_incarnation",
         "machine",
         "mailbox",
         "missed_ticks",
@@ -78,7 +73,6 @@ class Process:
         "node_id",
         "promised_term",
         "random",
-        "repair",
         "replica",
         "seen_commit",
         "seen_core",
@@ -106,12 +100,12 @@ class Process:
             self.tick_us = world.options.tick_us(self.random.random())
         self.ghosts: list[DiskImage] = []
         """Images this node held and lost with its memory or disk: its acks were true then."""
-        self.is_old = world.options.is_rolling
-        """Whether the process runs the older version: see `versions`."""
         self.sync_factor = 1
         self.sync_fails = False
-        self.repair: repair.SimulatedRepair | None = None
-        self.acquaintance = Acquaintance(self)
+        self.backups: list[DiskImage] = []
+        """Copies of the disk, the newest last."""
+        self.lost_incarnation = 0
+        """Incarnation that begins once an old copy of the disk is found to be one."""
         self.promised_term: Term = 0
         # The state that the referee saw last.
         self.seen_term: Term = 0
@@ -130,13 +124,13 @@ class Process:
         return self.status is Status.UP
 
     @property
-    def is_alive(self) -> bool:
-        """Whether there is a process, be it one that repairs its log or is paused."""
-        return self.status is not Status.DOWN
-
-    @property
     def is_paused(self) -> bool:
         return self.status is Status.PAUSED
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the disk is an old copy of itself, and its hard state does not show it yet."""
+        return self.disk.durable.hard_state.incarnation < self.lost_incarnation
 
     @property
     def applied(self) -> Index:
@@ -149,19 +143,7 @@ class Process:
         """Start the process from its disk, which recovery has synced."""
         assert self.status is Status.DOWN
         self.epoch += 1
-        if self.disk.bad:  # A log without damage needs no walk.
-            self.status = Status.REPAIRING
-            self.repair = repair.SimulatedRepair(self)
-            self.world.coverage.hit("damage_found_at_start")
-            self.acquaintance.begin_repair()
-            self.repair.go_on()
-        else:
-            self.run()
-
-    def run(self) -> None:
-        """Start the core: the log is whole."""
         self.status = Status.UP
-        self.repair = None
         world = self.world
         self.replica = Replica(world.options.raft_config(self.node_id), self.disk, self.random)
         self.mailbox: deque[tuple[SimulatedLink | None, Outgoing | SimulatedCall, int]] = deque()
@@ -177,7 +159,6 @@ class Process:
         world.push(world.now + first, self.on_tick, self.epoch, None, None)
         if world.trace is not None:
             world.note(f"{self} starts at {self.disk.memory.hard_state}")
-        self.acquaintance.begin()
 
     def stop(self) -> None:
         """End the process without notice; the disk is as the caller leaves it."""
@@ -185,7 +166,6 @@ class Process:
         self.epoch += 1
         self.promised_term = self.disk.durable.hard_state.term
         self.was_leader = False
-        self.repair = None
 
     def kill(self) -> None:
         """End the process; the machine and its page cache continue."""
@@ -210,28 +190,17 @@ class Process:
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
         self.disk.wipe(self.world.empty_disk())
-        self.acquaintance.wipe()
+        self.backups.clear()
+        self.lost_incarnation = 0
         self.promised_term = 0
 
-    def put_back(self, backup: Backup) -> None:
+    def put_back(self, backup: DiskImage) -> None:
         """Replace the disk by an old copy of itself (fault-matrix D18)."""
         self.stop()
         self.ghosts += [self.disk.durable, self.disk.memory]
-        self.disk.put_back(backup.image)
-        self.acquaintance.put_back(backup)
-        self.promised_term = backup.image.hard_state.term
-
-    def read_damage(self) -> None:
-        """End after a read of damage: save the commit index, and start again to be repaired."""
-        self.world.coverage.hit("damage_found_by_read")
-        self.disk.save_hint(self.machine.applied)
-        self.kill()
-        world = self.world
-        world.push(world.now + TICK_US, self._start_again, self.epoch, None, None)
-
-    def _start_again(self, epoch: int, _b: object, _c: object) -> None:
-        if epoch == self.epoch and self.status is Status.DOWN:
-            self.start()
+        self.disk.put_back(backup)
+        self.lost_incarnation = self.world.new_incarnation()
+        self.promised_term = backup.hard_state.term
 
     def pause(self) -> None:
         self.status = Status.PAUSED
@@ -280,24 +249,24 @@ class Process:
             self.missed_ticks += 1
             return
         self.replica.tick()
-        self.acquaintance.on_tick(self.replica.core.state.now)
         self.settle()
 
     def receive(self, link: SimulatedLink, outgoing: Outgoing) -> None:
-        """Take a message from the network."""
-        if not self.acquaintance.lets_in(self.world.nodes[link.sender]):
+        """Take a message from the network; no node takes one of an old copy.
+
+        Comparing lives (`raft.lives`) is a node's work: here the first contact finds each copy."""
+        if self.world.nodes[link.sender].is_copy:
             return
         message = outgoing.message
         kind: type = type(message)
-        if kind in repair.KINDS:
-            self._receive_repair(message, outgoing.payload)
-            return
         if self.status is not Status.UP:
             if self.status is Status.PAUSED and len(self.mailbox) < MAILBOX_MAX:
                 self.mailbox.append((link, outgoing, 0))
             return
-        if self.is_old:
-            message = without_news(message)
+        if self.replica.core.state.incarnation < self.lost_incarnation:
+            self.world.coverage.hit("old_copy_found")
+            self.replica.lose_memory(self.lost_incarnation)
+            self.end_turn()
         world = self.world
         if world.trace is not None:
             world.note(f"{self} gets {message}")
@@ -315,16 +284,6 @@ class Process:
             world.coverage.hit("corrupt_payload_refused")
             world.network.reset(link)
         self.settle()
-
-    def _receive_repair(self, message: object, payload: object) -> None:
-        if self.world.trace is not None:
-            self.world.note(f"{self} gets {message}")
-        if isinstance(message, repair.RepairReply):
-            if self.repair is not None:
-                self.repair.take(message, payload)
-        elif self.status is Status.UP or self.status is Status.REPAIRING:
-            assert isinstance(message, repair.RepairRequest)
-            repair.answer(self, message)
 
     def serve(self, call: SimulatedCall, attempt: int) -> None:
         """Take a client's request."""
@@ -415,8 +374,6 @@ class Process:
         world = self.world
         world.referee.on_send(self, sends)
         send = world.network.send
-        if self.is_old:
-            sends = [sent._replace(message=without_news(sent.message)) for sent in sends]
         for outgoing in sends:
             if type(outgoing.message) is InstallSnapshot:
                 chain = self.machine.snapshot_chains[outgoing.message.meta.index]

@@ -198,8 +198,6 @@ class Referee:
 
     def on_send(self, node: Process, sends: Sequence[Outgoing]) -> None:
         """Check R01 and R16: a message reveals only durable state."""
-        if node.disk.bad:
-            self._check_sent(node, sends)
         durable = node.disk.durable
         durable_term = durable.hard_state.term
         for outgoing in sends:
@@ -220,15 +218,6 @@ class Referee:
                 self._on_support(node, recovery=message.recovery)
                 if not message.pre:
                     self._on_vote(node, message.vote_term, node.node_id)
-
-    @staticmethod
-    def _check_sent(node: Process, sends: Sequence[Outgoing]) -> None:
-        """Check I14: damage never leaves a node."""
-        for outgoing in sends:
-            if isinstance(outgoing.payload, list):
-                for entry in outgoing.payload:
-                    if node.disk.bad.get(entry.index) == entry:
-                        raise InvariantError("I14", f"{node} sends the damaged {entry}")
 
     @staticmethod
     def _on_support(node: Process, *, recovery: bool) -> None:

@@ -170,8 +170,6 @@ class SimulatedClient:
         ledger = world.referee.ledger
         end = ledger.end_at(node.applied)
         offset = self.poll_offset
-        if node.disk.bad and offset < end:
-            node.disk.check_range(*ledger.entries_of(offset, min(end, offset + POLL_COUNT_MAX)))
         found = ledger.queue[offset : min(end, offset + POLL_COUNT_MAX)] if offset < end else []
         records = tuple(enumerate(found, offset))
         self.poll_offset += len(records)

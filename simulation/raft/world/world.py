@@ -19,7 +19,6 @@ from raft.messages import NodeId
 from raft.pump.effects import Outgoing
 from raft.ready import InitialState, bootstrap_state, joining_state
 from simulation.raft.coverage import Coverage
-from simulation.raft.disk.damage import DamagedError
 from simulation.raft.options import SimulatorOptions
 from simulation.raft.plan import Fault
 from simulation.raft.world.injector import Injector
@@ -39,7 +38,6 @@ class World:
     __slots__ = (
         "_empty_disks",
         "_heap",
-        "_nonces",
         "_sequence",
         "_sync_delays",
         "_values",
@@ -93,7 +91,7 @@ class World:
         self.shell_bits = Random(seed ^ 0x5E11).getrandbits
         self.batch_turns = options.batch_turns
         self.apply_us = options.apply_us
-        self.checks_payload = options.corruption > 0 or bool(options.disk_kinds)
+        self.checks_payload = options.corruption > 0
         self.coverage = Coverage()
         self.history: list[Operation] = []
         self.reachable: list[NodeId] = []
@@ -106,7 +104,6 @@ class World:
         self.process_numbers = 0
         self._values = 0
         self._empty_disks = 0
-        self._nonces = 0
         self.reads = SimulatedReads()
         self.cells = Cells()
         self.nodes: dict[NodeId, Process] = {}
@@ -142,17 +139,9 @@ class World:
                 # The digest covers time and birth order of every event: every difference between
                 # two runs shows in the events they schedule.
                 digest = hash((digest, now, sequence))
-                try:
-                    action(a, b, c)
-                except DamagedError as error:
-                    self._on_damage(error)
+                action(a, b, c)
         finally:
             self.digest, self.event_count = digest, count
-
-    def _on_damage(self, error: DamagedError) -> None:
-        node = next(node for node in self.nodes.values() if node.disk is error.disk)
-        self.note(f"{node} read damage at {error}")
-        node.read_damage()
 
     def final_digest(self) -> int:
         """Return a digest of the whole run and of the final state of every node."""
@@ -185,11 +174,6 @@ class World:
         """Return a number for a node that begins without memory, above all earlier ones."""
         self._empty_disks += 1
         return 1000 * self._empty_disks
-
-    def new_nonce(self) -> int:
-        """Return a number that distinguishes one process from all others."""
-        self._nonces += 1
-        return self._nonces
 
     def members(self) -> list[NodeId]:
         """Return all existing nodes, in order."""

@@ -25,10 +25,8 @@ ALWAYS_REACHED = (
     "append_unknown",
     "read_served",
     "sync_outrun_by_commit",
-    "damage_done",
-    "range_fetched",
+    "old_copy_found",
     "append_without_room",
-    "version_changed",
 )
 
 

@@ -33,7 +33,6 @@ def calm_options(seed: int, **changes: Any) -> SimulatorOptions:
         clock_spread=False,
         fault_kinds=(),
         disk_kinds=(),
-        is_rolling=False,
         total_loss=False,
         lease_drift_percent=None,
         cas_share=0.0,
