@@ -124,15 +124,11 @@ class Accumulator:
     def _follow(self) -> None:
         """Adapt to a change of the list of groups."""
         groups = self._groups
-        if (
-            self.only is not None
-        ):  # It may name queues, and others behind them may move from now on.
-            self.only.close_open()
-        self.only = self._backlog(groups.all[0]) if groups.is_single else None
-        if self.only is not None:  # They may name queues; messages that may move come from now on.
+        if self.only is not None:  # It may name queues, and messages behind them may move.
             self.only.close_open()
         self.only = self._backlog(groups.all[0]) if groups.is_single else None
         if self.only is not None:
+            self.only.close_open()
             self.only.is_pinned = False
         elif self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
