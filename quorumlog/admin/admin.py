@@ -143,7 +143,7 @@ class Admin:
         """
         request = admin_pb2.NodeStatusRequest()
         at, response = await self._calls.at(node_id, "NodeStatus", request, group)
-        return NodeStatus.of(response, at.name)
+        return of_pb(NodeStatus, response, group=at.name)
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.
@@ -211,7 +211,7 @@ class Admin:
             )
         except QuorumlogError as error:
             return error
-        return NodeStatus.of(response, group.name)
+        return of_pb(NodeStatus, response, group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
         """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
@@ -264,7 +264,7 @@ class Admin:
         response = await self._calls.lead(
             group, "ChangeMember", request, is_repeatable=False, deadline=deadline
         )
-        return MemberStatus.all_of(response.members)
+        return tuple(of_pb(MemberStatus, member) for member in response.members)
 
     async def drain(
         self, node_id: int | None = None, *, undo: bool = False, group: str = ""
@@ -299,7 +299,7 @@ class Admin:
         """
         request = admin_pb2.HaStatusRequest()
         _, response = await self._calls.at(node_id, "HaStatus", request, group)
-        return HaStatus.of(response)
+        return of_pb(HaStatus, response)
 
     async def ha_group(self, group: str = "") -> HaGroup:
         """Ask all nodes of a broker group at once; a node that does not answer is a NodeDown.
@@ -315,7 +315,7 @@ class Admin:
             try:
                 request = admin_pb2.HaStatusRequest()
                 _, said = await self._calls.at(node.node_id, "HaStatus", request, deadline=deadline)
-                return HaStatus.of(said)
+                return of_pb(HaStatus, said)
             except (UnavailableError, DeadlineError) as error:
                 address = at.router.nodes.get(node.node_id, "")
                 return NodeDown(node.node_id, address, str(error), at.name)

@@ -27,6 +27,7 @@ from quorumlog.records.queues import Queue
 
 QUEUES_OF_CALL_MAX: Final = 4_096
 """Queues of one call about offsets, and so of a member that stores them: the limit of the nodes."""
+OUT_OF_RANGE: Final = (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG)
 _CONSISTENCY: Final = {
     Consistency.LEADER: common_pb2.CONSISTENCY_LEADER,
     Consistency.LINEARIZABLE: common_pb2.CONSISTENCY_LINEARIZABLE,
@@ -151,8 +152,7 @@ class ReadCalls:
             applied_index=response.applied_index,
             node_id=response.node_id,
             size_bytes=len(records),
-            is_out_of_range=response.status
-            in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
+            is_out_of_range=response.status in OUT_OF_RANGE,
             messages=messages,
             queue=queue,
             newest_move=newest_move,

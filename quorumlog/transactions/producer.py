@@ -37,7 +37,7 @@ from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
 from quorumlog.produce.send_options import HalfOptions, takes_options
-from quorumlog.records.batch import size_bytes_of
+from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
 from quorumlog.transactions.types import CheckedTransaction, as_decision
@@ -336,7 +336,10 @@ class TransactionalProducer:
         """Ask the program, and tell the cluster. After a failure the cluster asks again."""
         transaction_id = question.transaction_id
         try:
-            transaction = CheckedTransaction.of(question, group.name, self.producer_group)
+            messages = decode_records(question.records, group=group.name)
+            transaction = CheckedTransaction(
+                transaction_id, group.name, self.producer_group, question.check_count, messages
+            )
             said = self._check(transaction)
             said = await said if inspect.isawaitable(said) else said
             decision = Decision.of(said, what="what the check says")
