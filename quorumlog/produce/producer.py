@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb.log_pb2 import ProducerIncarnation
@@ -56,7 +56,7 @@ class ProducerStats:
 
 
 @checked
-class Producer:
+class Producer(Closing):
     """Sends messages. Made by `client.producer()`; belongs to the event loop it was made in.
 
     Messages for one queue keep the order in which they were handed over. With `idempotent` (the
@@ -67,8 +67,8 @@ class Producer:
 
     def __init__(self, groups: BrokerGroups, options: ProducerOptions, timeout_ms: int) -> None:
         """`timeout_ms` is for options that have none."""
+        super().__init__()
         self._timeout_ms: Final = options.timeout_ms or timeout_ms
-        Deadline(self._timeout_ms)  # Raises for a bad timeout.
         self._options = options
         self.form: Final = form_of(
             options.compression, options.compress_from_size_bytes, options.unique_keys
@@ -84,7 +84,6 @@ class Producer:
             linger_ms=options.linger_ms,
             timeout_ms=self._timeout_ms,
         )
-        self.close_once = CloseOnce()
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, int] = {}
@@ -301,11 +300,6 @@ class Producer:
         waiting = sum(batch.record_count for batch in list(self._unfinished))
         return waiting + len(self._room_waiters)  # A call waits for room with one message or more.
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed, or is about to be."""
-        return self._is_closed
-
     async def close(self) -> None:
         """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
         self._is_closed = True
@@ -332,13 +326,6 @@ class Producer:
                 outcome=errors.Outcome.UNKNOWN,
             )
         )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()
 
     def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent

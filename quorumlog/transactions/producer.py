@@ -21,7 +21,7 @@ from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -103,11 +103,12 @@ class Transaction:
 
 
 @checked
-class TransactionalProducer:
+class TransactionalProducer(Closing):
     """Begins transactions, and answers for them. Made by `client.transactional_producer()`.
 
     Producers of one group stand in for each other: `check` may be asked about a transaction that
-    another one began, so it has to read the traces of the local work.
+    another one began, so it has to read the traces of the local work. Transactions that are open
+    when it is closed stay open.
     """
 
     def __init__(
@@ -123,8 +124,7 @@ class TransactionalProducer:
     ) -> None:
         if not producer_group:
             raise InvalidRequestError("a producer group needs a name; give one")
-        if check_after_ms < 0:
-            raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
+        super().__init__()
         self.producer_group: Final = producer_group
         self._groups, self._check = groups, check
         self._producer = Producer(groups, options, timeout_ms)  # All arguments are checked by now.
@@ -134,7 +134,6 @@ class TransactionalProducer:
         self._answering: dict[tuple[str, int], asyncio.Task[None]] = {}
         """By name of the broker group and transaction."""
         self._room = asyncio.Semaphore(CHECKS_MAX)
-        self.close_once: Final = CloseOnce()
         self.checks_count = 0
         """Count of answered questions."""
 
@@ -157,15 +156,6 @@ class TransactionalProducer:
         for group in self._listening.keys() - set(self._groups.all):
             self._listening.pop(group).cancel()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed."""
-        return self.close_once.is_begun
-
-    async def close(self) -> None:
-        """Close it. Open transactions stay open: other producers of the group are asked."""
-        await self.close_once.once(self._close)
-
     async def _close(self) -> None:
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
@@ -179,10 +169,6 @@ class TransactionalProducer:
     async def __aenter__(self) -> Self:
         self.start()
         return self
-
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()
 
     # Transactions.
 

@@ -13,8 +13,6 @@ import pytest
 import quorumlog
 from quorumlog import arguments, errors, sync
 from quorumlog.arguments import ArgumentChecks, check_for, checked, shown
-from quorumlog.consume.consumer import Consumption
-from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.records import batch
 from quorumlog.records.queues import Queue
 from tests.quorumlog import surface
@@ -351,11 +349,3 @@ async def test_a_delivery_on_its_way_has_no_result_yet() -> None:
         with pytest.raises(errors.InvalidRequestError, match="await its receipt"):
             delivery.result()
         assert (await delivery).topic == "orders"
-
-
-@pytest.mark.parametrize("wrong", [{"timeout_ms": 0}, {"held_size_bytes_max": 0}, {"prefetch": 0}])
-def test_limits_of_reading_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
-    """Whoever makes a consumer by another way than the client gets the same answer."""
-    nobody: Any = None
-    with pytest.raises(errors.InvalidRequestError, match="use 1"):
-        Consumption(nobody, FetchOptions(**wrong))
