@@ -322,16 +322,8 @@ class PullConsumer(Consumption):
     """
 
     def __init__(self, reads: ReadCalls, options: PullConsumerOptions, timeout_ms: int) -> None:
-        fetching = FetchOptions(
-            freshness=options.freshness,
-            tags=tuple(options.tags),
-            sql=options.sql,
-            max_size_bytes=options.batch_size_bytes_max,
-            max_count=options.batch_count_max,
-            prefetch=options.prefetch,
-            timeout_ms=options.timeout_ms or timeout_ms,
-        )
-        super().__init__(reads, fetching)
+        fetching = options.reading(timeout_ms)
+        super().__init__(reads, replace(fetching, freshness=options.freshness))
         topic, queues = options.topic, options.queues
         self.topic = topic
         self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]

@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, Literal
 
 from quorumlog.arguments import checked
@@ -39,7 +39,6 @@ from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
     FetchArguments,
-    FetchOptions,
 )
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
@@ -107,16 +106,11 @@ class GroupConsumer(Consumption):
         on_known: Callable[[Mapping[Queue, Known]], None],
     ) -> None:
         """`on_known` is called with stored offsets before what lies behind them is read."""
-        fetching = FetchOptions(
-            tags=tuple(options.tags),
-            sql=options.sql,
+        fetching = replace(
+            options.reading(timeout_ms),
             group=options.group,
-            max_size_bytes=options.batch_size_bytes_max,
-            max_count=options.batch_count_max,
-            prefetch=options.prefetch,
             held_size_bytes_max=options.held_size_bytes_max,
             held_count_max=options.held_count_max,
-            timeout_ms=options.timeout_ms or timeout_ms,
             is_patient=True,
             skips_expired=True,
         )
@@ -221,7 +215,9 @@ class GroupConsumer(Consumption):
 
     def members(self) -> list[str]:
         """Return the client ids of the members that share the topics, this one included."""
-        return sorted({client for one in self._memberships.values() for client in one.members})
+        return sorted(
+            {client for member in self._memberships.values() for client in member.members}
+        )
 
     def offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
