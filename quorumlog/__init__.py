@@ -70,38 +70,12 @@ _ERRORS = {
 globals().update(_ERRORS)
 
 __all__ = [
-    "Admin",
-    "CheckedTransaction",
-    "Client",
-    "ClientTls",
-    "Consistency",
-    "ConsumeTransaction",
-    "Decision",
-    "Delivery",
-    "Durability",
-    "GroupConsumer",
-    "Message",
-    "MessageBatch",
-    "OutgoingMessage",
-    "PopConsumer",
-    "PopMessage",
-    "Position",
-    "Producer",
-    "ProducerStats",
-    "PullConsumer",
-    "Queue",
-    "QueueOffsets",
-    "Receipt",
-    "Route",
-    "TopicRoute",
-    "Transaction",
-    "TransactionalProducer",
-    "__version__",
-    "connect",
-    "errors",
-    "sync",
-    "testing",
-]
+    "Admin", "CheckedTransaction", "Client", "ClientTls", "Consistency", "ConsumeTransaction",
+    "Decision", "Delivery", "Durability", "GroupConsumer", "Message", "MessageBatch",
+    "OutgoingMessage", "PopConsumer", "PopMessage", "Position", "Producer", "ProducerStats",
+    "PullConsumer", "Queue", "QueueOffsets", "Receipt", "Route", "TopicRoute", "Transaction",
+    "TransactionalProducer", "__version__", "connect", "errors", "sync", "testing",
+]  # fmt: skip
 __all__ += list(_ERRORS)
 
 

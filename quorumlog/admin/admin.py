@@ -227,42 +227,32 @@ class Admin:
         self, node_id: int, *, address: str, peer_address: str, group: str = ""
     ) -> tuple[MemberStatus, ...]:
         """Make a node a learner of a broker group: the log, but no vote; return the members."""
-        at = self._calls.groups.get(group)
-        return await self._change(
-            at,
-            admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
-            node_id,
-            self._calls.deadline(),
-            address,
-            peer_address,
+        request = admin_pb2.ChangeMemberRequest(
+            change=admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
+            node_id=node_id,
+            address=address,
+            peer_address=peer_address,
         )
+        return await self._change(request, self._calls.groups.get(group))
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
-        deadline = self._calls.deadline()
-        at = await self._calls.group_of(node_id, deadline)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_PROMOTE, node_id, deadline)
+        change = admin_pb2.MEMBER_CHANGE_PROMOTE
+        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
 
     async def remove_member(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Take a node out of the cluster; return the members that are left."""
-        deadline = self._calls.deadline()
-        at = await self._calls.group_of(node_id, deadline)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_REMOVE, node_id, deadline)
+        change = admin_pb2.MEMBER_CHANGE_REMOVE
+        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
 
     async def _change(
-        self,
-        group: BrokerGroup,
-        change: admin_pb2.MemberChange,
-        node_id: int,
-        deadline: Deadline,
-        address: str = "",
-        peer_address: str = "",
+        self, request: admin_pb2.ChangeMemberRequest, group: BrokerGroup | None = None
     ) -> tuple[MemberStatus, ...]:
-        request = admin_pb2.ChangeMemberRequest(
-            change=change, node_id=node_id, address=address, peer_address=peer_address
-        )
+        """Change a member of a group, or of the one that the node is of."""
+        deadline = self._calls.deadline()
+        at = group or await self._calls.group_of(request.node_id, deadline)
         response = await self._calls.lead(
-            group, "ChangeMember", request, is_repeatable=False, deadline=deadline
+            at, "ChangeMember", request, is_repeatable=False, deadline=deadline
         )
         return tuple(of_pb(MemberStatus, member) for member in response.members)
 

@@ -186,16 +186,9 @@ class Client(ClosingWrapper[async_client.Client]):
         **options: Any,
     ) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done."""
-        made = loop_thread.call_plain(
-            lambda: self._inner.transactional_producer(
-                group,
-                on_thread(check),
-                check_after_ms=check_after_ms,
-                timeout_ms=timeout_ms,
-                **options,
-            )
-        )
-        return TransactionalProducer(made)
+        options |= {"check_after_ms": check_after_ms, "timeout_ms": timeout_ms}
+        make = plain(async_client.Client.transactional_producer)
+        return TransactionalProducer(make(self, group, on_thread(check), **options))
 
     def consume(self, topic: str, *, group: str | None = None, **options: Any) -> Iterator[Message]:
         """Iterate over messages, as a member of a group if one is named, else by pulling."""
