@@ -120,6 +120,7 @@ class GroupConsumer(Consumption):
         is_broadcasting = options.mode == "broadcasting"
         self._groups = groups
         self._group_options = options
+        self.auto_commit: Final = options.auto_commit
         self._identity = Identity(
             self.group,
             self.client_id,
@@ -203,11 +204,6 @@ class GroupConsumer(Consumption):
         if None not in results:
             raise failed[0]
         self._check_topics()
-
-    @property
-    def auto_commit(self) -> bool:
-        """Whether the consumer stores offsets automatically."""
-        return self._group_options.auto_commit
 
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
@@ -294,7 +290,7 @@ class GroupConsumer(Consumption):
             self._redeliveries[group] = Redeliveries(group, self.group)
         deadline = Deadline(self._options.timeout_ms)
         async with self._turn(group, deadline):
-            whole = self._whole_delivery(given) if self._group_options.auto_commit else None
+            whole = self._whole_delivery(given) if self.auto_commit else None
             offsets = {} if whole is None else self._offsets_behind(*whole)
             processed = self._processed()
             unsure = {q: processed[q] for q in offsets if self._known(q).unanswered}
@@ -451,7 +447,7 @@ class GroupConsumer(Consumption):
         await self._stop_all()
         deadline = Deadline(self._options.timeout_ms)
         try:
-            if self._group_options.auto_commit and self._is_started:
+            if self.auto_commit and self._is_started:
                 groups = {self._groups.get(queue.group) for queue in processed}
                 with self._warned():
                     await _all(self._commit(group, processed, deadline) for group in groups)
@@ -555,7 +551,7 @@ class GroupConsumer(Consumption):
         for group in self._groups.all:
             if group not in self._keeping:
                 work = [self._keep_alive(self._membership(group))]
-                if self._group_options.auto_commit:
+                if self.auto_commit:
                     work.append(self._keep_committed(group))
                 tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
                 for task in tasks:
@@ -658,7 +654,7 @@ class GroupConsumer(Consumption):
         await self.in_hand.wait_for(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()
-            if lost and self._group_options.auto_commit:
+            if lost and self.auto_commit:
                 with self._warned():
                     offsets = {queue: processed[queue] for queue in lost}
                     await self._commit(group, offsets, deadline)

@@ -37,6 +37,11 @@ from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
 
+_SUMS: Final = (
+    "acked_count", "acked_size_bytes", "failed_count", "duplicates_count", "batches_acked",
+    "retried_batches",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
@@ -331,19 +336,14 @@ class Producer(Closing):
         """Return the claim of its name in a broker group; None without a name, or before it sent
         anything there."""
         senders = [backlog.sender for backlog in self._accumulator if backlog.group is group]
-        return senders[0].incarnation if senders else None
+        return senders[0].identity.incarnation if senders else None
 
     def stats(self) -> ProducerStats:
         """Return the counts so far."""
         senders = [backlog.sender for backlog in self._accumulator]
         every = [sender.stats for sender in senders]
         return ProducerStats(
-            acked_count=sum(stats.acked_count for stats in every),
-            acked_size_bytes=sum(stats.acked_size_bytes for stats in every),
-            failed_count=sum(stats.failed_count for stats in every),
-            duplicates_count=sum(stats.duplicates_count for stats in every),
-            batches_acked=sum(stats.batches_acked for stats in every),
-            retried_batches=sum(stats.retried_batches for stats in every),
+            **{name: sum(getattr(stats, name) for stats in every) for name in _SUMS},
             in_flight_batches=sum(sender.in_flight_count for sender in senders),
             held_size_bytes=self._held_size_bytes,
             leader_changes=self._leader_changes() - self._leader_changes_before,

@@ -70,16 +70,13 @@ class Transaction:
         self, owner: "TransactionalProducer", group: BrokerGroup, receipts: Receipts
     ) -> None:
         self._owner, self._group = owner, group
+        self.group: Final = group.name
+        """The broker group whose log it is in."""
         self.transaction_id: Final = receipts[0].position
         self.receipts: Final = receipts
         """Receipts of the half messages; queue offsets are -1: they are in no queue yet."""
         self.decision: Decision | None = None
         """The decision by which this producer ended it; None: it did not."""
-
-    @property
-    def group(self) -> str:
-        """The broker group whose log it is in."""
-        return self._group.name
 
     async def commit(self) -> None:
         """Make its messages visible, once. May be repeated.
