@@ -18,7 +18,6 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # Generic in some vers
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
-        """Parse the text of a command line."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:

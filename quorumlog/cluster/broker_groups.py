@@ -52,7 +52,6 @@ class BrokerGroup:
 
     @property
     def name(self) -> str:
-        """Name of the group."""
         return self.router.group
 
     @property

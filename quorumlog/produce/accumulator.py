@@ -47,7 +47,6 @@ class GroupBacklog:
         self._on_ended = on_ended
 
     def put(self, batch: Batch) -> None:
-        """Append a batch to the waiting ones."""
         self.sender.waiting.append(batch)
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self.sender.run())
@@ -59,12 +58,10 @@ class GroupBacklog:
         return batch if batch is not None and batch.is_open else None
 
     def close(self, batch: Batch) -> None:
-        """Close a batch to further messages."""
         batch.is_open = False
         self.sender.wake()
 
     def close_open(self) -> None:
-        """Close all open batches to further messages."""
         for batch in self.open.values():
             self.close(batch)
         self.open.clear()
@@ -148,7 +145,6 @@ class Accumulator:
             backlog.open.clear()
 
     async def stop(self) -> None:
-        """End all senders."""
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
         tasks = [task for task in (self._watching, *(backlog.task for backlog in self)) if task]

@@ -476,23 +476,22 @@ class Sender:
         """Return the reason not to send this batch again; None: it is sent again."""
         error = batch.last_error
         assert error is not None, "settled without an error"
-        late = batch.deadline.has_passed
+        late, deadline = batch.deadline.has_passed, batch.deadline
+        doubtful = deadline.error_unknown(self._what, error, attempts=batch.attempts)
         if batch.may_be_applied and (late or not self._is_idempotent):
-            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
+            return doubtful
         if late:
-            return batch.deadline.error(self._what, error, attempts=batch.attempts)
+            return deadline.error(self._what, error, attempts=batch.attempts)
         lost = isinstance(error, errors.UnknownProducerError)
         if lost or batch.out_of_sequence_count > OUT_OF_SEQUENCE_MAX:
             batch.out_of_sequence_count = 0
             if batch.may_be_applied:
-                return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
+                return doubtful
             self._rename(self._named(), is_new=True)
             return None
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
-        if batch.may_be_applied:  # An earlier attempt has no answer yet.
-            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
-        return error
+        return doubtful if batch.may_be_applied else error  # An earlier attempt has no answer yet.
 
     def _give_up(self, batch: Batch, error: QuorumlogError) -> bool:
         """Fail a batch permanently, and bring those behind it in order again.

@@ -118,7 +118,6 @@ class Batch:
         self._parts_open = 0
 
     def add(self, entry: Entry, size_bytes: int) -> "Delivery":
-        """Add one message and return its delivery."""
         assert self.is_open or self.is_atomic, "a message for a batch that has left"
         self.entries.append(entry)
         delivery = Delivery(self, self.record_count)
@@ -134,7 +133,6 @@ class Batch:
         self.size_bytes += size_bytes
 
     def topics(self) -> set[str]:
-        """Return the names of the topics of its messages."""
         return {topic.name for topic in {entry[0] for entry in self.entries}}
 
     def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:

@@ -40,12 +40,8 @@ from quorumlog.produce.send_options import HalfOptions, takes_options
 from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
-from quorumlog.transactions.types import CheckedTransaction, as_decision
+from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, as_decision
 
-_OUTCOMES: Final = {
-    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
-    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
-}
 CHECKS_MAX: Final = 16
 """Checks under way of a producer. It takes no more questions then, and others are asked."""
 _log = logging.getLogger("quorumlog.transactions")
@@ -252,7 +248,7 @@ class TransactionalProducer(Closing):
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             producer_group=self.producer_group,
-            outcome=_OUTCOMES[as_decision(decision)],
+            outcome=PB_OUTCOMES[as_decision(decision)],
             cluster_id=group.router.cluster_id,
         )
         incarnation = self._producer.incarnation_in(group)

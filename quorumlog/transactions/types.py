@@ -22,6 +22,10 @@ def as_decision(value: Decision | str) -> Decision:
     return decision
 
 
+PB_OUTCOMES: Final = {
+    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
+}
 OUTCOMES: Final = {
     transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED: "open",
     transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
