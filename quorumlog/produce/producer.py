@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Unpack
+from typing import Final
 
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
@@ -31,7 +31,6 @@ from quorumlog.produce.outgoing_messages import (
     form_of,
     with_message_group,
 )
-from quorumlog.produce.send_options import BatchOptions, takes_options
 from quorumlog.produce.unasked import Failures, warn, watch
 from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
@@ -222,12 +221,19 @@ class Producer(Closing):
         return self._add(entry, size_bytes, group, extra)
 
     @checks_itself
-    @takes_options(BatchOptions)
     async def send_batch(
         self,
         topic: str,
         bodies: Sequence[bytes | str | OutgoingMessage],
-        **options: Unpack[BatchOptions],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
@@ -239,12 +245,11 @@ class Producer(Closing):
         check_bodies(bodies)
         if not bodies:
             return []
-        wish = options.get("delay"), options.get("level"), options.get("deliver_at")
         extra = b""
-        if any(one is not None for one in wish):
-            options["properties"] = with_wish(options.get("properties"), *wish)
-            bodies, extra = all_with_wish(bodies, *wish), HAS_DELAYED
-        entries = entries_of(bodies, topic, options, self.form)
+        if delay is not None or level is not None or deliver_at is not None:
+            properties = with_wish(properties, delay, level, deliver_at)
+            bodies, extra = all_with_wish(bodies, delay, level, deliver_at), HAS_DELAYED
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.form)
         size_bytes = size_bytes_of_all(entries)
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
@@ -253,7 +258,7 @@ class Producer(Closing):
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, options.get("group", ""), extra)
+        return await self.send_entries(entries, size_bytes, group, extra)
 
     @checks_itself
     async def send_entries(

@@ -10,7 +10,7 @@ producer's own records.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self, Unpack
 
@@ -36,7 +36,7 @@ from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
-from quorumlog.produce.send_options import HalfOptions, takes_options
+from quorumlog.produce.send_options import HalfOptions
 from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
@@ -166,12 +166,16 @@ class TransactionalProducer(Closing):
     # Transactions.
 
     @checks_itself
-    @takes_options(HalfOptions)
     async def begin(
         self,
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        **options: Unpack[HalfOptions],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
     ) -> Transaction:
         """Store one message, or several, that are invisible before the commit.
 
@@ -183,14 +187,14 @@ class TransactionalProducer(Closing):
         check_bodies(bodies)
         if not bodies:
             raise InvalidRequestError("a transaction needs a message; give one")
-        entries = entries_of(bodies, topic, options, self._producer.form)
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self._producer.form)
         half = transaction_pb2.HalfMessages(
             producer_group=self.producer_group, check_after_ms=self._check_after_ms
         )
         receipts = await self._producer.send_entries(
             entries,
             sum(map(size_bytes_of, entries)),
-            options.get("group", ""),
+            group,
             log_pb2.AppendRequest(transaction=half).SerializeToString(),
         )
         return Transaction(self, self._groups.get(receipts[0].group), receipts)
