@@ -7,10 +7,11 @@ group. Where there is one group, tables leave it out.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from qlog.parsed import Parsed
 from quorumlog.foreign_text import shown
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -23,21 +24,16 @@ class QueueName(NamedTuple):
     queue_id: int
 
 
-class QueueType(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """[GROUP/]NUMBER."""
+def parse_queue(text: str) -> QueueName:
+    """Return the queue of [GROUP/]NUMBER. Raises ValueError."""
+    match = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no queue; use a number, or GROUP/NUMBER")
+    return QueueName(match[1] or "", int(match[2]))
 
-    name = "queue"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> QueueName:
-        """Parse the text of a command line."""
-        if isinstance(value, QueueName):
-            return value
-        match = re.fullmatch(r"(?:([A-Za-z0-9][A-Za-z0-9._-]*)/)?([0-9]{1,9})", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no queue; use a number, or GROUP/NUMBER", param, ctx)
-        return QueueName(match[1] or "", int(match[2]))
+QUEUE: Final = Parsed("queue", parse_queue)
+"""The type of an option."""
 
 
 def broker_group_option(command: _Command) -> _Command:

@@ -21,13 +21,9 @@ def message_row(message: "Message") -> dict[str, object]:
     cannot be unpacked is that of the log."""
     plain, is_plain = plain_body(message)
     body, encoding = body_text(plain)
+    place = ("topic", "queue_id", "queue_offset", "message_id", "key", "tag")
     return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "key": message.key,
-        "tag": message.tag,
+        **{name: getattr(message, name) for name in place},
         "properties": {k: v for k, v in message.properties.items() if k not in _SHOWN_ELSEWHERE},
         "born_unix_ms": message.born_unix_ms,
         "store_unix_ms": message.store_unix_ms,
@@ -42,16 +38,8 @@ def message_row(message: "Message") -> dict[str, object]:
 def table_row(message: "Message") -> dict[str, object]:
     """Return the columns of a message that fit into a line."""
     body, _ = body_text(plain_body(message)[0])
-    return {
-        "group": message.group,
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "store_time": time_text(message.store_unix_ms),
-        "tag": message.tag,
-        "key": message.key,
-        "body": body,
-    }
+    made = {"store_time": time_text(message.store_unix_ms), "body": body}
+    return {name: made[name] if name in made else getattr(message, name) for name in COLUMNS}
 
 
 def plain_body(message: "Message") -> tuple[bytes, bool]:

@@ -6,6 +6,9 @@ Owns the reading only. Without a zone, a time is of the zone of this machine, as
 import re
 import time
 from datetime import datetime
+from typing import Final
+
+from qlog.parsed import Parsed
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"-([0-9]{1,9})(ms|s|m|h|d)")
@@ -36,6 +39,10 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no duration; give 500ms, 10s, 5m, 2h or 1d")
     return int(match[1]) * _UNIT_MS[match[2]]
+
+
+TIME: Final = Parsed("time", parse_time)
+"""The type of an option."""
 
 
 def duration_text(ms: int) -> str:

@@ -38,76 +38,44 @@ if "grpc" not in sys.modules:  # It reads the variable as it is imported; see `c
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _MODULE_OF = {
-    "Admin": "admin.admin",
-    "Client": "client",
-    "connect": "client",
-    "PullConsumer": "consume.consumer",
-    "Delivery": "produce.delivery",
-    "Receipt": "records.receipt",
-    "GroupConsumer": "consume.group",
-    "Message": "records.message",
-    "MessageBatch": "records.message",
-    "OutgoingMessage": "records.message",
-    "Consistency": "records.options",
-    "Durability": "records.options",
-    "Position": "records.options",
-    "PopConsumer": "consume.pop",
-    "PopMessage": "consume.pop",
-    "Producer": "produce.producer",
-    "ProducerStats": "produce.producer",
-    "Queue": "records.queues",
-    "QueueOffsets": "consume.reads",
-    "Route": "cluster.routes",
-    "TopicRoute": "cluster.routes",
-    "ClientTls": "cluster.tls",
-    "ConsumeTransaction": "transactions.consume",
-    "CheckedTransaction": "transactions.types",
-    "Decision": "records.options",
-    "Transaction": "transactions.producer",
-    "TransactionalProducer": "transactions.producer",
+    name: module
+    for module, names in {
+        "admin.admin": "Admin",
+        "client": "Client connect",
+        "cluster.routes": "Route TopicRoute",
+        "cluster.tls": "ClientTls",
+        "consume.consumer": "PullConsumer",
+        "consume.group": "GroupConsumer",
+        "consume.pop": "PopConsumer PopMessage",
+        "consume.reads": "QueueOffsets",
+        "produce.delivery": "Delivery",
+        "produce.producer": "Producer ProducerStats",
+        "records.message": "Message MessageBatch OutgoingMessage",
+        "records.options": "Consistency Decision Durability Position",
+        "records.queues": "Queue",
+        "records.receipt": "Receipt",
+        "transactions.consume": "ConsumeTransaction",
+        "transactions.producer": "Transaction TransactionalProducer",
+        "transactions.types": "CheckedTransaction",
+    }.items()
+    for name in names.split()
 }
 _MODULES = ("sync", "testing")
 _ERRORS = {
-    name: found
-    for name, found in vars(errors).items()
-    if isinstance(found, type) and found.__module__ == errors.__name__
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and value.__module__ == errors.__name__
 }
 """Every class of `errors`, which loads no gRPC."""
 globals().update(_ERRORS)
 
 __all__ = [
-    "Admin",
-    "CheckedTransaction",
-    "Client",
-    "ClientTls",
-    "Consistency",
-    "ConsumeTransaction",
-    "Decision",
-    "Delivery",
-    "Durability",
-    "GroupConsumer",
-    "Message",
-    "MessageBatch",
-    "OutgoingMessage",
-    "PopConsumer",
-    "PopMessage",
-    "Position",
-    "Producer",
-    "ProducerStats",
-    "PullConsumer",
-    "Queue",
-    "QueueOffsets",
-    "Receipt",
-    "Route",
-    "TopicRoute",
-    "Transaction",
-    "TransactionalProducer",
-    "__version__",
-    "connect",
-    "errors",
-    "sync",
-    "testing",
-]
+    "Admin", "CheckedTransaction", "Client", "ClientTls", "Consistency", "ConsumeTransaction",
+    "Decision", "Delivery", "Durability", "GroupConsumer", "Message", "MessageBatch",
+    "OutgoingMessage", "PopConsumer", "PopMessage", "Position", "Producer", "ProducerStats",
+    "PullConsumer", "Queue", "QueueOffsets", "Receipt", "Route", "TopicRoute", "Transaction",
+    "TransactionalProducer", "__version__", "connect", "errors", "sync", "testing",
+]  # fmt: skip
 __all__ += list(_ERRORS)
 
 

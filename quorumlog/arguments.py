@@ -9,7 +9,6 @@ arguments themselves (`outgoing_messages`), because the general way costs micros
 `checks_itself` marks them. tests/quorumlog/test_arguments.py finds a public method that is neither.
 """
 
-import enum
 import functools
 import inspect
 import numbers
@@ -47,74 +46,44 @@ SHOWN_LENGTH_MAX: Final = 80
 """Characters of a value that the text of an error shows."""
 
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    # Names of the log.
-    "queue_id": (0, INT32_MAX),
-    "queues": (0, INT32_MAX),
-    "offset": (0, INT64_MAX),
-    "offsets": (0, INT64_MAX),
-    "at_least_index": (0, INT64_MAX),
-    "index": (-1, INT64_MAX),
-    "node_id": (0, UINT32_MAX),
-    "transaction_id": (0, INT64_MAX),
-    "flag": (-INT32_MAX - 1, INT32_MAX),
-    "producer_id": (0, UINT64_MAX),
-    "sequence": (0, UINT64_MAX),
-    # Times.
-    "unix_ms": (0, INT64_MAX),
-    "lo_unix_ms": (0, INT64_MAX),
-    "hi_unix_ms": (0, INT64_MAX),
-    "deliver_at": (0, 1e11),
-    "delay": (0, 1e11),
-    "seconds": (0, 43_200),
-    "invisible": (0.001, 43_200),
-    "wait": (0, 3_600),
-    "timeout_ms": (0, TIMEOUT_MS_MAX),
-    "connect_timeout_ms": (1, TIMEOUT_MS_MAX),
-    "wait_ms": (0, TIMEOUT_MS_MAX),
-    "linger_ms": (0, 60_000),
-    "commit_interval_ms": (10, TIMEOUT_MS_MAX),
-    "check_after_ms": (0, UINT32_MAX),
-    "retry_delays_ms": (0, UINT32_MAX),
-    # Sizes and counts.
-    "level": (1, 18),
-    "queue_count": (0, INT32_MAX),
-    "permission": (0, INT32_MAX),
-    "max_count": (0, INT32_MAX),
-    "max_size_bytes": (0, INT32_MAX),
-    "record_count": (0, UINT32_MAX),
-    "retry_count_max": (0, INT32_MAX),
-    "max_attempts": (1, INT32_MAX),
-    "prefetch": (1, INT32_MAX),
-    "batch_size_bytes_max": (1, INT32_MAX),
-    "batch_count_max": (0, INT32_MAX),
-    "in_flight_max": (1, INT32_MAX),
-    "buffer_size_bytes_max": (1, 1 << 40),
-    "compress_from_size_bytes": (1, INT32_MAX),
-    "held_size_bytes_max": (1, 1 << 40),
-    "held_count_max": (1, INT64_MAX),
-    # Of a cluster for tests.
-    "nodes": (1, 9),
-    "groups": (1, 16),
+    name: bounds
+    for bounds, names in {
+        (0, INT32_MAX): "queue_id queues queue_count permission max_count max_size_bytes "
+        "retry_count_max batch_count_max",
+        (1, INT32_MAX): "max_attempts prefetch batch_size_bytes_max in_flight_max "
+        "compress_from_size_bytes",
+        (-INT32_MAX - 1, INT32_MAX): "flag",
+        (0, UINT32_MAX): "node_id record_count check_after_ms retry_delays_ms",
+        (0, INT64_MAX): "offset offsets at_least_index transaction_id unix_ms lo_unix_ms "
+        "hi_unix_ms",
+        (-1, INT64_MAX): "index",
+        (1, INT64_MAX): "held_count_max",
+        (0, UINT64_MAX): "producer_id sequence",
+        (1, 1 << 40): "buffer_size_bytes_max held_size_bytes_max",
+        (0, 1e11): "deliver_at delay",
+        (0, 43_200): "seconds",
+        (0.001, 43_200): "invisible",
+        (0, 3_600): "wait",
+        (0, TIMEOUT_MS_MAX): "timeout_ms wait_ms",
+        (1, TIMEOUT_MS_MAX): "connect_timeout_ms",
+        (10, TIMEOUT_MS_MAX): "commit_interval_ms",
+        (0, 60_000): "linger_ms",
+        (1, 18): "level",
+        (1, 9): "nodes",  # Of a cluster for tests, as its groups.
+        (1, 16): "groups",
+    }.items()
+    for name in names.split()
 }
 """The least and the largest number by parameter name; a name means the same in every call.
 Single calls and the nodes have narrower ranges."""
 
+_NAMES: Final = (
+    "topic topics forbidden_topics group broker_group client_id cluster_id message_id namespace "
+    "name address peer_address"
+)
 LENGTHS: Final[Mapping[str, int]] = {
-    "topic": NAME_LENGTH_MAX,
-    "topics": NAME_LENGTH_MAX,
-    "forbidden_topics": NAME_LENGTH_MAX,
-    "group": NAME_LENGTH_MAX,
-    "broker_group": NAME_LENGTH_MAX,
-    "client_id": NAME_LENGTH_MAX,
-    "cluster_id": NAME_LENGTH_MAX,
-    "message_id": NAME_LENGTH_MAX,
-    "namespace": NAME_LENGTH_MAX,
-    "name": NAME_LENGTH_MAX,
-    "address": NAME_LENGTH_MAX,
-    "peer_address": NAME_LENGTH_MAX,
-    "key": 32_767,
-    "tag": 32_767,
-    "tags": 32_767,
+    **dict.fromkeys(_NAMES.split(), NAME_LENGTH_MAX),
+    **dict.fromkeys(("key", "tag", "tags"), 32_767),
 }
 """The most characters of a text, where they are fewer than TEXT_LENGTH_MAX."""
 
@@ -291,29 +260,15 @@ _TEXTS: Final = (str, bytes, bytearray, memoryview)
 
 def check_for(name: str, annotation: Any) -> Check | None:
     """Return the check of a parameter by its annotation; None: it may be anything."""
-    options = _options(annotation)
-    if type(None) in options:
-        rest = [option for option in options if option is not type(None)]
-        check = _check_for(name, rest)
-        if check is None:
-            return None
-        return lambda name, value: None if value is None else check(name, value)
-    return _check_for(name, options)
-
-
-def _check_for(name: str, options: Sequence[Any]) -> Check | None:
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    if Any in options:
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    members = typing.get_args(annotation) if is_union else (annotation,)
+    kinds = [member for member in members if member is not type(None)]
+    if name not in _BY_NAME and Any in kinds:
         return None
-    return _one_of([_check_one(name, option) for option in options])
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union."""
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return typing.get_args(annotation)
-    return (annotation,)
+    check = _BY_NAME.get(name) or _one_of([_check_one(name, kind) for kind in kinds])
+    if len(kinds) == len(members):
+        return check
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def _one_of(checks: Sequence[Check]) -> Check:
@@ -323,9 +278,9 @@ def _one_of(checks: Sequence[Check]) -> Check:
 
     def check(name: str, value: Any) -> None:
         wanted = []
-        for one in checks:
+        for single in checks:
             try:
-                one(name, value)
+                single(name, value)
                 return
             except WrongTypeError as error:
                 about, _, use = str(error).rpartition("; use ")
@@ -350,20 +305,16 @@ def _check_one(name: str, annotation: Any) -> Check:
     if origin is Callable:
         return _check_function
     if inspect.isclass(origin) and issubclass(origin, Mapping):
-        of_key, of_value = (check_for(name, one) for one in inner)
+        of_key, of_value = (check_for(name, part) for part in inner)
         return functools.partial(_check_mapping, of_key, of_value)
     if inspect.isclass(origin) and issubclass(origin, Sequence):
         return functools.partial(_check_each, check_for(name, inner[0]))
-    if origin is not None and not inspect.isclass(origin):
-        raise AssertionError(f"{name}: no check of {annotation}")
-    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
-        return functools.partial(_check_class, annotation)
     assert inspect.isclass(annotation), f"{name}: no check of {annotation}"
     return functools.partial(_check_class, annotation)
 
 
 def _check_literal(allowed: Sequence[Any], name: str, value: Any) -> None:
-    if not isinstance(value, tuple({type(one) for one in allowed})):
+    if not isinstance(value, tuple({type(choice) for choice in allowed})):
         raise wrong_type(name, value, " or ".join(map(repr, allowed)))
     if value not in allowed:
         choice = ", ".join(map(repr, allowed))
@@ -374,8 +325,8 @@ def _check_each(each: Check | None, name: str, value: Any) -> None:
     if isinstance(value, (*_TEXTS, Mapping)) or not isinstance(value, Collection):
         raise wrong_type(name, value, "a list")
     if each is not None:
-        for one in value:
-            each(name, one)
+        for item in value:
+            each(name, item)
 
 
 def _check_mapping(of_key: Check | None, of_value: Check | None, name: str, value: Any) -> None:
@@ -510,19 +461,13 @@ def checked(kind: _Class) -> _Class:
     """Wrap all public methods of a class so that they check their arguments."""
     for name, value in list(vars(kind).items()):
         is_public = not name.startswith("_") and inspect.isfunction(value)
-        if not is_public or hasattr(value, "plan") or is_checking_itself(value):
-            continue
-        if len(inspect.signature(value).parameters) > 1:
+        is_open = is_public and not hasattr(value, "plan")
+        if is_open and len(inspect.signature(value).parameters) > 1:
             setattr(kind, name, checked_call(value))
     return kind
 
 
 def checks_itself(function: _Function) -> _Function:
     """Mark a method that checks its arguments itself, or passes them to one that does."""
-    function.checks_itself = True  # type: ignore[attr-defined]
+    function.plan = None  # type: ignore[attr-defined]
     return function
-
-
-def is_checking_itself(function: Callable[..., Any]) -> bool:
-    """Whether a method bears that mark."""
-    return bool(getattr(function, "checks_itself", False))

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from quorumlog.arguments import checked, checked_call
 from quorumlog.client import Client, connect
@@ -32,31 +32,15 @@ class Cluster:
 
     def __init__(self, local: "LocalCluster") -> None:
         self._local = local
-
-    @property
-    def bootstrap(self) -> str:
+        self.bootstrap: Final = local.bootstrap
         """Addresses of all nodes, for `quorumlog.connect` and for `qlog --server`."""
-        return self._local.bootstrap
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of the cluster."""
-        return self._local.cluster_id
-
-    @property
-    def node_ids(self) -> tuple[int, ...]:
+        self.cluster_id: Final = local.cluster_id
+        self.node_ids: Final = local.node_ids
         """Ids of all nodes, running or not."""
-        return self._local.node_ids
-
-    @property
-    def groups(self) -> dict[str, tuple[int, ...]]:
+        self.groups: Final = local.groups
         """The nodes of each broker group, by its name."""
-        return self._local.groups
-
-    @property
-    def directory(self) -> Path:
+        self.directory: Final = local.directory
         """Directory with `node-N/`: the settings, the log lines and the data of a node."""
-        return self._local.directory
 
     def address(self, node_id: int) -> str:
         """Return host:port of a node's client service."""

@@ -13,7 +13,8 @@ from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import time_text
-from qlog.times import duration_text, parse_duration, parse_time
+from qlog.parsed import Parsed
+from qlog.times import TIME, duration_text, parse_duration
 
 if TYPE_CHECKING:
     from quorumlog.admin.groups import GroupSettings
@@ -21,17 +22,8 @@ if TYPE_CHECKING:
     from quorumlog.records.queues import Queue
 
 
-def _durations(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> list[int] | None:
-    if text is None:
-        return None
-    if text == "default":
-        return []
-    try:
-        return [parse_duration(one) for one in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+def _durations(text: str) -> list[int]:
+    return [] if text == "default" else list(map(parse_duration, text.split(",")))
 
 
 @click.command()
@@ -64,7 +56,7 @@ async def settings(client: "Client", name: str) -> Printout:
 @click.option(
     "--retry-delays",
     "retry_delays_ms",
-    callback=_durations,
+    type=Parsed("durations", _durations),
     metavar="10s,1m,...|default",
     help="Pause before each of them, the last one for all later ones.",
 )
@@ -138,7 +130,9 @@ def _settings_printout(settings: "GroupSettings") -> Printout:
 @click.option(
     "--to", type=click.Choice(["first", "end"]), help="The first message that is kept, or the end."
 )
-@click.option("--to-time", metavar="TIME", help="The first message stored then or later.")
+@click.option(
+    "--to-time", type=TIME, metavar="TIME", help="The first message stored then or later."
+)
 @click.option("--to-offset", type=click.IntRange(min=0), help="This offset in each queue.")
 @click.option(
     "--force",
@@ -151,7 +145,7 @@ def reset(
     name: str,
     topic: str,
     to: str | None,
-    to_time: str | None,
+    to_time: int | None,
     to_offset: int | None,
     force: bool,
     server: str | None,
@@ -171,19 +165,14 @@ def reset(
       qlog group reset billing --topic orders --to first
       qlog group reset billing --topic orders --to end -o json
     """
-    given = [one for one in (to, to_time, to_offset) if one is not None]
+    moment = None if to_time is None else f"@{to_time}"
+    given = [place for place in (to, moment, to_offset) if place is not None]
     if len(given) != 1:
         raise click.UsageError("name one of --to, --to-time and --to-offset")
-    position: int | str = given[0]
-    if to_time is not None:
-        try:
-            position = f"@{parse_time(to_time)}"
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--to-time") from error
 
     async def move(client: "Client") -> dict["Queue", int]:
         await client.admin.describe_group(name)  # Else a mistyped name would become a group.
-        return await client.admin.reset_offsets(name, topic, position, force=force)
+        return await client.admin.reset_offsets(name, topic, given[0], force=force)
 
     offsets = ask(server, move)
     rows = [

@@ -13,7 +13,7 @@ import click
 
 from qlog.command_decorators import Printout, TableRows, printed
 from qlog.connection import addresses, run, server_option, tls_files
-from qlog.output import Format, Row, output_option, print_rows
+from qlog.output import Row
 from quorumlog.command_errors import ExitCode
 from quorumlog.foreign_text import shown_json
 from quorumlog.standard_output import styled
@@ -37,7 +37,7 @@ _SHORT_COLUMNS = (
 )  # fmt: skip
 _SHARE_COLUMNS = (
     "group", "kind", "cluster", "master_id", "epoch", "read_queue_count", "write_queue_count",
-    "permission", "brokers", "in_sync",
+    "permission", "in_sync",
 )  # fmt: skip
 _BROKER_COLUMNS = (
     "group", "broker_id", "role", "address", "ha_address", "epoch", "silent_ms",
@@ -156,8 +156,8 @@ def status(server: str | None) -> Printout:
 @click.argument("topic")
 @click.option("--rocketmq", is_flag=True, help="Print RocketMQ's TopicRouteData instead.")
 @server_option
-@output_option
-def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int:
+@printed
+def route(topic: str, rocketmq: bool, server: str | None) -> Printout:
     """Show which groups serve a topic, with how many queues, and where their brokers are.
 
     \b
@@ -175,18 +175,14 @@ def route(topic: str, rocketmq: bool, server: str | None, output: Format) -> int
     Ends with 0 when a broker group serves it, else with 1.
     """
     answer = _ask(server, lambda client: client.route(topic))
+    code = ExitCode.OK if answer.shares else ExitCode.FINDINGS
     if rocketmq:
         click.echo(shown_json(answer.rocketmq_json))
-    elif output is Format.TABLE:
-        columns = tuple(name for name in _SHARE_COLUMNS if name != "brokers")
-        rows = [{key: _share_row(share)[key] for key in columns} for share in answer.shares]
-        print_rows(rows, output, columns=columns)
-        click.echo()
-        brokers = _broker_rows(answer.shares)
-        print_rows(brokers.rows, output, columns=brokers.columns)
-    else:
-        print_rows([_share_row(s) for s in answer.shares], output, columns=_SHARE_COLUMNS)
-    return ExitCode.OK if answer.shares else ExitCode.FINDINGS
+        click.get_current_context().exit(code)
+    rows = [_share_row(share) for share in answer.shares]
+    lines = [{name: row[name] for name in _SHARE_COLUMNS} for row in rows]
+    table = TableRows(_SHARE_COLUMNS, lines), _broker_rows(answer.shares)
+    return Printout(rows, table=table, exit_code=code)
 
 
 @nameserver.command()

@@ -21,6 +21,7 @@ from planning.capacity.leaders import (
 )
 from qlog.cluster.node_rows import is_down
 from qlog.command_decorators import Printout, cluster_command
+from qlog.parsed import Parsed
 from quorumlog.command_errors import CliError, ExitCode
 
 if TYPE_CHECKING:
@@ -31,21 +32,12 @@ LAG_COUNT_MAX: Final = 1_000
 """Entries behind the leader above which a hand-over is refused (raft/config.py)."""
 
 
-class _HostNames(click.ParamType):  # type: ignore[type-arg]  # Generic in some versions only.
-    """NAME=NODE,NODE,...: the nodes that run on one host."""
-
-    name = "host"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        """Parse the text of a command line."""
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9]{1,9}(?:,[0-9]{1,9})*)", value)
-        if match is None:
-            self.fail(f"{value!r} is no host; use NAME=NODE,NODE,...", param, ctx)
-        return match[1], tuple(map(int, match[2].split(",")))
+def _host(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a host and the nodes that run on it, of NAME=NODE,NODE,..."""
+    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9]{1,9}(?:,[0-9]{1,9})*)", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no host; use NAME=NODE,NODE,...")
+    return match[1], tuple(map(int, match[2].split(",")))
 
 
 @click.command()
@@ -68,7 +60,7 @@ class _HostNames(click.ParamType):  # type: ignore[type-arg]  # Generic in some 
 @click.option(
     "--host",
     "given_hosts",
-    type=_HostNames(),
+    type=Parsed("host", _host),
     multiple=True,
     metavar="NAME=NODE,...",
     help="Nodes that share a host; may be given again.  [default: by the host of their addresses]",

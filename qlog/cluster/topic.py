@@ -10,9 +10,7 @@ import click
 
 from qlog.broker_groups import warn_away
 from qlog.command_decorators import Printout, cluster_command, confirmed
-from qlog.connection import ask, server_option
-from qlog.output import Format, Row, output_option, print_record, print_rows
-from quorumlog.command_errors import ExitCode
+from qlog.output import Row
 
 if TYPE_CHECKING:
     from quorumlog.admin.types import TopicDescription, TopicInfo
@@ -134,9 +132,8 @@ async def describe(client: "Client", name: str) -> Printout:
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@server_option
-@output_option
-def stats(name: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def stats(client: "Client", name: str) -> Printout:
     """Show how large the messages of a topic are.
 
     Counted by the leader of each broker group since its process started; a batch counts by the mean
@@ -152,19 +149,11 @@ def stats(name: str, server: str | None, output: Format) -> int:
       qlog topic stats orders
       qlog topic stats orders -o json | jq '.[0].buckets'
     """
-
-    rows: list[dict[str, object]] = []
-    for sizes in ask(server, lambda client: client.admin.topic_sizes(name)):
-        row = sizes.to_dict()
-        buckets = row.pop("buckets")
-        row["mean_size_bytes"] = sizes.size_bytes // sizes.record_count if sizes.record_count else 0
-        rows.append({**row, "buckets": buckets})
-    if output is Format.TABLE:
-        for row in rows:
-            print_record(row, output)
-    else:
-        print_rows(rows, output, columns=tuple(rows[0]))
-    return ExitCode.OK
+    rows = [
+        {**sizes.to_dict(), "mean_size_bytes": sizes.size_bytes // max(sizes.record_count, 1)}
+        for sizes in await client.admin.topic_sizes(name)
+    ]
+    return Printout(rows, table=rows)
 
 
 @topic.command()
@@ -195,11 +184,8 @@ def _topic_row(info: "TopicInfo | TopicDescription") -> dict[str, object]:
         "permission": names.get(info.permission, str(info.permission)),
         "message_type": info.message_type,
         "shares": [
-            {
-                "group": share.group,
-                "queue_count": share.queue_count,
-                "permission": names.get(share.permission, str(share.permission)),
-            }
+            dataclasses.asdict(share)
+            | {"permission": names.get(share.permission, str(share.permission))}
             for share in info.shares
         ],
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from qlog.broker_groups import QueueName, QueueType
+from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     beside,
     connected,
@@ -23,12 +23,14 @@ from qlog.connection import (
     until,
 )
 from qlog.messages.consume_output import MessageWriter, OutputFormat
+from qlog.parsed import Parsed
 from qlog.progress import Show, progress_bars
 from qlog.times import parse_time
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
     from quorumlog.client import Client
+    from quorumlog.consume.consumer import Consumption
     from quorumlog.consume.group import GroupConsumer
     from quorumlog.consume.pop import Start
     from quorumlog.records.message import Message, MessageBatch
@@ -40,17 +42,14 @@ _LAST_WRITE_S = 1.0
 _POP_WAIT_S = 20.0
 
 
-def _position(_context: click.Context, _parameter: click.Parameter, text: str) -> int | str:
+def _position(text: str) -> int | str:
     if text in ("first", "end"):
         return text
     if text.startswith("@"):
-        try:
-            return f"@{parse_time(text[1:])}"
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
+        return f"@{parse_time(text[1:])}"
     if re.fullmatch("[0-9]{1,18}", text):  # `isdigit` takes digits that `int` refuses.
         return int(text)
-    raise click.BadParameter(f"{text!r} is none of first, end, an offset, @TIME")
+    raise ValueError(f"{text!r} is none of first, end, an offset, @TIME")
 
 
 @dataclass(slots=True)
@@ -118,7 +117,7 @@ class Job:
     default="first",
     show_default=True,
     metavar="first|end|OFFSET|@TIME",
-    callback=_position,
+    type=Parsed("position", _position),
     help="Where to begin in each queue; with --group, in those without a stored offset.",
 )
 @click.option(
@@ -129,7 +128,7 @@ class Job:
 @click.option(
     "--queue",
     "queues",
-    type=QueueType(),
+    type=QUEUE,
     metavar="[GROUP/]NUMBER",
     multiple=True,
     help="Only this queue, of the first broker group unless one is named.",
@@ -257,11 +256,7 @@ async def _pull(client: "Client", job: Job, writer: MessageWriter, show: Show) -
         sql=job.sql,
     )
     async with consumer:
-        async for batch in consumer.batches():
-            await job.hand_over(batch, writer)
-            show("consumed", job.done_count, job.max_count)
-            if job.is_full:
-                return
+        await _take(consumer, job, writer, show)
 
 
 async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, show: Show) -> None:
@@ -270,7 +265,7 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
     ends = None
     if job.until:
         ranges = await client.queue_offsets(job.topic, consistency="linearizable")
-        ends = {Queue(one.topic, one.queue_id, one.group): one.max_offset for one in ranges}
+        ends = {Queue(row.topic, row.queue_id, row.group): row.max_offset for row in ranges}
     consumer = client.group_consumer(
         group, job.topic, position=job.position, auto_commit=False, tags=job.tags, sql=job.sql
     )
@@ -285,7 +280,7 @@ async def _share(client: "Client", job: Job, group: str, writer: MessageWriter, 
             await _commit(consumer, job)
 
 
-async def _take(consumer: "GroupConsumer", job: Job, writer: MessageWriter, show: Show) -> None:
+async def _take(consumer: "Consumption", job: Job, writer: MessageWriter, show: Show) -> None:
     async for batch in consumer.batches():
         await job.hand_over(batch, writer)
         show("consumed", job.done_count, job.max_count)

@@ -11,8 +11,8 @@ import click
 from qlog.command_decorators import Printout, TableRows, cluster_command, printed
 from qlog.connection import ask, server_option
 from qlog.message_rows import COLUMNS, message_row, table_row, time_text
-from qlog.output import Format, Row, output_option, print_record, say_if_more
-from qlog.times import parse_time
+from qlog.output import Row, say_if_more
+from qlog.times import TIME
 from quorumlog.command_errors import ExitCode
 
 if TYPE_CHECKING:
@@ -48,20 +48,11 @@ async def get(client: "Client", message_id: str) -> Row:
     return message_row(await client.get_message(message_id))
 
 
-def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @message.command()
 @click.argument("topic", metavar="TOPIC")
 @click.option("--key", required=True, help="The key that messages were sent with.")
-@click.option("--since", callback=_time, metavar="TIME", help="Stored at this time or later.")
-@click.option("--before", callback=_time, metavar="TIME", help="Stored before this time.")
+@click.option("--since", type=TIME, metavar="TIME", help="Stored at this time or later.")
+@click.option("--before", type=TIME, metavar="TIME", help="Stored before this time.")
 @click.option(
     "--max-count",
     type=click.IntRange(min=1),
@@ -158,9 +149,8 @@ def find(
 
 @message.command()
 @click.argument("message_id", metavar="ID")
-@server_option
-@output_option
-def trace(message_id: str, server: str | None, output: Format) -> int:
+@cluster_command
+async def trace(client: "Client", message_id: str) -> Printout:
     """Show what became of a message: stored, delayed, committed, consumed, retried, dead.
 
     It is found in the log and in the state when you ask, nothing is written for it beforehand. A
@@ -180,25 +170,7 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
       qlog message trace 7F00000100001F910000000000000ACC
       qlog message trace 7F00000100001F910000000000000ACC -o json | jq .events
     """
-
-    traced = ask(server, lambda client: client.admin.trace_message(message_id))
-    is_table = output is Format.TABLE
-    events: list[dict[str, object]] = []
-    for event in traced.events:
-        row: dict[str, object] = {"kind": event.kind}
-        if is_table:
-            row["time"] = time_text(event.unix_ms) if event.unix_ms else None
-        else:
-            row["unix_ms"] = event.unix_ms or None
-        row |= {
-            "group": event.group or None,
-            "topic": event.topic or None,
-            "queue_id": event.queue_id if event.topic else None,
-            "offset": event.offset if event.topic else None,
-            "reconsume_times": event.reconsume_times,
-            "message_id": event.message_id or None,
-        }
-        events.append(row)
+    traced = await client.admin.trace_message(message_id)
     if traced.message is not None:
         topic, queue_id = traced.message.topic, traced.message.queue_id
         queue_offset = traced.message.queue_offset
@@ -211,10 +183,21 @@ def trace(message_id: str, server: str | None, output: Format) -> int:
         "queue_id": queue_id,
         "queue_offset": queue_offset,
         "is_complete": traced.is_complete,
-        "events": events,
     }
-    print_record(record, output)
-    return ExitCode.OK
+    events, lines = list[Row](), list[Row]()
+    for event in traced.events:
+        place: Row = {
+            "group": event.group or None,
+            "topic": event.topic or None,
+            "queue_id": event.queue_id if event.topic else None,
+            "offset": event.offset if event.topic else None,
+            "reconsume_times": event.reconsume_times,
+            "message_id": event.message_id or None,
+        }
+        events.append({"kind": event.kind, "unix_ms": event.unix_ms or None, **place})
+        at = time_text(event.unix_ms) if event.unix_ms else None
+        lines.append({"kind": event.kind, "time": at, **place})
+    return Printout({**record, "events": events}, table=[{**record, "events": lines}])
 
 
 def _printout(messages: "Sequence[Message]") -> Printout:

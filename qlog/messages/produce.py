@@ -7,13 +7,13 @@ the log, and unknown otherwise. The counts claim no more than that. The reading 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qlog.broker_groups import QueueName, QueueType
+from qlog.broker_groups import QUEUE, QueueName
 from qlog.connection import (
     StopSignals,
     connected,
@@ -24,6 +24,7 @@ from qlog.connection import (
 )
 from qlog.messages.produce_input import InputFormat, InputMessage, messages, opened
 from qlog.output import Format, output_option, print_record
+from qlog.parsed import Parsed
 from qlog.progress import Show, progress_bars
 from qlog.times import parse_duration, parse_time
 from quorumlog.command_errors import CliError, ExitCode, explain
@@ -165,21 +166,8 @@ class Tally:
         }
 
 
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
-    return _seconds(parse_duration, text)
-
-
-def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
-    return _seconds(parse_time, text)
-
-
-def _seconds(parse: Callable[[str], int], text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse(text) / 1000
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+_DURATION = Parsed("duration", lambda text: parse_duration(text) / 1000)
+_TIME = Parsed("time", lambda text: parse_time(text) / 1000)
 
 
 @click.command()
@@ -201,16 +189,16 @@ def _seconds(parse: Callable[[str], int], text: str | None) -> float | None:
 @click.option("--tag", help="Tag of each message that names none itself.")
 @click.option(
     "--queue",
-    type=QueueType(),
+    type=QUEUE,
     metavar="[GROUP/]NUMBER",
     help="Send to this queue only, of the first broker group unless one is named.",
 )
 @click.option(
-    "--delay", metavar="DURATION", callback=_duration, help="Deliver so much later: 10s, 5m, 2h."
+    "--delay", metavar="DURATION", type=_DURATION, help="Deliver so much later: 10s, 5m, 2h."
 )
 @click.option("--level", type=click.IntRange(1, 18), help="Deliver later, by RocketMQ's levels.")
 @click.option(
-    "--deliver-at", metavar="TIME", callback=_time, help="Deliver then: 2026-01-31T12:00:00Z."
+    "--deliver-at", metavar="TIME", type=_TIME, help="Deliver then: 2026-01-31T12:00:00Z."
 )
 @click.option(
     "--compression",
@@ -273,10 +261,7 @@ async def _produce(job: Job, server: str | None, output: Format) -> int:
                 )
                 form, separator = InputFormat(job.input_format), job.key_separator
                 batches = messages(fd, name=job.source, input_format=form, key_separator=separator)
-                is_complete = await _send(
-                    producer, tally, stop, show,
-                    topic=job.topic, defaults=job.defaults, batches=batches,
-                )  # fmt: skip
+                is_complete = await _send(producer, tally, stop, show, job, batches)
             except CliError as error:  # An error of the input; sent messages are counted first.
                 reading_error = error
             seconds = time.perf_counter() - began
@@ -292,17 +277,15 @@ async def _send(
     tally: Tally,
     stop: StopSignals,
     show: Show,
-    *,
-    topic: str,
-    defaults: InputMessage,
-    batches: Any,
+    job: Job,
+    batches: AsyncIterator[list[InputMessage]],
 ) -> bool:
     """Send all messages and count each; return whether the input was read to its end."""
     settler = asyncio.ensure_future(tally.settle())
 
     async def read() -> bool:
         async for batch in batches:
-            await _enqueue(producer, tally, batch, topic=topic, defaults=defaults)
+            await _enqueue(producer, tally, batch, job)
             show("acked", tally.acked_count, None)
         return True
 
@@ -324,33 +307,27 @@ async def _send(
         await tally.give_up(producer)
 
 
-async def _enqueue(
-    producer: "Producer",
-    tally: Tally,
-    batch: list[InputMessage],
-    *,
-    topic: str,
-    defaults: InputMessage,
-) -> None:
+async def _enqueue(producer: "Producer", tally: Tally, batch: list[InputMessage], job: Job) -> None:
     """Hand messages to the producer, waiting for room; each is counted when it was taken."""
     from quorumlog.errors import QuorumlogError
 
-    for one in batch:
+    defaults = job.defaults
+    for message in batch:
         try:
             delivery = await producer.enqueue(
-                topic,
-                one.body,
-                key=one.key,
-                tag=one.tag if one.tag is not None else defaults.tag,
-                queue_id=one.queue_id if defaults.queue_id is None else defaults.queue_id,
-                properties=one.properties or None,
+                job.topic,
+                message.body,
+                key=message.key,
+                tag=message.tag if message.tag is not None else defaults.tag,
+                queue_id=message.queue_id if defaults.queue_id is None else defaults.queue_id,
+                properties=message.properties or None,
                 group=defaults.group,
                 **defaults.wish,
             )
         except QuorumlogError as error:
-            tally.add(error, len(one.body))
+            tally.add(error, len(message.body))
             return
-        tally.add(delivery, len(one.body))
+        tally.add(delivery, len(message.body))
 
 
 def _verdict(tally: Tally, reading_error: CliError | None, *, is_stopped: bool) -> int:

@@ -17,16 +17,9 @@ if TYPE_CHECKING:
     from quorumlog.transactions.types import TransactionInfo
 
 _COLUMNS = (
-    "group",
-    "transaction_id",
-    "producer_group",
-    "begun",
-    "message_count",
-    "size_bytes",
-    "check_count",
-    "next_check",
-    "is_orphaned",
-)
+    "group", "transaction_id", "producer_group", "begun", "message_count", "size_bytes",
+    "check_count", "next_check", "is_orphaned",
+)  # fmt: skip
 
 
 @click.group()
@@ -84,21 +77,16 @@ async def show(client: "Client", transaction_id: int, group: str) -> Printout:
       qlog transaction show 1044 -o json | jq -r '.messages[].body'
     """
     described = await client.admin.describe_transaction(transaction_id, group=group)
-    info = described.info
+    names = "producer_group", "begun_unix_ms", "check_count", "next_check_unix_ms", "is_orphaned"
     row: dict[str, object] = {
         "transaction_id": described.transaction_id,
         "group": described.group,
         "outcome": described.outcome,
-        "producer_group": info.producer_group if info else None,
-        "begun_unix_ms": info.begun_unix_ms if info else None,
-        "check_count": info.check_count if info else None,
-        "next_check_unix_ms": info.next_check_unix_ms if info else None,
-        "is_orphaned": info.is_orphaned if info else None,
+        **{name: getattr(described.info, name, None) for name in names},
         "messages": [message_row(message) for message in described.messages],
     }
-    return Printout(
-        row, table=[{**row, "messages": [table_row(one) for one in described.messages]}]
-    )
+    lines = [table_row(message) for message in described.messages]
+    return Printout(row, table=[{**row, "messages": lines}])
 
 
 @transaction.command()
@@ -144,14 +132,7 @@ async def rollback(client: "Client", transaction_id: int, group: str) -> Row:
 
 
 def _line(info: "TransactionInfo") -> dict[str, object]:
-    return {
-        "group": info.group,
-        "transaction_id": info.transaction_id,
-        "producer_group": info.producer_group,
-        "begun": time_text(info.begun_unix_ms),
-        "message_count": info.message_count,
-        "size_bytes": info.size_bytes,
-        "check_count": info.check_count,
-        "next_check": time_text(info.next_check_unix_ms),
-        "is_orphaned": info.is_orphaned,
-    }
+    row = info.to_dict()
+    row["begun"] = time_text(row.pop("begun_unix_ms"))
+    row["next_check"] = time_text(row.pop("next_check_unix_ms"))
+    return row

@@ -137,7 +137,6 @@ class RocketSource:
         """By address, calls in a row that got no answer."""
 
     def close(self) -> None:
-        """Close all connections."""
         for channel in list(self._channels.values()):
             channel.close()
 
@@ -159,7 +158,6 @@ class RocketSource:
         return masters, frozenset({*rows, *clusters}), without
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
         where = "the list of topics"
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         names = (await self._name_server(code, {}, where, TABLE)).get("topicList")

@@ -5,6 +5,7 @@ suites, which are in the source tree only (`chaos-tests/`) and are found beside 
 """
 
 import asyncio
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -52,54 +53,6 @@ def _options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
-
-
-@chaos.command()
-@_options
-def kill(**given: Any) -> int:
-    """End a node by SIGKILL, and start it again.
-
-    \b
-    Examples:
-      qlog chaos kill
-      qlog chaos kill --node 2 --seconds 30
-    """
-    return _attack("kill", **given)
-
-
-@chaos.command()
-@_options
-def pause(**given: Any) -> int:
-    """Stop a node from running (SIGSTOP), connections open, and let it go on."""
-    return _attack("pause", **given)
-
-
-@chaos.command()
-@_options
-def partition(**given: Any) -> int:
-    """Lose all messages between a node and the others; clients still reach all of them."""
-    return _attack("partition", **given)
-
-
-@chaos.command("slow-link")
-@_options
-def slow_link(**given: Any) -> int:
-    """Let all messages between a node and the others be late by up to 300 ms, in any order."""
-    return _attack("slow-link", **given)
-
-
-@chaos.command("lossy-link")
-@_options
-def lossy_link(**given: Any) -> int:
-    """Lose, double and delay a tenth each of all messages between all nodes."""
-    return _attack("lossy-link", **given)
-
-
-@chaos.command("slow-disk")
-@_options
-def slow_disk(**given: Any) -> int:
-    """Let every sync of a node take 200 ms longer; it is restarted before and after."""
-    return _attack("slow-disk", **given)
 
 
 def _attack(
@@ -171,3 +124,17 @@ def _record(result: "TrialResult") -> dict[str, object]:
         "recovery_ms": None if result.recovery_ms is None else round(result.recovery_ms, 1),
         "took_s": round(result.took_s, 1),
     }
+
+
+for _name, _help in {
+    "kill": "End a node by SIGKILL, and start it again.\n\n\b\nExamples:\n  qlog chaos kill\n"
+    "  qlog chaos kill --node 2 --seconds 30",
+    "pause": "Stop a node from running (SIGSTOP), connections open, and let it go on.",
+    "partition": "Lose all messages between a node and the others; clients still reach all of "
+    "them.",
+    "slow-link": "Let all messages between a node and the others be late by up to 300 ms, in any "
+    "order.",
+    "lossy-link": "Lose, double and delay a tenth each of all messages between all nodes.",
+    "slow-disk": "Let every sync of a node take 200 ms longer; it is restarted before and after.",
+}.items():
+    chaos.command(_name, help=_help)(_options(functools.partial(_attack, _name)))

@@ -95,18 +95,11 @@ def show(file: str | None, with_origin: bool, output: Format, **flags: Any) -> i
 def _rows(loaded: Loaded, with_origin: bool) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name in Settings.model_fields:
-        value = plain(getattr(loaded.settings, name))
-        row = {"setting": name, "value": value if value is None else _simple(value)}
+        row = {"setting": name, "value": plain(getattr(loaded.settings, name))}
         if with_origin:
             row["origin"] = loaded.origins[name]
         rows.append(row)
     return rows
-
-
-def _simple(value: object) -> object:
-    from pathlib import Path
-
-    return str(value) if isinstance(value, Path) else value
 
 
 for _command in (check, show):

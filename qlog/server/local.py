@@ -68,16 +68,7 @@ def _dir_option(command: _Command) -> _Command:
     "10911 on; a send makes its topic.",
 )
 @output_option
-def start(
-    directory: str | None,
-    nodes: int | None,
-    groups: int | None,
-    port: int | None,
-    flush: str | None,
-    replication: str | None,
-    rocketmq: bool | None,
-    output: Format,
-) -> int:
+def start(directory: str | None, output: Format, **given: Any) -> int:
     """Make a cluster if there is none, start the nodes that do not run, wait until they serve.
 
     With several groups, g0, g1 and so on, each has its own nodes and log, and serves its share of
@@ -93,8 +84,7 @@ def start(
       qlog local start -o json | jq -r '.[].address'
     """
     with _explained():
-        given = _Given(nodes, groups, port, flush, replication, rocketmq)
-        cluster = _made(directory, given)
+        cluster = _made(directory, _Given(**given))
         started = cluster.start()
         with _progress() as progress:
             cluster.wait_ready(progress=progress)
@@ -234,8 +224,8 @@ def _made(directory: str | None, given: _Given) -> "LocalCluster":
     )
     differs = [
         f"--{name}"
-        for name, said, found in zip(_Given._fields, given, own, strict=True)
-        if said is not None and said != found
+        for name, option, value in zip(_Given._fields, given, own, strict=True)
+        if option is not None and option != value
     ]
     if differs:
         raise CliError(

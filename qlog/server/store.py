@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FINDINGS_SHOWN = 1_000
 _FINDING_COLUMNS = ("severity", "part", "file", "at", "field", "expected", "found", "position")
+_SIZES = (
+    ("--file-size", "file_size_bytes", "BYTES", "Size of a log file."),
+    ("--queue-units", "consume_queue_units_per_file", None, "Units in a consume queue file."),
+    ("--index-slots", "index_slot_count", None, "Hash slots in a key index file."),
+    ("--index-entries", "index_entry_count", None, "Entries in a key index file."),
+    ("--ledger-units", "ledger_index_units_per_file", None, "Units in a file of a ledger's index."),
+)
 _ACTION_COLUMNS = ("action", "file", "position", "why", "loses")
 
 
@@ -41,11 +48,10 @@ def _layout_options(command: _Command) -> _Command:
                 help="Which log to read, when both are there.",
             ),
             click.option("--self-id", metavar="ID", help="Read the ledger in dledger-ID."),
-            click.option("--file-size", type=int, metavar="BYTES", help="Size of a log file."),
-            click.option("--queue-units", type=int, help="Units in a consume queue file."),
-            click.option("--index-slots", type=int, help="Hash slots in a key index file."),
-            click.option("--index-entries", type=int, help="Entries in a key index file."),
-            click.option("--ledger-units", type=int, help="Units in a file of a ledger's index."),
+            *(
+                click.option(flag, name, type=int, metavar=metavar, help=text)
+                for flag, name, metavar, text in _SIZES
+            ),
             click.option(
                 "--property-crc/--no-property-crc",
                 default=None,
@@ -60,16 +66,7 @@ def _layout_options(command: _Command) -> _Command:
 def _given(options: dict[str, Any]) -> "GivenSettings":
     from store.fsck.layout import GivenSettings
 
-    return GivenSettings(
-        container=options["container"],
-        self_id=options["self_id"],
-        file_size_bytes=options["file_size"],
-        consume_queue_units_per_file=options["queue_units"],
-        index_slot_count=options["index_slots"],
-        index_entry_count=options["index_entries"],
-        ledger_index_units_per_file=options["ledger_units"],
-        property_crc=options["property_crc"],
-    )
+    return GivenSettings(**options)
 
 
 @store.command()

@@ -143,7 +143,7 @@ class Admin:
         """
         request = admin_pb2.NodeStatusRequest()
         at, response = await self._calls.at(node_id, "NodeStatus", request, group)
-        return NodeStatus.of(response, at.name)
+        return of_pb(NodeStatus, response, group=at.name)
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every known node at once, for 2 s in all, and return all statuses.
@@ -211,7 +211,7 @@ class Admin:
             )
         except QuorumlogError as error:
             return error
-        return NodeStatus.of(response, group.name)
+        return of_pb(NodeStatus, response, group=group.name)
 
     async def transfer_leadership(self, node_id: int = 0, *, group: str = "") -> LeaderInfo:
         """Have the leader hand over to a node, or (0) its best follower; return the new leader."""
@@ -227,44 +227,34 @@ class Admin:
         self, node_id: int, *, address: str, peer_address: str, group: str = ""
     ) -> tuple[MemberStatus, ...]:
         """Make a node a learner of a broker group: the log, but no vote; return the members."""
-        at = self._calls.groups.get(group)
-        return await self._change(
-            at,
-            admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
-            node_id,
-            self._calls.deadline(),
-            address,
-            peer_address,
+        request = admin_pb2.ChangeMemberRequest(
+            change=admin_pb2.MEMBER_CHANGE_ADD_LEARNER,
+            node_id=node_id,
+            address=address,
+            peer_address=peer_address,
         )
+        return await self._change(request, self._calls.groups.get(group))
 
     async def promote(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Give a learner that has caught up a vote; return the members."""
-        deadline = self._calls.deadline()
-        at = await self._calls.group_of(node_id, deadline)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_PROMOTE, node_id, deadline)
+        change = admin_pb2.MEMBER_CHANGE_PROMOTE
+        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
 
     async def remove_member(self, node_id: int) -> tuple[MemberStatus, ...]:
         """Take a node out of the cluster; return the members that are left."""
-        deadline = self._calls.deadline()
-        at = await self._calls.group_of(node_id, deadline)
-        return await self._change(at, admin_pb2.MEMBER_CHANGE_REMOVE, node_id, deadline)
+        change = admin_pb2.MEMBER_CHANGE_REMOVE
+        return await self._change(admin_pb2.ChangeMemberRequest(change=change, node_id=node_id))
 
     async def _change(
-        self,
-        group: BrokerGroup,
-        change: admin_pb2.MemberChange,
-        node_id: int,
-        deadline: Deadline,
-        address: str = "",
-        peer_address: str = "",
+        self, request: admin_pb2.ChangeMemberRequest, group: BrokerGroup | None = None
     ) -> tuple[MemberStatus, ...]:
-        request = admin_pb2.ChangeMemberRequest(
-            change=change, node_id=node_id, address=address, peer_address=peer_address
-        )
+        """Change a member of a group, or of the one that the node is of."""
+        deadline = self._calls.deadline()
+        at = group or await self._calls.group_of(request.node_id, deadline)
         response = await self._calls.lead(
-            group, "ChangeMember", request, is_repeatable=False, deadline=deadline
+            at, "ChangeMember", request, is_repeatable=False, deadline=deadline
         )
-        return MemberStatus.all_of(response.members)
+        return tuple(of_pb(MemberStatus, member) for member in response.members)
 
     async def drain(
         self, node_id: int | None = None, *, undo: bool = False, group: str = ""
@@ -299,7 +289,7 @@ class Admin:
         """
         request = admin_pb2.HaStatusRequest()
         _, response = await self._calls.at(node_id, "HaStatus", request, group)
-        return HaStatus.of(response)
+        return of_pb(HaStatus, response)
 
     async def ha_group(self, group: str = "") -> HaGroup:
         """Ask all nodes of a broker group at once; a node that does not answer is a NodeDown.
@@ -315,7 +305,7 @@ class Admin:
             try:
                 request = admin_pb2.HaStatusRequest()
                 _, said = await self._calls.at(node.node_id, "HaStatus", request, deadline=deadline)
-                return HaStatus.of(said)
+                return of_pb(HaStatus, said)
             except (UnavailableError, DeadlineError) as error:
                 address = at.router.nodes.get(node.node_id, "")
                 return NodeDown(node.node_id, address, str(error), at.name)

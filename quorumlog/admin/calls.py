@@ -145,7 +145,6 @@ class AdminCalls:
         return at, answer
 
     def by_group(self, queues: Sequence[Queue]) -> dict[BrokerGroup, list[Queue]]:
-        """Return queues by their broker group."""
         queues_of: dict[BrokerGroup, list[Queue]] = {}
         for queue in queues:
             queues_of.setdefault(self.groups.get(queue.group), []).append(queue)

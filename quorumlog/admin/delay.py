@@ -51,12 +51,6 @@ class DelayStatus:
     undeliverable_count: int
     is_loading: bool
 
-    @classmethod
-    def of(cls, group: str, pb: delay_pb2.DelayStatusResponse) -> "DelayStatus":
-        """Decode the status from the wire."""
-        queues = tuple(of_pb(DelayQueue, queue) for queue in pb.queues)
-        return of_pb(cls, pb, group=group, queues=queues, delay_ms_max=pb.horizon_ms)
-
 
 @checked
 class DelayAdmin:
@@ -86,4 +80,7 @@ class DelayAdmin:
         """Return the delayed messages of each broker group, by group name."""
         request = delay_pb2.DelayStatusRequest()
         answers, _ = await self._calls.each("DelayStatus", request, service="delay")
-        return [DelayStatus.of(name, answers[name]) for name in sorted(answers)]
+        return [
+            of_pb(DelayStatus, pb, group=name, delay_ms_max=pb.horizon_ms)
+            for name, pb in sorted(answers.items())
+        ]

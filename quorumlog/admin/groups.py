@@ -13,6 +13,7 @@ from quorumlog.admin.types import GroupDescription, GroupInfo
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.calls import Steps
+from quorumlog.cluster.retry import Deadline
 from quorumlog.consume.reads import QUEUES_OF_CALL_MAX, ReadCalls, ReadFreshness
 from quorumlog.errors import InternalError, InvalidRequestError
 from quorumlog.pb import admin_pb2, common_pb2, consumer_pb2, retry_pb2
@@ -131,59 +132,61 @@ class GroupAdmin:
 
     async def fetch_offsets(self, group: str, queues: Sequence[Pair] = ()) -> dict[Queue, int]:
         """Return the offsets that a group has stored: all, or those of these (topic, queue id)."""
-        named = [queue_of(queue) for queue in queues]
-        request = consumer_pb2.FetchOffsetsRequest(group=group)
-        if not named:
-            answers, _ = await self._calls.each(
-                "FetchOffsets", request, service="consumer", may_be_away=False
+        method, deadline = "FetchOffsets", self._calls.deadline()
+        answers: list[tuple[str, Any]] = []
+        if not queues:
+            request = consumer_pb2.FetchOffsetsRequest(group=group)
+            by_group, _ = await self._calls.each(
+                method, request, service="consumer", may_be_away=False
             )
-            return {
-                Queue(o.topic, o.queue_id, name): o.offset
-                for name, response in answers.items()
-                for o in response.offsets
-                if o.offset >= 0
-            }
-        offsets: dict[Queue, int] = {}
-        deadline = self._calls.deadline()
-        parts = (
-            (broker_group, mine[at : at + QUEUES_OF_CALL_MAX])
-            for broker_group, mine in self._calls.by_group(named).items()
-            for at in range(0, len(mine), QUEUES_OF_CALL_MAX)
-        )
-        for broker_group, mine in parts:
+            answers += by_group.items()
+        for at, mine in self._calls.by_group(list(map(queue_of, queues))).items():
             ids = [common_pb2.QueueId(topic=topic, queue_id=queue_id) for topic, queue_id in mine]
-            request = consumer_pb2.FetchOffsetsRequest(group=group, queues=ids)
-            response = await self._calls.lead(
-                broker_group,
-                "FetchOffsets",
-                request,
-                service="consumer",
-                is_read=True,
-                deadline=deadline,
-            )
-            for o in response.offsets:
-                if o.offset >= 0:
-                    offsets[Queue(o.topic, o.queue_id, broker_group.name)] = o.offset
-        return offsets
+            for lo in range(0, len(ids), QUEUES_OF_CALL_MAX):
+                part = ids[lo : lo + QUEUES_OF_CALL_MAX]
+                request = consumer_pb2.FetchOffsetsRequest(group=group, queues=part)
+                response = await self._calls.lead(
+                    at, method, request, service="consumer", is_read=True, deadline=deadline
+                )
+                answers.append((at.name, response))
+        return {
+            Queue(row.topic, row.queue_id, name): row.offset
+            for name, response in answers
+            for row in response.offsets
+            if row.offset >= 0
+        }
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> int:
         """Store offsets for a group; a broker group stores its part entirely or not at all.
 
         Return the index of the log entry, of the last entry if there are several.
         """
-        index, steps, deadline = -1, Steps(), self._calls.deadline()
         named = {queue_of(queue): offset for queue, offset in offsets.items()}
-        for broker_group, mine in self._calls.by_group(list(named)).items():
+        return await self._store(group, named, self._calls.deadline())
+
+    async def _store(
+        self,
+        group: str,
+        offsets: Mapping[Queue, int],
+        deadline: Deadline,
+        *,
+        must_be_empty: bool = False,
+    ) -> int:
+        """Store offsets for a group that may have members, unless it `must_be_empty`."""
+        index, steps = -1, Steps()
+        for at, mine in self._calls.by_group(list(offsets)).items():
             request = consumer_pb2.CommitOffsetsRequest(
-                group=group, cluster_id=self._calls.groups.cluster_id
+                group=group,
+                cluster_id=self._calls.groups.cluster_id,
+                must_be_empty=must_be_empty,
             )
             for queue in mine:
-                request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=named[queue])
+                topic, queue_id = queue
+                request.offsets.add(topic=topic, queue_id=queue_id, offset=offsets[queue])
             stored = self._calls.lead(
-                broker_group, "CommitOffsets", request, service="consumer", deadline=deadline
+                at, "CommitOffsets", request, service="consumer", deadline=deadline
             )
-            response = await steps.take(stored)
-            index = int(response.index)
+            index = int((await steps.take(stored)).index)
         return index
 
     # Settings.
@@ -241,7 +244,7 @@ class GroupAdmin:
             response = await self._retry(at, "ListDeadLetters", request)
             resent = set(response.resent)
             messages = decode_records(response.records, group=at.name) if response.records else []
-            letters += [DeadLetter(one, one.queue_offset in resent) for one in messages]
+            letters += [DeadLetter(m, m.queue_offset in resent) for m in messages]
             is_end = not messages or response.next_offset >= response.max_offset
             if is_end or len(letters) >= max_count:
                 return letters
@@ -272,8 +275,8 @@ class GroupAdmin:
             response = await self._retry(at, "ResendDeadLetters", request)
             resent += response.resent
             already += response.already_resent
-            kept += (of_pb(KeptLetter, one) for one in response.kept)
-            done = {*resent, *already, *(one.offset for one in kept)}
+            kept += (of_pb(KeptLetter, letter) for letter in response.kept)
+            done = {*resent, *already, *(letter.offset for letter in kept)}
             if done.isdisjoint(left):
                 raise InternalError(f"{at.name} neither sent nor kept dead letter {left[0]}")
             left = [offset for offset in left if offset not in done]
@@ -290,26 +293,13 @@ class GroupAdmin:
         GroupNotEmptyError, unless `force` says that they are to go there, with their next heartbeat
         or pull, whatever they have in hand.
         """
-        reads, freshness, deadline = (
-            ReadCalls(self._calls.groups),
-            ReadFreshness(),
-            self._calls.deadline(),
-        )
+        reads, freshness = ReadCalls(self._calls.groups), ReadFreshness()
+        deadline = self._calls.deadline()
         queues, failed = await reads.queues(topic, freshness, deadline)
         if failed:
             raise failed[0]
         offsets = await reads.positions(queues, position, freshness, deadline)
-        steps = Steps()
-        for at, mine in self._calls.by_group(queues).items():
-            request = consumer_pb2.CommitOffsetsRequest(
-                group=group, cluster_id=self._calls.groups.cluster_id, must_be_empty=not force
-            )
-            for queue in mine:
-                request.offsets.add(topic=topic, queue_id=queue.queue_id, offset=offsets[queue])
-            stored = at.calls.leader(
-                "consumer", "CommitOffsets", request, deadline, is_repeatable=True
-            )
-            await steps.take(stored)
+        await self._store(group, offsets, deadline, must_be_empty=not force)
         return offsets
 
     # Files.

@@ -1,14 +1,12 @@
 """Results of the calls about a master-slave group: plain values with stable names.
 
-Owns their decoding from the wire; must not know how calls are made.
+Owns the shapes; must not know how calls are made.
 """
 
 from dataclasses import dataclass
 
 from quorumlog.admin.types import NodeDown
-from quorumlog.pb import admin_pb2
 from quorumlog.records import values
-from quorumlog.records.values import of_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,6 @@ class HaStatus:
     replicas: tuple[HaReplica, ...]
     losses: tuple[HaLoss, ...]
     detail: str
-
-    @classmethod
-    def of(cls, pb: admin_pb2.HaStatusResponse) -> "HaStatus":
-        """Decode the status from the wire."""
-        replicas = tuple(of_pb(HaReplica, replica) for replica in pb.replicas)
-        losses = tuple(of_pb(HaLoss, loss) for loss in pb.losses)
-        return of_pb(cls, pb, replicas=replicas, losses=losses)
 
     to_dict = values.to_dict
 

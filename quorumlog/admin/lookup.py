@@ -4,14 +4,11 @@ Owns these calls and their values; must not know how calls find the leader. A me
 broker group, which its id does not name: all are asked.
 """
 
-import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quorumlog.admin.calls import AdminCalls
 from quorumlog.arguments import checked
-from quorumlog.cluster.broker_groups import BrokerGroup
-from quorumlog.errors import NotFoundError, QuorumlogError, UnknownTopicError
 from quorumlog.pb import lookup_pb2
 from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
@@ -83,45 +80,22 @@ class LookupAdmin:
         Derived from log and state by each call. Raises NotFoundError.
         """
         request = lookup_pb2.TraceMessageRequest(message_id=message_id)
-        answers = await self._ask_groups("TraceMessage", request, NotFoundError)
-        group, answer = answers[0]
+        answers, _ = await self._calls.each("TraceMessage", request, service="lookup")
+        group, answer = next(iter(answers.items()))
         events = [of_pb(TraceEvent, event) for event in answer.events]
-        messages = decode_records(answer.record, group=group.name)
+        messages = decode_records(answer.record, group=group)
         return Trace(messages[0] if messages else None, events, answer.is_complete)
 
     async def topic_sizes(self, topic: str) -> list[TopicSizes]:
         """Return the sizes of the messages of a topic, for each broker group."""
         request = lookup_pb2.TopicSizesRequest(topic=topic)
-        answers = await self._ask_groups("TopicSizes", request, UnknownTopicError)
+        answers, _ = await self._calls.each("TopicSizes", request, service="lookup")
         return [
             of_pb(
                 TopicSizes,
-                found,
-                group=group.name,
-                buckets=tuple((one.below_size_bytes, one.record_count) for one in found.buckets),
+                sizes,
+                group=group,
+                buckets=tuple((row.below_size_bytes, row.record_count) for row in sizes.buckets),
             )
-            for group, found in answers
+            for group, sizes in answers.items()
         ]
-
-    async def _ask_groups(
-        self, method: str, request: Any, lacking: type[QuorumlogError]
-    ) -> list[tuple[BrokerGroup, Any]]:
-        """Ask all broker groups; leave out those that raise `lacking` if another one answers."""
-        groups, deadline = self._calls.groups.all, self._calls.deadline()
-        questions = (
-            group.calls.leader(
-                "lookup", method, request, deadline, is_repeatable=True, is_read=True
-            )
-            for group in groups
-        )
-        results = await asyncio.gather(*questions, return_exceptions=True)
-        answers = [
-            (group, result)
-            for group, result in zip(groups, results, strict=True)
-            if not isinstance(result, BaseException)
-        ]
-        failed = [result for result in results if isinstance(result, BaseException)]
-        others = [error for error in failed if not isinstance(error, lacking)]
-        if not answers:
-            raise (others or failed)[0]
-        return answers

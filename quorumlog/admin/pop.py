@@ -3,7 +3,6 @@
 Owns this call; must not know how calls find the leader.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 from quorumlog.admin.calls import AdminCalls
@@ -46,13 +45,12 @@ class PopAdmin:
     async def describe_pop(self, group: str) -> list[PopQueue]:
         """Return the queues in which a group has messages in flight, by topic."""
         request = pop_pb2.DescribePopRequest(group=group)
-        groups = self._calls.groups.all
-        answers = await asyncio.gather(
-            *(self._calls.lead(one, "DescribePop", request, service="pop") for one in groups)
+        answers, _ = await self._calls.each(
+            "DescribePop", request, service="pop", may_be_away=False
         )
         queues = [
-            of_pb(PopQueue, queue, group=one.name)
-            for one, answer in zip(groups, answers, strict=True)
+            of_pb(PopQueue, queue, group=name)
+            for name, answer in answers.items()
             for queue in answer.queues
         ]
         return sorted(queues, key=lambda queue: (queue.topic, queue.group, queue.queue_id))

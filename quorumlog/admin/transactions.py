@@ -14,16 +14,13 @@ from quorumlog.records.batch import decode_records
 from quorumlog.records.options import Decision
 from quorumlog.transactions.types import (
     OUTCOMES,
+    PB_OUTCOMES,
     TransactionDescription,
     TransactionInfo,
     as_decision,
 )
 
 _PAGE_COUNT: Final = 1_000
-_PB_OUTCOMES: Final = {
-    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
-    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
-}
 
 
 @checked
@@ -48,9 +45,9 @@ class TransactionAdmin:
                 )
                 response = await self._ask(group, "ListTransactions", request)
                 page = len(response.transactions)
-                transactions += [
-                    TransactionInfo.of(one, group.name) for one in response.transactions
-                ]
+                transactions += (
+                    TransactionInfo.of(info, group.name) for info in response.transactions
+                )
                 if page:
                     after_id = response.transactions[-1].transaction_id
         return transactions
@@ -78,7 +75,7 @@ class TransactionAdmin:
 
         Raises NotFoundError, TransactionEndedError when it had ended in another way.
         """
-        outcome = _PB_OUTCOMES[as_decision(decision)]
+        outcome = PB_OUTCOMES[as_decision(decision)]
         at = self._calls.groups.get(group)
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,

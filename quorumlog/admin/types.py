@@ -5,10 +5,13 @@ Owns the shapes and their decoding from the wire; must not know how calls are ma
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from quorumlog.pb import admin_pb2
 from quorumlog.records import values
 from quorumlog.records.values import of_pb
+
+_Queue = TypeVar("_Queue", "QueueInfo", "GroupQueue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class TopicInfo:
             first.topic,
             sum(pb.queue_count for pb in shares.values()),
             first.permission,
-            _shares(shares),
+            tuple(of_pb(TopicShare, pb, group=name) for name, pb in shares.items()),
             tuple(away),
             first.message_type or "MIXED",
         )
@@ -80,24 +83,13 @@ class TopicDescription:
     ) -> "TopicDescription":
         """Merge the wire forms of the description, one from each broker group that answered."""
         info = TopicInfo.of({name: pb.info for name, pb in answers.items()}, away)
-        queues = tuple(
-            of_pb(QueueInfo, queue, group=name)
-            for name, pb in answers.items()
-            for queue in pb.queues
-        )
-        return cls(
-            info.topic,
-            info.queue_count,
-            info.permission,
-            queues,
-            info.shares,
-            info.away,
-            info.message_type,
-        )
+        return of_pb(cls, info, queues=_queues(QueueInfo, answers))
 
 
-def _shares(infos: "Mapping[str, admin_pb2.TopicInfo]") -> tuple[TopicShare, ...]:
-    return tuple(TopicShare(name, pb.queue_count, pb.permission) for name, pb in infos.items())
+def _queues(kind: type[_Queue], answers: Mapping[str, Any]) -> tuple[_Queue, ...]:
+    """Return the queues of all answers, each with the broker group that has it."""
+    named = ((name, queue) for name, pb in answers.items() for queue in pb.queues)
+    return tuple(of_pb(kind, queue, group=name) for name, queue in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +157,16 @@ class GroupDescription:
         cls, answers: "Mapping[str, admin_pb2.DescribeGroupResponse]", away: Iterable[str] = ()
     ) -> "GroupDescription":
         """Merge the wire forms of the group; the broker groups in `away` gave none."""
-        queues = tuple(
-            of_pb(GroupQueue, queue, group=name)
-            for name, pb in answers.items()
-            for queue in pb.queues
-        )
         info = GroupInfo.of([pb.info for pb in answers.values()])
         clients = sorted({client for pb in answers.values() for client in pb.client_ids})
-        count = max(info.member_count, len(clients))
-        names = tuple(clients)
-        warnings = tuple(sorted({text for pb in answers.values() for text in pb.warnings}))
-        return cls(
-            info.group, count, info.lag_count, info.topics, queues, names, tuple(away), warnings
+        return of_pb(
+            cls,
+            info,
+            member_count=max(info.member_count, len(clients)),
+            queues=_queues(GroupQueue, answers),
+            client_ids=tuple(clients),
+            away=tuple(away),
+            warnings=tuple(sorted({text for pb in answers.values() for text in pb.warnings})),
         )
 
 
@@ -191,11 +181,6 @@ class MemberStatus:
     is_connected: bool
     match_index: int
     progress: str
-
-    @classmethod
-    def all_of(cls, pbs: Iterable[admin_pb2.MemberStatus]) -> "tuple[MemberStatus, ...]":
-        """Decode several members from the wire."""
-        return tuple(of_pb(cls, pb) for pb in pbs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +218,6 @@ class NodeStatus:
     group: str = ""
     """The broker group of the node."""
     pulled_records_total: int = 0
-
-    @classmethod
-    def of(cls, pb: admin_pb2.NodeStatusResponse, group: str = "") -> "NodeStatus":
-        """Decode the status from the wire."""
-        return of_pb(cls, pb, members=MemberStatus.all_of(pb.members), group=group)
 
     to_dict = values.to_dict
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.arguments import check_text
@@ -51,7 +52,6 @@ class BrokerGroup:
 
     @property
     def name(self) -> str:
-        """Name of the group."""
         return self.router.group
 
     @property
@@ -131,17 +131,7 @@ class BrokerGroups:
     def view(self, topics: Sequence[str]) -> Route:
         """Return the routes of all groups for these topics, as a value."""
         routes = tuple(group.router.view(topics) for group in self.all)
-        first = routes[0]
-        return Route(
-            self.cluster_id,
-            first.term,
-            first.leader_id,
-            first.leader_address,
-            first.nodes,
-            first.topics,
-            first.group,
-            routes,
-        )
+        return replace(routes[0], cluster_id=self.cluster_id, groups=routes)
 
     # Life cycle.
 

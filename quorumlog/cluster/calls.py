@@ -113,7 +113,6 @@ class Calls:
     async def once(
         self, node: NodeChannel, service: Service, method: str, request: Any, timeout_s: float
     ) -> Any:
-        """Make one attempt."""
         forks.check()
         if self.is_closed:
             raise ClosedError("the client is closed; connect again")

@@ -90,18 +90,9 @@ class NodeChannel:
     """The channel to one address, its stubs, and the framed port of the node there."""
 
     __slots__ = (
-        "address",
-        "admin",
-        "channel",
-        "consumer",
-        "delay",
-        "framed",
-        "log",
-        "lookup",
-        "pop",
-        "retry",
-        "transaction",
-    )
+        "address", "admin", "channel", "consumer", "delay", "framed", "log", "lookup", "pop",
+        "retry", "transaction",
+    )  # fmt: skip
 
     def __init__(self, address: str, credentials: Credentials, transport: Transport) -> None:
         self.address = address

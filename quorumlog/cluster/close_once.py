@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Final, Self, TypeVar
 
 from quorumlog.cluster.forks import forks
 from quorumlog.errors import QuorumlogError
@@ -53,27 +53,42 @@ class CloseOnce:
             self._over.set()
 
 
-class Closeable(Protocol):
-    """An object that a client makes, and that a program may close before."""
+class Closing:
+    """An object that a client makes, and closes unless its program does, as `async with` does."""
+
+    def __init__(self) -> None:
+        self.close_once: Final = CloseOnce()
 
     @property
-    def close_once(self) -> CloseOnce:
-        """Its close."""
+    def is_closed(self) -> bool:
+        """Whether it was closed, or is about to be."""
+        return self.close_once.is_begun
 
     async def close(self) -> None:
-        """Close it, or wait until it is closed."""
+        """Close it, or wait until it is closed. Its calls raise ClosedError from now on."""
+        await self.close_once.once(self._close)
+
+    async def _close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            await self.close()
 
 
-_Made = TypeVar("_Made", bound=Closeable)
+_Made = TypeVar("_Made", bound=Closing)
 
 
 class Kept:
     """The objects that are closed with their owner, unless they are closed before."""
 
     def __init__(self) -> None:
-        self._made: dict[Closeable, Callable[[], Awaitable[None]]] = {}
+        self._made: dict[Closing, Callable[[], Awaitable[None]]] = {}
 
-    def __iter__(self) -> Iterator[Closeable]:
+    def __iter__(self) -> Iterator[Closing]:
         return iter(self._made)
 
     def __len__(self) -> int:
@@ -81,7 +96,7 @@ class Kept:
 
     def add(self, made: _Made, close: Callable[[], Awaitable[None]] | None = None) -> _Made:
         """Keep an object, and forget those that are closed. `close`: how its owner closes it."""
-        self._made = {one: end for one, end in self._made.items() if not one.close_once.is_over}
+        self._made = {old: end for old, end in self._made.items() if not old.close_once.is_over}
         self._made[made] = close or made.close
         return made
 

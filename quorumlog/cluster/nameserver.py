@@ -24,6 +24,7 @@ from quorumlog.errors import (
     UnimplementedError,
 )
 from quorumlog.pb import nameserver_pb2 as pb
+from quorumlog.records.values import of_pb
 
 TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 2_000  # For each replica in `status`.
@@ -86,26 +87,6 @@ class ListedTopicShare:
     brokers: tuple[ListedBroker, ...]
     in_sync: tuple[int, ...]
 
-    @classmethod
-    def of(cls, share: pb.TopicShare) -> "ListedTopicShare":
-        """Decode the share from the wire."""
-        brokers = tuple(
-            ListedBroker(b.broker_id, b.address, b.ha_address, b.role, b.epoch, b.silent_ms)
-            for b in share.brokers
-        )
-        return cls(
-            share.group,
-            share.kind,
-            share.cluster,
-            share.master_id,
-            share.epoch,
-            share.read_queue_count,
-            share.write_queue_count,
-            share.permission,
-            brokers,
-            tuple(share.in_sync),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ListedTopicRoute:
@@ -156,13 +137,12 @@ class NameServers:
     async def groups(self) -> list[ListedTopicShare]:
         """Return all groups with a broker that reported lately, by name, without a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest())
-        return [ListedTopicShare.of(share) for share in answer.shares]
+        return [of_pb(ListedTopicShare, share) for share in answer.shares]
 
     async def route(self, topic: str) -> ListedTopicRoute:
         """Return the groups of a topic."""
         answer = await self._ask("TopicRoute", pb.TopicRouteRequest(topic=topic))
-        shares = tuple(ListedTopicShare.of(share) for share in answer.shares)
-        return ListedTopicRoute(topic, shares, answer.rocketmq_json)
+        return of_pb(ListedTopicRoute, answer, topic=topic)
 
     async def get(self, namespace: str, key: str) -> str:
         """Return a value. Raises NotFoundError."""
@@ -214,27 +194,8 @@ class NameServers:
         except QuorumlogError as error:
             state = "off" if error.code == "nameserver.off" else "down"
             return ReplicaStatus(server, state, failure=str(error))
-        return ReplicaStatus(
-            server,
-            response.state,
-            response.address,
-            response.leader,
-            tuple(response.members),
-            response.node_id,
-            response.group,
-            response.term,
-            response.commit_index,
-            response.applied_index,
-            response.journal_size_bytes,
-            response.directory_size_bytes,
-            response.directory_size_bytes_max,
-            response.refused_connections,
-            response.is_encrypted,
-            response.failure,
-            response.problem,
-            response.refused_reports,
-            {one.group: one.problem for one in response.group_problems},
-        )
+        problems = {row.group: row.problem for row in response.group_problems}
+        return of_pb(ReplicaStatus, response, server=server, group_problems=problems)
 
 
 def _may_ask_another(error: QuorumlogError) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Self
 from quorumlog.arguments import checked
 from quorumlog.cluster.broker_groups import BrokerGroup
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns
@@ -77,16 +77,11 @@ class MessageIterator:
         return await consumer.next_message(reader)
 
 
-class Consumption:
+class Consumption(Closing):
     """The common part of both consumers: fetchers, delivery to the program, iteration."""
 
     def __init__(self, reads: ReadCalls, options: FetchOptions) -> None:
-        Deadline(options.timeout_ms)  # Raises for a bad timeout.
-        if options.prefetch < 1:
-            raise InvalidRequestError(f"prefetch is {options.prefetch}; use 1 or more")
-        if options.held_size_bytes_max < 1 or options.held_count_max < 1:
-            held = f"{options.held_size_bytes_max} and {options.held_count_max}"
-            raise InvalidRequestError(f"limits of what is read ahead are {held}; use 1 or more")
+        super().__init__()
         self._reads = reads
         self._options = options
         self._inbox = Inbox(options.held_size_bytes_max, options.held_count_max)
@@ -103,8 +98,6 @@ class Consumption:
         self._starting = asyncio.Lock()
         self._beginning: asyncio.Task[None] | None = None
         self._is_started = False
-        self._is_closed = False
-        self.close_once = CloseOnce()
 
     async def start(self) -> None:
         """Begin to fetch; iterating does it too. Raises ClosedError if it is closed meanwhile.
@@ -131,8 +124,7 @@ class Consumption:
         raise NotImplementedError
 
     async def _give_up_starting(self) -> None:
-        """Close the consumer: no fetcher is added from now on."""
-        self._is_closed = True
+        """End a start that is under way: no fetcher is added from now on."""
         self._inbox.wake()
         if self._beginning is not None:
             self._beginning.cancel()
@@ -251,7 +243,7 @@ class Consumption:
 
     def _check_open(self) -> None:
         forks.check()
-        if self._is_closed:
+        if self.close_once.is_begun:
             raise ClosedError("the consumer is closed; make another one")
 
     async def _next(self) -> MessageBatch | None:
@@ -261,7 +253,7 @@ class Consumption:
         return await self._inbox.get()
 
     def _is_finished(self) -> bool:
-        return self._is_closed
+        return self.close_once.is_begun
 
     def _fetch(self, queue: Queue, offset: int, end_offset: int | None = None) -> None:
         self._check_open()  # A fetcher that starts now would never be stopped.
@@ -287,15 +279,6 @@ class Consumption:
             self.in_hand.drop(queues)
         await asyncio.gather(*stopping)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._is_closed
-
-    async def close(self) -> None:
-        """Close the consumer. Iterating raises ClosedError from now on."""
-        await self.close_once.once(self._close)
-
     async def _close(self) -> None:
         await self._give_up_starting()
         await self._stop_all()
@@ -312,10 +295,6 @@ class Consumption:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()
 
 
 @dataclass(frozen=True)
@@ -343,16 +322,8 @@ class PullConsumer(Consumption):
     """
 
     def __init__(self, reads: ReadCalls, options: PullConsumerOptions, timeout_ms: int) -> None:
-        fetching = FetchOptions(
-            freshness=options.freshness,
-            tags=tuple(options.tags),
-            sql=options.sql,
-            max_size_bytes=options.batch_size_bytes_max,
-            max_count=options.batch_count_max,
-            prefetch=options.prefetch,
-            timeout_ms=options.timeout_ms or timeout_ms,
-        )
-        super().__init__(reads, fetching)
+        fetching = options.reading(timeout_ms)
+        super().__init__(reads, replace(fetching, freshness=options.freshness))
         topic, queues = options.topic, options.queues
         self.topic = topic
         self._wanted = None if queues is None else [queue_in(topic, queue) for queue in queues]
@@ -519,9 +490,8 @@ class PullConsumer(Consumption):
         await super()._stop_all()
 
     def _is_finished(self) -> bool:
-        if self._is_closed:
-            return True
-        return not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
+        is_read = not self._late and all(fetcher.is_done for fetcher in self._fetchers.values())
+        return is_read or super()._is_finished()
 
 
 def _rest(batch: MessageBatch, at: int) -> MessageBatch:

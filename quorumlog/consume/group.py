@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, Literal
 
 from quorumlog.arguments import checked
@@ -39,7 +39,6 @@ from quorumlog.consume.prefetch import (
     HELD_COUNT_MAX,
     HELD_SIZE_BYTES_MAX,
     FetchArguments,
-    FetchOptions,
 )
 from quorumlog.consume.reads import ReadCalls, unknown_topic
 from quorumlog.consume.rebalance import Strategy, strategy_of
@@ -107,16 +106,11 @@ class GroupConsumer(Consumption):
         on_known: Callable[[Mapping[Queue, Known]], None],
     ) -> None:
         """`on_known` is called with stored offsets before what lies behind them is read."""
-        fetching = FetchOptions(
-            tags=tuple(options.tags),
-            sql=options.sql,
+        fetching = replace(
+            options.reading(timeout_ms),
             group=options.group,
-            max_size_bytes=options.batch_size_bytes_max,
-            max_count=options.batch_count_max,
-            prefetch=options.prefetch,
             held_size_bytes_max=options.held_size_bytes_max,
             held_count_max=options.held_count_max,
-            timeout_ms=options.timeout_ms or timeout_ms,
             is_patient=True,
             skips_expired=True,
         )
@@ -126,6 +120,7 @@ class GroupConsumer(Consumption):
         is_broadcasting = options.mode == "broadcasting"
         self._groups = groups
         self._group_options = options
+        self.auto_commit: Final = options.auto_commit
         self._identity = Identity(
             self.group,
             self.client_id,
@@ -210,18 +205,15 @@ class GroupConsumer(Consumption):
             raise failed[0]
         self._check_topics()
 
-    @property
-    def auto_commit(self) -> bool:
-        """Whether the consumer stores offsets automatically."""
-        return self._group_options.auto_commit
-
     def assignment(self) -> list[Queue]:
         """Return the queues that this member reads now."""
         return sorted(self._fetchers)
 
     def members(self) -> list[str]:
         """Return the client ids of the members that share the topics, this one included."""
-        return sorted({client for one in self._memberships.values() for client in one.members})
+        return sorted(
+            {client for member in self._memberships.values() for client in member.members}
+        )
 
     def offsets(self) -> dict[Queue, int]:
         """Return the offset of the next message to be handed out, by queue."""
@@ -298,7 +290,7 @@ class GroupConsumer(Consumption):
             self._redeliveries[group] = Redeliveries(group, self.group)
         deadline = Deadline(self._options.timeout_ms)
         async with self._turn(group, deadline):
-            whole = self._whole_delivery(given) if self._group_options.auto_commit else None
+            whole = self._whole_delivery(given) if self.auto_commit else None
             offsets = {} if whole is None else self._offsets_behind(*whole)
             processed = self._processed()
             unsure = {q: processed[q] for q in offsets if self._known(q).unanswered}
@@ -455,7 +447,7 @@ class GroupConsumer(Consumption):
         await self._stop_all()
         deadline = Deadline(self._options.timeout_ms)
         try:
-            if self._group_options.auto_commit and self._is_started:
+            if self.auto_commit and self._is_started:
                 groups = {self._groups.get(queue.group) for queue in processed}
                 with self._warned():
                     await _all(self._commit(group, processed, deadline) for group in groups)
@@ -559,7 +551,7 @@ class GroupConsumer(Consumption):
         for group in self._groups.all:
             if group not in self._keeping:
                 work = [self._keep_alive(self._membership(group))]
-                if self._group_options.auto_commit:
+                if self.auto_commit:
                     work.append(self._keep_committed(group))
                 tasks = self._keeping[group] = [asyncio.create_task(one) for one in work]
                 for task in tasks:
@@ -662,7 +654,7 @@ class GroupConsumer(Consumption):
         await self.in_hand.wait_for(lost, self._membership(group).interval_ms)
         async with self._storing[group.name]:
             processed = self._processed()
-            if lost and self._group_options.auto_commit:
+            if lost and self.auto_commit:
                 with self._warned():
                     offsets = {queue: processed[queue] for queue in lost}
                     await self._commit(group, offsets, deadline)

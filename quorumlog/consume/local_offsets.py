@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 from weakref import WeakValueDictionary
 
+from quorumlog.arguments import check_number, check_text
 from quorumlog.errors import ConflictError, InvalidRequestError, QuorumlogError
 from quorumlog.foreign_json import read_json
 from quorumlog.records.queues import Queue
@@ -23,7 +24,6 @@ try:
 except ImportError:  # Not on Windows: two stores of the same instant are not told apart there.
     fcntl = None  # type: ignore[assignment]
 
-_NUMBER_MAX: Final = {"offset": (1 << 63) - 1, "queue_id": (1 << 31) - 1}
 _PLAIN: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags to open what may be no file without waiting for it."""
 
@@ -158,21 +158,11 @@ def _content(path: str) -> bytes | None:
 
 
 def _queue(line: Mapping[str, Any]) -> Queue:
-    return Queue(_text(line, "topic"), _number(line, "queue_id"), _text(line, "group"))
-
-
-def _text(line: Mapping[str, Any], name: str) -> str:
-    value = line[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}, no text")
-    return value
+    for name in ("topic", "group"):
+        check_text(name, line[name])
+    return Queue(line["topic"], _number(line, "queue_id"), line["group"])
 
 
 def _number(line: Mapping[str, Any], name: str) -> int:
-    """Return a number of a line. Raises TypeError, or ValueError for one out of range."""
-    value = line[name]
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, no whole number")
-    if not 0 <= value <= _NUMBER_MAX[name]:
-        raise ValueError(f"{name} is {value}")
-    return value
+    check_number(name, line[name])
+    return int(line[name])

@@ -18,7 +18,7 @@ from quorumlog.arguments import checked
 from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import Steps
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.cluster.turns import Turns
@@ -86,19 +86,20 @@ class PopOptions:
 
 
 @checked
-class PopConsumer:
+class PopConsumer(Closing):
     """Receives single messages for a group. Made by `client.pop_consumer()`.
 
     Every message has to be acknowledged; else it comes again when its invisible time is over, and
     after the group's last attempt it is a dead letter. Until it is closed the consumer is a member
-    of the group; members that divide its queues (`group_consumer`) are refused beside it.
+    of the group; members that divide its queues (`group_consumer`) are refused beside it. Its close
+    ends waiting calls, and gives back what no caller has.
     """
 
     def __init__(
         self, groups: BrokerGroups, options: PopOptions, client_id: str, timeout_ms: int
     ) -> None:
+        super().__init__()
         self._timeout_ms: Final = options.timeout_ms or timeout_ms
-        Deadline(self._timeout_ms)  # Raises for a bad timeout.
         topics = [options.topics] if isinstance(options.topics, str) else options.topics
         if not topics or len(set(topics)) != len(topics):
             raise InvalidRequestError(
@@ -122,7 +123,6 @@ class PopConsumer:
         self._ready: list[PopMessage] = []
         """Messages that any call has taken and none has handed out yet."""
         self._polls: set[asyncio.Task[None]] = set()
-        self.close_once: Final = CloseOnce()
 
     # --- Receiving ---
 
@@ -397,15 +397,6 @@ class PopConsumer:
     def _closed(self) -> ClosedError:
         return ClosedError("the consumer is closed; make another one")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self.close_once.is_begun
-
-    async def close(self) -> None:
-        """Close, and end waiting calls. Unacknowledged messages come again to others."""
-        await self.close_once.once(self._close)
-
     async def _close(self) -> None:
         work = {*self._polls, *([] if self._keeping is None else [self._keeping])}
         for task in work:
@@ -421,10 +412,3 @@ class PopConsumer:
             group=self.group, client_id=self.client_id, instance=self._instance
         )
         await asyncio.gather(*(self._tell(name, "LeaveGroup", leave) for name in self._asked))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()

@@ -47,6 +47,17 @@ class FetchArguments:
     prefetch: int = PREFETCH_DEFAULT
     timeout_ms: int | None = None
 
+    def reading(self, timeout_ms: int) -> "FetchOptions":
+        """Return the options of reading. `timeout_ms` is for arguments that have none."""
+        return FetchOptions(
+            tags=tuple(self.tags),
+            sql=self.sql,
+            max_size_bytes=self.batch_size_bytes_max,
+            max_count=self.batch_count_max,
+            prefetch=self.prefetch,
+            timeout_ms=self.timeout_ms or timeout_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions(PullOptions):

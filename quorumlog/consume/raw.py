@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from quorumlog.arguments import checked, takes_fields
 from quorumlog.cluster.broker_groups import BrokerGroups
 from quorumlog.cluster.retry import Deadline
-from quorumlog.consume.reads import PullArguments, PullOptions, ReadCalls
+from quorumlog.consume.reads import OUT_OF_RANGE, PullArguments, PullOptions, ReadCalls
 from quorumlog.errors import QuorumlogError
 from quorumlog.pb import log_pb2
 from quorumlog.pb.transaction_pb2 import ConsumedOffsets
 from quorumlog.records.queues import Pair, queue_of
+from quorumlog.records.values import of_pb
 
 DUPLICATE_EXPIRED = "node.duplicate_expired"
 
@@ -81,20 +82,7 @@ class Raw:
         )
         queue = queue_of(wanted.queue)
         response = await self._reads.pull_response(queue, wanted.offset, options)
-        return RawRecords(
-            records=response.records,
-            record_count=response.record_count,
-            next_offset=response.next_offset,
-            min_offset=response.min_offset,
-            max_offset=response.max_offset,
-            applied_index=response.applied_index,
-            node_id=response.node_id,
-            is_out_of_range=response.status
-            in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
-            entry_first_records=tuple(response.entry_first_records),
-            entry_indexes=tuple(response.entry_indexes),
-            entry_terms=tuple(response.entry_terms),
-        )
+        return of_pb(RawRecords, response, is_out_of_range=response.status in OUT_OF_RANGE)
 
     async def append(
         self,

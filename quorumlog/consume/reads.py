@@ -6,9 +6,9 @@ groups are merged; must not know of iteration or consumer groups.
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.retry import Deadline
@@ -27,6 +27,8 @@ from quorumlog.records.queues import Queue
 
 QUEUES_OF_CALL_MAX: Final = 4_096
 """Queues of one call about offsets, and so of a member that stores them: the limit of the nodes."""
+_Answer = TypeVar("_Answer")
+OUT_OF_RANGE: Final = (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG)
 _CONSISTENCY: Final = {
     Consistency.LEADER: common_pb2.CONSISTENCY_LEADER,
     Consistency.LINEARIZABLE: common_pb2.CONSISTENCY_LINEARIZABLE,
@@ -73,8 +75,6 @@ class ReadFreshness:
                     "one replica alone cannot answer linearizably; leave out node_id"
                 )
             chosen = Consistency.LOCAL
-        if at_least_index is not None and at_least_index < 0:
-            raise InvalidRequestError(f"at_least_index is {at_least_index}; use that of a receipt")
         return cls(chosen, at_least_index, node_id)
 
 
@@ -151,8 +151,7 @@ class ReadCalls:
             applied_index=response.applied_index,
             node_id=response.node_id,
             size_bytes=len(records),
-            is_out_of_range=response.status
-            in (log_pb2.PULL_STATUS_OFFSET_TOO_SMALL, log_pb2.PULL_STATUS_OFFSET_TOO_BIG),
+            is_out_of_range=response.status in OUT_OF_RANGE,
             messages=messages,
             queue=queue,
             newest_move=newest_move,
@@ -241,16 +240,17 @@ class ReadCalls:
         )
 
     async def _ask_all(
-        self, method: str, request: Any, freshness: ReadFreshness, deadline: Deadline
-    ) -> "list[tuple[BrokerGroup, Any]]":
+        self, freshness: ReadFreshness, ask: Callable[[BrokerGroup], Awaitable[_Answer]]
+    ) -> list[tuple[BrokerGroup, _Answer | QuorumlogError]]:
         """Ask all groups at once. Answers may be QuorumlogErrors; other errors are raised."""
         groups = self.asked_groups(freshness)
-        questions = (self._ask(group, method, request, freshness, deadline) for group in groups)
-        answers = await asyncio.gather(*questions, return_exceptions=True)
+        answers = await asyncio.gather(*map(ask, groups), return_exceptions=True)
+        checked: list[_Answer | QuorumlogError] = []
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, QuorumlogError):
                 raise answer
-        return list(zip(groups, answers, strict=True))
+            checked.append(answer)
+        return list(zip(groups, checked, strict=True))
 
     async def queues(
         self, topic: str, freshness: ReadFreshness, deadline: Deadline
@@ -259,16 +259,14 @@ class ReadCalls:
 
         Raises UnknownTopicError if no group has it, and the first error if no queue was found.
         """
-        groups = self.asked_groups(freshness)
-        questions = (self.group_queues(group, [topic], freshness, deadline) for group in groups)
-        answers = await asyncio.gather(*questions, return_exceptions=True)
+        answers = await self._ask_all(
+            freshness, lambda group: self.group_queues(group, [topic], freshness, deadline)
+        )
         all_queues: list[Queue] = []
         failed: list[QuorumlogError] = []
-        for answer in answers:
+        for _, answer in answers:
             if isinstance(answer, QuorumlogError):
                 failed.append(answer)
-            elif isinstance(answer, BaseException):
-                raise answer
             else:
                 all_queues += answer
         if not all_queues:
@@ -301,13 +299,13 @@ class ReadCalls:
 
         Raises the error if no group answered.
         """
-        request = log_pb2.RouteRequest(topics=topics, cluster_id=self._groups.cluster_id)
-        answers = await self._ask_all("Route", request, ReadFreshness(), deadline)
-        for group, response in answers:
-            if not isinstance(response, QuorumlogError):
-                group.router.learn_topics(response, topics)
-        if all(isinstance(response, QuorumlogError) for _, response in answers):
-            raise answers[0][1]
+        answers = await self._ask_all(
+            ReadFreshness(),
+            lambda group: self.group_queues(group, topics, ReadFreshness(), deadline),
+        )
+        failed = [answer for _, answer in answers if isinstance(answer, QuorumlogError)]
+        if len(failed) == len(answers):
+            raise failed[0]
 
     async def queue_offsets(
         self, queues: Sequence[Queue], freshness: ReadFreshness, deadline: Deadline
@@ -371,7 +369,7 @@ class ReadCalls:
         wanted = parse_position(position)
         if freshness.is_any and (wanted == FIRST or isinstance(wanted, Time)):
             there = await self.queue_offsets(queues, freshness, deadline)
-            los = {queue: one.min_offset for queue, one in zip(queues, there, strict=True)}
+            los = {queue: row.min_offset for queue, row in zip(queues, there, strict=True)}
             # The log of that replica begins there; the leader's may have what comes first.
             unsure = [queue for queue, lo in los.items() if lo and offsets[queue] <= lo]
             led = replace(freshness, consistency=Consistency.LEADER)
@@ -456,7 +454,9 @@ class ReadCalls:
             max_count=max_count,
             consistency=_CONSISTENCY[freshness.consistency],
         )
-        answers = await self._ask_all("QueryByKey", request, freshness, deadline)
+        answers = await self._ask_all(
+            freshness, lambda group: self._ask(group, "QueryByKey", request, freshness, deadline)
+        )
         unknown = [a for _, a in answers if isinstance(a, UnknownTopicError)]
         parts: list[list[Message]] = []
         for group, answer in answers:

@@ -47,7 +47,6 @@ class GroupBacklog:
         self._on_ended = on_ended
 
     def put(self, batch: Batch) -> None:
-        """Append a batch to the waiting ones."""
         self.sender.waiting.append(batch)
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self.sender.run())
@@ -59,12 +58,10 @@ class GroupBacklog:
         return batch if batch is not None and batch.is_open else None
 
     def close(self, batch: Batch) -> None:
-        """Close a batch to further messages."""
         batch.is_open = False
         self.sender.wake()
 
     def close_open(self) -> None:
-        """Close all open batches to further messages."""
         for batch in self.open.values():
             self.close(batch)
         self.open.clear()
@@ -124,15 +121,11 @@ class Accumulator:
     def _follow(self) -> None:
         """Adapt to a change of the list of groups."""
         groups = self._groups
-        if (
-            self.only is not None
-        ):  # It may name queues, and others behind them may move from now on.
-            self.only.close_open()
-        self.only = self._backlog(groups.all[0]) if groups.is_single else None
-        if self.only is not None:  # They may name queues; messages that may move come from now on.
+        if self.only is not None:  # It may name queues, and messages behind them may move.
             self.only.close_open()
         self.only = self._backlog(groups.all[0]) if groups.is_single else None
         if self.only is not None:
+            self.only.close_open()
             self.only.is_pinned = False
         elif self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -152,7 +145,6 @@ class Accumulator:
             backlog.open.clear()
 
     async def stop(self) -> None:
-        """End all senders."""
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
         tasks = [task for task in (self._watching, *(backlog.task for backlog in self)) if task]

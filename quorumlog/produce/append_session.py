@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -26,61 +26,43 @@ OnAnswer = Callable[["AppendSession", log_pb2.AppendResponse], None]
 """Called with each answer, in the order of the batches; takes the batch out of `in_flight`."""
 
 
-class AppendSession(Protocol):
+class AppendSession:
     """An append stream. Answers come in the order of the batches."""
-
-    node: NodeChannel
-    in_flight: deque[Batch]
-    refused: list[Batch]
-    """To be sent again, before those in flight."""
-    error: QuorumlogError | None
-    """The reason of its end; the first one counts. None at the end: it was retired."""
-    is_draining: bool
-    """Send nothing more, but take the answers that are due."""
-    is_unsent: bool
-    """There was no connection: nothing was sent."""
-    decided_count: int
-    """Batches with a receipt or a final refusal."""
-    progress_s: float
-    """Time of the last answer, or of the first batch after all were answered."""
-
-    async def run(self) -> None:
-        """Hand out answers until the stream is over."""
-
-    async def wait_for_room(self) -> None:
-        """Wait until a batch may be sent, or until the stream is ending."""
-
-    async def send(self, batch: Batch) -> None:
-        """Send a batch that is the last in flight."""
-
-    def takes(self, batch: Batch) -> bool:
-        """Whether a batch should travel on this stream; if not, it is retired for another."""
-
-    def end(self, error: QuorumlogError, *, drain: bool = False) -> None:
-        """Begin to end the stream: at once, or after the answers that are due."""
-
-    def retire(self) -> None:
-        """End the stream after the answers that are due, for no fault."""
-
-    def stop(self) -> None:
-        """End at once; nothing waits for answers any more."""
-
-
-class _Session:
-    """Fields and ends of both kinds."""
 
     def __init__(self, node: NodeChannel, on_answer: OnAnswer) -> None:
         self.node = node
         self.in_flight: deque[Batch] = deque()
         self.refused: list[Batch] = []
+        """To be sent again, before those in flight."""
         self.error: QuorumlogError | None = None
+        """The reason of its end; the first one counts. None at the end: it was retired."""
         self.is_draining = False
+        """Send nothing more, but take the answers that are due."""
         self.is_unsent = False
+        """There was no connection: nothing was sent."""
         self.decided_count = 0
+        """Batches with a receipt or a final refusal."""
         self.progress_s = time.monotonic()
+        """Time of the last answer, or of the first batch after all were answered."""
         self._on_answer = on_answer
 
+    async def run(self) -> None:
+        """Hand out answers until the stream is over."""
+        raise NotImplementedError
+
+    async def wait_for_room(self) -> None:
+        """Wait until a batch may be sent, or until the stream is ending. With gRPC `send` waits."""
+
+    async def send(self, batch: Batch) -> None:
+        """Send a batch that is the last in flight."""
+        raise NotImplementedError
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch should travel on this stream; if not, it is retired for another."""
+        raise NotImplementedError
+
     def end(self, error: QuorumlogError, *, drain: bool = False) -> None:
+        """Begin to end the stream: at once, or after the answers that are due."""
         if self.error is None:
             self.error = error
         self.is_draining = True
@@ -88,24 +70,23 @@ class _Session:
             self.stop()
 
     def retire(self) -> None:
+        """End the stream after the answers that are due, for no fault."""
         self.is_draining = True
         if not self.in_flight:
             self.stop()
 
     def stop(self) -> None:
+        """End at once; nothing waits for answers any more."""
         raise NotImplementedError
 
 
-class GrpcSession(_Session):
+class GrpcSession(AppendSession):
     """A call of AppendStream."""
 
     def __init__(self, node: NodeChannel, on_answer: OnAnswer) -> None:
         """Open the stream. Raises grpc.aio.UsageError if the channel was closed."""
         super().__init__(node, on_answer)
         self._call: Any = node.append_stream()
-
-    async def wait_for_room(self) -> None:
-        """Return at once: gRPC has `send` wait."""
 
     async def send(self, batch: Batch) -> None:
         await self._call.write(batch.whole_request())
@@ -156,7 +137,7 @@ class GrpcSession(_Session):
         return errors.from_status(code.name, await self._call.details() or "", address)
 
 
-class FramedSession(_Session):
+class FramedSession(AppendSession):
     """Appends over a framed connection, which other calls and sessions use, too."""
 
     method: Final = APPEND

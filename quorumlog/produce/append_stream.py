@@ -93,7 +93,7 @@ class Sender:
         self._stuck_since_s: float | None = None  # Since when there was work and no receipt.
         self._wake = asyncio.Event()
         self._next_queue: dict[str, int] = {}
-        self._identity = ProducerIdentity(is_idempotent=is_idempotent, name=name)
+        self.identity: Final = ProducerIdentity(is_idempotent=is_idempotent, name=name)
         self._unacked_since_s: float | None = None
         self._direct: FramedSession | None = None  # Takes single messages without a detour.
         self._last_count = 0  # Messages of the batch that was acknowledged last.
@@ -101,11 +101,6 @@ class Sender:
     def wake(self) -> None:
         """Have `run` look again: a batch was added, is full, or must leave now."""
         self._wake.set()
-
-    @property
-    def incarnation(self) -> log_pb2.ProducerIncarnation | None:
-        """The producer's claim of its name in this group; None without one."""
-        return self._identity.incarnation
 
     @property
     def load(self) -> int:
@@ -138,7 +133,7 @@ class Sender:
                 continue
             try:
                 node = await self._router.leader(head.deadline)
-                await self._identity.claim(self._calls, self._router.cluster_id, head.deadline)
+                await self.identity.claim(self._calls, self._router.cluster_id, head.deadline)
             except QuorumlogError as error:
                 if head.last_error is not None and isinstance(error, errors.DeadlineError):
                     # It says more than the last search.
@@ -393,7 +388,7 @@ class Sender:
             else:
                 queue_id = self._next_turn(entry[0].name) % queue_count
         batch.encode_single(entry, queue_id, size_bytes)
-        identity, timeout_ms = self._identity, int(batch.deadline.timeout_ms) or 1
+        identity, timeout_ms = self.identity, int(batch.deadline.timeout_ms) or 1
         producer_id, sequence = identity.next_name()
         cluster_id = self._router.cluster_id
         batch.identify(producer_id, sequence, cluster_id, identity.fence, timeout_ms)
@@ -481,23 +476,22 @@ class Sender:
         """Return the reason not to send this batch again; None: it is sent again."""
         error = batch.last_error
         assert error is not None, "settled without an error"
-        late = batch.deadline.has_passed
+        late, deadline = batch.deadline.has_passed, batch.deadline
+        doubtful = deadline.error_unknown(self._what, error, attempts=batch.attempts)
         if batch.may_be_applied and (late or not self._is_idempotent):
-            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
+            return doubtful
         if late:
-            return batch.deadline.error(self._what, error, attempts=batch.attempts)
+            return deadline.error(self._what, error, attempts=batch.attempts)
         lost = isinstance(error, errors.UnknownProducerError)
         if lost or batch.out_of_sequence_count > OUT_OF_SEQUENCE_MAX:
             batch.out_of_sequence_count = 0
             if batch.may_be_applied:
-                return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
+                return doubtful
             self._rename(self._named(), is_new=True)
             return None
         if error.retryable or error.outcome is Outcome.UNKNOWN:
             return None
-        if batch.may_be_applied:  # An earlier attempt has no answer yet.
-            return batch.deadline.error_unknown(self._what, error, attempts=batch.attempts)
-        return error
+        return doubtful if batch.may_be_applied else error  # An earlier attempt has no answer yet.
 
     def _give_up(self, batch: Batch, error: QuorumlogError) -> bool:
         """Fail a batch permanently, and bring those behind it in order again.
@@ -513,7 +507,7 @@ class Sender:
                 text = f"a batch before it has an unknown outcome ({error.message})"
                 self._fail(other, errors.OutcomeUnknownError(text))
         elif batch.records and not is_new:
-            self._identity.go_back(batch.sequence)
+            self.identity.go_back(batch.sequence)
         parts: list[Batch] = []
         is_final = batch.may_be_applied or batch.deadline.has_passed or not batch.records
         labels = () if is_final or batch.is_atomic else batch.labels_of_fault(error)
@@ -547,7 +541,7 @@ class Sender:
         for batch in renamed:
             batch.forget_name()
         if renamed and self._is_idempotent:
-            self._identity.go_back(named[0].sequence)
+            self.identity.go_back(named[0].sequence)
             self._rename(self._named(), is_new=False)
         return taken
 
@@ -562,14 +556,14 @@ class Sender:
 
     def _rename(self, batches: Iterable[Batch], *, is_new: bool) -> None:
         if is_new:
-            self._identity.renew()
+            self.identity.renew()
         for batch in batches:
             if not batch.is_done and batch.records:
                 batch.may_be_applied = False  # The old name is given up.
                 self._name(batch)
 
     def _name(self, batch: Batch) -> None:
-        batch.identify(*self._identity.next_name(), self._router.cluster_id, self._identity.fence)
+        batch.identify(*self.identity.next_name(), self._router.cluster_id, self.identity.fence)
 
     def _fail(self, batch: Batch, error: QuorumlogError) -> None:
         self.stats.failed_count += batch.record_count

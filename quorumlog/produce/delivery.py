@@ -65,39 +65,12 @@ class Batch:
     """Messages that travel together and become one entry of the log: all of them or none."""
 
     __slots__ = (
-        "_parts",
-        "_parts_open",
-        "_placed",
-        "_placing",
-        "_response",
-        "_waiters",
-        "attempts",
-        "created_s",
-        "deadline",
-        "done_s",
-        "entries",
-        "error",
-        "extra",
-        "group",
-        "is_atomic",
-        "is_done",
-        "is_open",
-        "is_pinned",
-        "last_error",
-        "may_be_applied",
-        "notices",
-        "on_done",
-        "out_of_sequence_count",
-        "places",
-        "producer_id",
-        "record_count",
-        "records",
-        "request",
-        "sent_unix_ms",
-        "sequence",
-        "size_bytes",
-        "sizes",
-    )
+        "_parts", "_parts_open", "_placed", "_placing", "_response", "_waiters", "attempts",
+        "created_s", "deadline", "done_s", "entries", "error", "extra", "group", "is_atomic",
+        "is_done", "is_open", "is_pinned", "last_error", "may_be_applied", "notices", "on_done",
+        "out_of_sequence_count", "places", "producer_id", "record_count", "records", "request",
+        "sent_unix_ms", "sequence", "size_bytes", "sizes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -145,7 +118,6 @@ class Batch:
         self._parts_open = 0
 
     def add(self, entry: Entry, size_bytes: int) -> "Delivery":
-        """Add one message and return its delivery."""
         assert self.is_open or self.is_atomic, "a message for a batch that has left"
         self.entries.append(entry)
         delivery = Delivery(self, self.record_count)
@@ -161,7 +133,6 @@ class Batch:
         self.size_bytes += size_bytes
 
     def topics(self) -> set[str]:
-        """Return the names of the topics of its messages."""
         return {topic.name for topic in {entry[0] for entry in self.entries}}
 
     def encode(self, queue_count: Callable[[str], int], next_queue: Callable[[str], int]) -> None:

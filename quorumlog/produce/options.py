@@ -44,7 +44,6 @@ class ProducerOptions:
             ("batch_size_bytes_max", BATCH_SIZE_BYTES_LIMIT),
             ("batch_count_max", BATCH_COUNT_LIMIT),
             ("in_flight_max", IN_FLIGHT_MAX),
-            ("buffer_size_bytes_max", 1 << 40),
             ("compress_from_size_bytes", BATCH_SIZE_BYTES_LIMIT),
         ):
             value = getattr(self, name)

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from quorumlog import errors
 from quorumlog.arguments import INT32_MAX, check_number, check_text, wrong_type
-from quorumlog.produce.send_options import MessageOptions
 from quorumlog.records.batch import Entry, encode_properties, topic_template
 from quorumlog.records.compression import Compress, compressor
 from quorumlog.records.message import OutgoingMessage
@@ -120,13 +119,14 @@ def check_bodies(messages: Any) -> None:
 def entries_of(
     messages: Sequence[bytes | str | OutgoingMessage],
     topic: str,
-    options: MessageOptions,
-    form: OutgoingForm | None = None,
+    key: str | None,
+    tag: str | None,
+    queue_id: int | None,
+    properties: Mapping[str, str] | None,
+    form: OutgoingForm | None,
 ) -> list[Entry]:
     """Check the messages of a batch; where only the bodies differ, the largest one for all."""
     check_bodies(messages)
-    key, tag = options.get("key"), options.get("tag")
-    queue_id, properties = options.get("queue_id"), options.get("properties")
     defaults = (topic, key, tag, queue_id, properties, form)
     if form is None and set(map(type, messages)) == {bytes}:
         largest = max(cast("Sequence[bytes]", messages), key=len)

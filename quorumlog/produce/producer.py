@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, Unpack
+from typing import Final
 
 from quorumlog import errors
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.forks import forks
 from quorumlog.cluster.retry import Deadline
 from quorumlog.pb.log_pb2 import ProducerIncarnation
@@ -31,11 +31,15 @@ from quorumlog.produce.outgoing_messages import (
     form_of,
     with_message_group,
 )
-from quorumlog.produce.send_options import BatchOptions, takes_options
 from quorumlog.produce.unasked import Failures, warn, watch
 from quorumlog.records.batch import Entry, size_bytes_of, size_bytes_of_all
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.receipt import Receipt
+
+_SUMS: Final = (
+    "acked_count", "acked_size_bytes", "failed_count", "duplicates_count", "batches_acked",
+    "retried_batches",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class ProducerStats:
 
 
 @checked
-class Producer:
+class Producer(Closing):
     """Sends messages. Made by `client.producer()`; belongs to the event loop it was made in.
 
     Messages for one queue keep the order in which they were handed over. With `idempotent` (the
@@ -67,8 +71,8 @@ class Producer:
 
     def __init__(self, groups: BrokerGroups, options: ProducerOptions, timeout_ms: int) -> None:
         """`timeout_ms` is for options that have none."""
+        super().__init__()
         self._timeout_ms: Final = options.timeout_ms or timeout_ms
-        Deadline(self._timeout_ms)  # Raises for a bad timeout.
         self._options = options
         self.form: Final = form_of(
             options.compression, options.compress_from_size_bytes, options.unique_keys
@@ -84,7 +88,6 @@ class Producer:
             linger_ms=options.linger_ms,
             timeout_ms=self._timeout_ms,
         )
-        self.close_once = CloseOnce()
         self._is_closed = False
         self._bug: errors.QuorumlogError | None = None
         self._unfinished: dict[Batch, int] = {}
@@ -218,12 +221,19 @@ class Producer:
         return self._add(entry, size_bytes, group, extra)
 
     @checks_itself
-    @takes_options(BatchOptions)
     async def send_batch(
         self,
         topic: str,
         bodies: Sequence[bytes | str | OutgoingMessage],
-        **options: Unpack[BatchOptions],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
+        delay: float | None = None,
+        level: int | None = None,
+        deliver_at: float | None = None,
     ) -> Sequence[Receipt]:
         """Send several messages as one atomic batch: all are stored, in one entry, or none.
 
@@ -235,12 +245,11 @@ class Producer:
         check_bodies(bodies)
         if not bodies:
             return []
-        wish = options.get("delay"), options.get("level"), options.get("deliver_at")
         extra = b""
-        if any(one is not None for one in wish):
-            options["properties"] = with_wish(options.get("properties"), *wish)
-            bodies, extra = all_with_wish(bodies, *wish), HAS_DELAYED
-        entries = entries_of(bodies, topic, options, self.form)
+        if delay is not None or level is not None or deliver_at is not None:
+            properties = with_wish(properties, delay, level, deliver_at)
+            bodies, extra = all_with_wish(bodies, delay, level, deliver_at), HAS_DELAYED
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self.form)
         size_bytes = size_bytes_of_all(entries)
         limit = self._groups.home.router.batch_size_bytes_max or BATCH_SIZE_BYTES_LIMIT
         limit -= HELD_SIZE_BYTES * len(entries) if extra else 0
@@ -249,7 +258,7 @@ class Producer:
                 f"a batch of {len(entries)} messages and {size_bytes} bytes, the limits are "
                 f"{BATCH_COUNT_LIMIT} and {limit}; send less at once"
             )
-        return await self.send_entries(entries, size_bytes, options.get("group", ""), extra)
+        return await self.send_entries(entries, size_bytes, group, extra)
 
     @checks_itself
     async def send_entries(
@@ -301,11 +310,6 @@ class Producer:
         waiting = sum(batch.record_count for batch in list(self._unfinished))
         return waiting + len(self._room_waiters)  # A call waits for room with one message or more.
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed, or is about to be."""
-        return self._is_closed
-
     async def close(self) -> None:
         """Flush, then end. Raises as `flush` does, after it has ended; later sends are refused."""
         self._is_closed = True
@@ -333,30 +337,18 @@ class Producer:
             )
         )
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()
-
     def incarnation_in(self, group: BrokerGroup) -> ProducerIncarnation | None:
         """Return the claim of its name in a broker group; None without a name, or before it sent
         anything there."""
         senders = [backlog.sender for backlog in self._accumulator if backlog.group is group]
-        return senders[0].incarnation if senders else None
+        return senders[0].identity.incarnation if senders else None
 
     def stats(self) -> ProducerStats:
         """Return the counts so far."""
         senders = [backlog.sender for backlog in self._accumulator]
         every = [sender.stats for sender in senders]
         return ProducerStats(
-            acked_count=sum(stats.acked_count for stats in every),
-            acked_size_bytes=sum(stats.acked_size_bytes for stats in every),
-            failed_count=sum(stats.failed_count for stats in every),
-            duplicates_count=sum(stats.duplicates_count for stats in every),
-            batches_acked=sum(stats.batches_acked for stats in every),
-            retried_batches=sum(stats.retried_batches for stats in every),
+            **{name: sum(getattr(stats, name) for stats in every) for name in _SUMS},
             in_flight_batches=sum(sender.in_flight_count for sender in senders),
             held_size_bytes=self._held_size_bytes,
             leader_changes=self._leader_changes() - self._leader_changes_before,

@@ -161,12 +161,10 @@ class Encoded(NamedTuple):
 
 
 def size_bytes_of(entry: Entry) -> int:
-    """Return the size of the record of an entry, in bytes."""
     return entry[0].overhead_size_bytes + len(entry[3]) + len(entry[4])
 
 
 def size_bytes_of_all(entries: Sequence[Entry]) -> int:
-    """Return the size of the records of entries, in bytes."""
     topics, _, _, bodies, properties, _, _ = zip(*entries, strict=True)
     overhead_size_bytes: int = sum(map(_overhead, topics))
     return overhead_size_bytes + sum(map(len, bodies)) + sum(map(len, properties))

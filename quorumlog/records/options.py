@@ -69,11 +69,7 @@ class Time:
 
 def parse_position(position: Position) -> int | str | Time:
     """Return an offset, FIRST, END or a Time. Raises InvalidRequestError."""
-    if isinstance(position, int) and not isinstance(position, bool):
-        if position < 0:
-            raise InvalidRequestError(f"offset {position} is negative; offsets count from 0")
-        if position > OFFSET_MAX:
-            raise InvalidRequestError(f"offset {position} is beyond all; use {OFFSET_MAX} at most")
+    if isinstance(position, int):  # `arguments` has looked at its range.
         return position
     text = str(position)
     if text in (FIRST, END):

@@ -28,7 +28,6 @@ class UniqueKeys:
         self._month_unix_ms = self._next_month_unix_ms = 0
 
     def __call__(self) -> str:
-        """Return the next key."""
         now_ms = time.time_ns() // 1_000_000
         if not self._month_unix_ms <= now_ms < self._next_month_unix_ms:
             self._find_month(now_ms)

@@ -11,16 +11,6 @@ from quorumlog.sync.consumers import GroupConsumer, PopConsumer, PullConsumer
 from quorumlog.sync.transactions import ConsumeTransaction, Transaction, TransactionalProducer
 
 __all__ = [
-    "Admin",
-    "Client",
-    "ConsumeTransaction",
-    "Delivery",
-    "GroupConsumer",
-    "PopConsumer",
-    "Producer",
-    "PullConsumer",
-    "Queue",
-    "Transaction",
-    "TransactionalProducer",
-    "connect",
-]
+    "Admin", "Client", "ConsumeTransaction", "Delivery", "GroupConsumer", "PopConsumer",
+    "Producer", "PullConsumer", "Queue", "Transaction", "TransactionalProducer", "connect",
+]  # fmt: skip

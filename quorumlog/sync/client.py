@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from quorumlog import client as async_client
 from quorumlog.admin import admin as async_admin
-from quorumlog.cluster.close_once import failures_beside
 from quorumlog.consume import raw as async_raw
 from quorumlog.produce import delivery as async_delivery
 from quorumlog.produce import producer as async_producer
@@ -21,17 +20,14 @@ from quorumlog.records.receipt import Receipt
 from quorumlog.sync.consumers import GroupConsumer, PopConsumer, PullConsumer
 from quorumlog.sync.loop_thread import loop_thread
 from quorumlog.sync.transactions import ConsumeTransaction, TransactionalProducer, on_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, closing, into, plain
+from quorumlog.sync.wrappers import ClosingWrapper, Same, Wrapper, blocking, closing, into, plain
 from quorumlog.transactions.producer import Check
 
 
 class Delivery(Wrapper[async_delivery.Delivery]):
     """A message on its way; `receipt()` waits for its receipt."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether there is a receipt or an error."""
-        return self._inner.is_done
+    is_done = Same[bool]()
 
     def receipt(self) -> Receipt:
         """Wait for the receipt. Raises the error if the message failed."""
@@ -44,7 +40,7 @@ class Delivery(Wrapper[async_delivery.Delivery]):
         return self._inner.result()
 
 
-class Producer(Wrapper[async_producer.Producer]):
+class Producer(ClosingWrapper[async_producer.Producer]):
     """Sends messages; see quorumlog.Producer. For bulk, `enqueue` many and `flush`."""
 
     send = blocking(async_producer.Producer.send)
@@ -54,20 +50,8 @@ class Producer(Wrapper[async_producer.Producer]):
     flush = blocking(async_producer.Producer.flush)
     close = closing(async_producer.Producer.close)
     abort = closing(async_producer.Producer.abort)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed, or is about to be."""
-        return self._inner.is_closed
-
+    is_closed = Same[bool]()
     stats = plain(async_producer.Producer.stats)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            self.close()
 
 
 class Admin(Wrapper[async_admin.Admin]):
@@ -118,7 +102,7 @@ class Raw(Wrapper[async_raw.Raw]):
     append = blocking(async_raw.Raw.append)
 
 
-class Client(Wrapper[async_client.Client]):
+class Client(ClosingWrapper[async_client.Client]):
     """A connection to a cluster; see quorumlog.Client. Start it with `with`."""
 
     def __init__(self, inner: async_client.Client) -> None:
@@ -163,24 +147,9 @@ class Client(Wrapper[async_client.Client]):
         self._start(self._inner.__aenter__)
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            self.close()
-
-    @property
-    def client_id(self) -> str:
-        """The name of this client."""
-        return self._inner.client_id
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of the cluster that answered."""
-        return self._inner.cluster_id
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of the broker groups that are known now."""
-        return self._inner.groups
+    client_id = Same[str]()
+    cluster_id = Same[str]()
+    groups = Same[tuple[str, ...]]()
 
     @property
     def admin(self) -> Admin:
@@ -217,16 +186,9 @@ class Client(Wrapper[async_client.Client]):
         **options: Any,
     ) -> TransactionalProducer:
         """Make a producer whose messages become visible when their local work is done."""
-        made = loop_thread.call_plain(
-            lambda: self._inner.transactional_producer(
-                group,
-                on_thread(check),
-                check_after_ms=check_after_ms,
-                timeout_ms=timeout_ms,
-                **options,
-            )
-        )
-        return TransactionalProducer(made)
+        options |= {"check_after_ms": check_after_ms, "timeout_ms": timeout_ms}
+        make = plain(async_client.Client.transactional_producer)
+        return TransactionalProducer(make(self, group, on_thread(check), **options))
 
     def consume(self, topic: str, *, group: str | None = None, **options: Any) -> Iterator[Message]:
         """Iterate over messages, as a member of a group if one is named, else by pulling."""

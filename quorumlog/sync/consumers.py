@@ -16,13 +16,13 @@ from quorumlog.consume.in_hand import Reader
 from quorumlog.consume.pop import PopMessage
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.sync.loop_thread import loop_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, closing, plain
+from quorumlog.sync.wrappers import ClosingWrapper, Same, blocking, closing, plain
 
 _T = TypeVar("_T")
 _Consumer = TypeVar("_Consumer", bound=async_consumer.Consumption)
 
 
-class _Iteration(Wrapper[_Consumer]):
+class _Iteration(ClosingWrapper[_Consumer]):
     """Iteration over messages and batches; whole batches cross between the threads."""
 
     def __init__(self, inner: _Consumer) -> None:
@@ -62,10 +62,7 @@ class _Iteration(Wrapper[_Consumer]):
             raise
         return delivery
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._inner.is_closed
+    is_closed = Same[bool]()
 
     def next_batch(self) -> MessageBatch | None:
         """Wait for a batch; None when all is read. The rest of a begun batch comes first."""
@@ -90,19 +87,11 @@ class PullConsumer(_Iteration[async_consumer.PullConsumer]):
     queue_offsets = plain(async_consumer.PullConsumer.queue_offsets)
     seek = blocking(async_consumer.PullConsumer.seek)
 
-    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            self.close()
-
 
 class GroupConsumer(_Iteration[async_group.GroupConsumer]):
     """Consumes as a member of a group; see quorumlog.GroupConsumer."""
 
-    @property
-    def auto_commit(self) -> bool:
-        """Whether the consumer stores offsets automatically."""
-        return self._inner.auto_commit
-
+    auto_commit = Same[bool]()
     assignment = plain(async_group.GroupConsumer.assignment)
     members = plain(async_group.GroupConsumer.members)
     offsets = plain(async_group.GroupConsumer.offsets)
@@ -117,7 +106,7 @@ class GroupConsumer(_Iteration[async_group.GroupConsumer]):
             self.close(is_processed=error is None)
 
 
-class PopConsumer(Wrapper[async_pop.PopConsumer]):
+class PopConsumer(ClosingWrapper[async_pop.PopConsumer]):
     """Receives single messages for a group; see quorumlog.PopConsumer."""
 
     receive = blocking(async_pop.PopConsumer.receive)
@@ -126,11 +115,7 @@ class PopConsumer(Wrapper[async_pop.PopConsumer]):
     nack = blocking(async_pop.PopConsumer.nack)
     reject = blocking(async_pop.PopConsumer.reject)
     close = closing(async_pop.PopConsumer.close)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._inner.is_closed
+    is_closed = Same[bool]()
 
     def __iter__(self) -> Self:
         return self
@@ -138,10 +123,3 @@ class PopConsumer(Wrapper[async_pop.PopConsumer]):
     def __next__(self) -> PopMessage:
         """Receive for ever, message by message; each has to be acknowledged all the same."""
         return loop_thread.call(self._inner.__anext__())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            self.close()

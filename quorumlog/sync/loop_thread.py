@@ -83,12 +83,10 @@ class LoopThread:
             closes = [asyncio.run_coroutine_threadsafe(close(), loop) for close in users]
         try:
             done, late = concurrent.futures.wait(closes, END_TIMEOUT_S)
-            for error in (one.exception() for one in done if not one.cancelled()):
+            for error in (close.exception() for close in done if not close.cancelled()):
                 if error is not None:
-                    with_counts = "; ".join(
-                        [str(error), *getattr(error, "__notes__", [])]
-                    )  # With counts.
-                    _log.error("a client that was open as the program ended: %s", with_counts)
+                    text = "; ".join([str(error), *getattr(error, "__notes__", [])])  # With counts.
+                    _log.error("a client that was open as the program ended: %s", text)
             if late:
                 text = "%d clients that were open as the program ended took more than %d s to close"
                 _log.warning(text, len(late), END_TIMEOUT_S)

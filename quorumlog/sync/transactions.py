@@ -21,7 +21,7 @@ from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import Decision
 from quorumlog.records.receipt import Receipt
 from quorumlog.sync.loop_thread import loop_thread
-from quorumlog.sync.wrappers import Wrapper, blocking, closing, into, plain
+from quorumlog.sync.wrappers import ClosingWrapper, Same, Wrapper, blocking, closing, into, plain
 from quorumlog.transactions import consume as async_consume
 from quorumlog.transactions import producer as async_transactions
 from quorumlog.transactions.producer import Check
@@ -33,51 +33,22 @@ _log = logging.getLogger("quorumlog.producer")
 class Transaction(Wrapper[async_transactions.Transaction]):
     """Messages that are stored and not visible; see quorumlog.Transaction."""
 
-    @property
-    def transaction_id(self) -> int:
-        """Id of the transaction within its broker group."""
-        return self._inner.transaction_id
-
-    @property
-    def receipts(self) -> Receipts:
-        """Receipts of the half messages."""
-        return self._inner.receipts
-
-    @property
-    def decision(self) -> Decision | None:
-        """The decision by which this producer ended it; None: it did not."""
-        return self._inner.decision
-
-    @property
-    def group(self) -> str:
-        """The broker group whose log it is in."""
-        return self._inner.group
-
+    transaction_id = Same[int]()
+    receipts = Same[Receipts]()
+    decision = Same[Decision | None]()
+    group = Same[str]()
     commit = blocking(async_transactions.Transaction.commit)
     rollback = blocking(async_transactions.Transaction.rollback)
 
 
-class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
+class TransactionalProducer(ClosingWrapper[async_transactions.TransactionalProducer]):
     """Begins transactions, and answers for them; see quorumlog.TransactionalProducer."""
 
     start = plain(async_transactions.TransactionalProducer.start)
     close = closing(async_transactions.TransactionalProducer.close)
-
-    @property
-    def producer_group(self) -> str:
-        """The group of producers for which it answers."""
-        return self._inner.producer_group
-
-    @property
-    def checks_count(self) -> int:
-        """Count of answered questions."""
-        return self._inner.checks_count
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed."""
-        return self._inner.is_closed
-
+    producer_group = Same[str]()
+    checks_count = Same[int]()
+    is_closed = Same[bool]()
     begin = into(Transaction, blocking(async_transactions.TransactionalProducer.begin))
 
     @contextmanager
@@ -120,19 +91,11 @@ class TransactionalProducer(Wrapper[async_transactions.TransactionalProducer]):
         self.start()
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            self.close()
-
 
 class ConsumeTransaction(Wrapper[async_consume.ConsumeTransaction]):
     """Outputs and offsets in one entry; see quorumlog.ConsumeTransaction."""
 
-    @property
-    def receipts(self) -> Sequence[Receipt]:
-        """Receipts of the outputs, once they are stored."""
-        return self._inner.receipts
-
+    receipts = Same[Sequence[Receipt]]()
     send = plain(async_consume.ConsumeTransaction.send)
     consumed = plain(async_consume.ConsumeTransaction.consumed)
     commit = blocking(async_consume.ConsumeTransaction.commit)

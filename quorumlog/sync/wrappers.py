@@ -8,8 +8,9 @@ blocking class holds the object that it stands for as `_inner`, and names its me
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from quorumlog.cluster.close_once import failures_beside
 from quorumlog.cluster.forks import forks
 from quorumlog.sync.loop_thread import loop_thread
 
@@ -24,6 +25,31 @@ class Wrapper(Generic[_A]):
 
     def __init__(self, inner: _A) -> None:
         self._inner = inner
+
+
+class ClosingWrapper(Wrapper[_A]):
+    """The same for an object that is closed, as `with` does."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        with failures_beside(error):
+            self.close()  # type: ignore[attr-defined]  # Each with the arguments of its own.
+
+
+class Same(Generic[_T]):
+    """An attribute of the asynchronous object, under the same name."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, wrapper: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, wrapper: Wrapper[Any], kind: type) -> _T: ...
+    def __get__(self, wrapper: Wrapper[Any] | None, kind: type) -> _T | Self:
+        return self if wrapper is None else getattr(wrapper._inner, self._name)
 
 
 def blocking(

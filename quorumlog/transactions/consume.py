@@ -6,8 +6,8 @@ expected ones, so of two consumers that have read the same messages one is refus
 outputs. A transaction stays within one broker group: an entry is in one log.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Self, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Self
 
 from quorumlog.arguments import checked, checks_itself
 from quorumlog.cluster.broker_groups import BrokerGroups
@@ -26,7 +26,6 @@ from quorumlog.errors import (
 from quorumlog.pb import common_pb2, consumer_pb2, log_pb2, transaction_pb2
 from quorumlog.produce.outgoing_messages import entry_of
 from quorumlog.produce.producer import Producer
-from quorumlog.produce.send_options import OutputOptions, takes_options
 from quorumlog.records.batch import Entry, size_bytes_of
 from quorumlog.records.message import Message, MessageBatch
 from quorumlog.records.queues import Queue
@@ -78,21 +77,21 @@ class ConsumeTransaction:
         """Receipts of the outputs, once they are stored."""
 
     @checks_itself
-    @takes_options(OutputOptions)
-    def send(self, topic: str, body: bytes | str, **options: Unpack[OutputOptions]) -> None:
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> None:
         """Add a message to the outputs; arguments as of `Producer.send`."""
         self._check_open()
-        entry = entry_of(
-            topic,
-            body,
-            options.get("key"),
-            options.get("tag"),
-            options.get("queue_id"),
-            options.get("properties"),
-            options.get("flag", 0),
-            self._producer.form,
-        )
-        self._entries.append(entry)
+        form = self._producer.form
+        self._entries.append(entry_of(topic, body, key, tag, queue_id, properties, flag, form))
 
     def consumed(self, what: Message | MessageBatch) -> None:
         """Add a message, or all of a batch, to the inputs that this transaction has processed.

@@ -10,7 +10,7 @@ producer's own records.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self, Unpack
 
@@ -21,7 +21,7 @@ from quorumlog.cluster.background import raise_ended
 from quorumlog.cluster.broker_groups import BrokerGroup, BrokerGroups
 from quorumlog.cluster.calls import in_doubt
 from quorumlog.cluster.channels import is_cancelled
-from quorumlog.cluster.close_once import CloseOnce, failures_beside
+from quorumlog.cluster.close_once import Closing
 from quorumlog.cluster.retry import Backoff, Deadline
 from quorumlog.errors import (
     ClosedError,
@@ -36,16 +36,12 @@ from quorumlog.produce.delivery import Receipts
 from quorumlog.produce.options import ProducerOptions
 from quorumlog.produce.outgoing_messages import check_bodies, entries_of
 from quorumlog.produce.producer import Producer
-from quorumlog.produce.send_options import HalfOptions, takes_options
-from quorumlog.records.batch import size_bytes_of
+from quorumlog.produce.send_options import HalfOptions
+from quorumlog.records.batch import decode_records, size_bytes_of
 from quorumlog.records.message import OutgoingMessage
 from quorumlog.records.options import TIMEOUT_MS_MAX, Decision
-from quorumlog.transactions.types import CheckedTransaction, as_decision
+from quorumlog.transactions.types import PB_OUTCOMES, CheckedTransaction, as_decision
 
-_OUTCOMES: Final = {
-    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
-    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
-}
 CHECKS_MAX: Final = 16
 """Checks under way of a producer. It takes no more questions then, and others are asked."""
 _log = logging.getLogger("quorumlog.transactions")
@@ -70,16 +66,13 @@ class Transaction:
         self, owner: "TransactionalProducer", group: BrokerGroup, receipts: Receipts
     ) -> None:
         self._owner, self._group = owner, group
+        self.group: Final = group.name
+        """The broker group whose log it is in."""
         self.transaction_id: Final = receipts[0].position
         self.receipts: Final = receipts
         """Receipts of the half messages; queue offsets are -1: they are in no queue yet."""
         self.decision: Decision | None = None
         """The decision by which this producer ended it; None: it did not."""
-
-    @property
-    def group(self) -> str:
-        """The broker group whose log it is in."""
-        return self._group.name
 
     async def commit(self) -> None:
         """Make its messages visible, once. May be repeated.
@@ -103,11 +96,12 @@ class Transaction:
 
 
 @checked
-class TransactionalProducer:
+class TransactionalProducer(Closing):
     """Begins transactions, and answers for them. Made by `client.transactional_producer()`.
 
     Producers of one group stand in for each other: `check` may be asked about a transaction that
-    another one began, so it has to read the traces of the local work.
+    another one began, so it has to read the traces of the local work. Transactions that are open
+    when it is closed stay open.
     """
 
     def __init__(
@@ -123,8 +117,7 @@ class TransactionalProducer:
     ) -> None:
         if not producer_group:
             raise InvalidRequestError("a producer group needs a name; give one")
-        if check_after_ms < 0:
-            raise InvalidRequestError(f"check_after_ms is {check_after_ms}; use 0 or more")
+        super().__init__()
         self.producer_group: Final = producer_group
         self._groups, self._check = groups, check
         self._producer = Producer(groups, options, timeout_ms)  # All arguments are checked by now.
@@ -134,7 +127,6 @@ class TransactionalProducer:
         self._answering: dict[tuple[str, int], asyncio.Task[None]] = {}
         """By name of the broker group and transaction."""
         self._room = asyncio.Semaphore(CHECKS_MAX)
-        self.close_once: Final = CloseOnce()
         self.checks_count = 0
         """Count of answered questions."""
 
@@ -157,15 +149,6 @@ class TransactionalProducer:
         for group in self._listening.keys() - set(self._groups.all):
             self._listening.pop(group).cancel()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the producer was closed."""
-        return self.close_once.is_begun
-
-    async def close(self) -> None:
-        """Close it. Open transactions stay open: other producers of the group are asked."""
-        await self.close_once.once(self._close)
-
     async def _close(self) -> None:
         if self._follow in self._groups.on_change:
             self._groups.on_change.remove(self._follow)
@@ -180,19 +163,19 @@ class TransactionalProducer:
         self.start()
         return self
 
-    async def __aexit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
-        with failures_beside(error):
-            await self.close()
-
     # Transactions.
 
     @checks_itself
-    @takes_options(HalfOptions)
     async def begin(
         self,
         topic: str,
         body: bytes | str | Sequence[bytes | str | OutgoingMessage],
-        **options: Unpack[HalfOptions],
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        queue_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        group: str = "",
     ) -> Transaction:
         """Store one message, or several, that are invisible before the commit.
 
@@ -204,14 +187,14 @@ class TransactionalProducer:
         check_bodies(bodies)
         if not bodies:
             raise InvalidRequestError("a transaction needs a message; give one")
-        entries = entries_of(bodies, topic, options, self._producer.form)
+        entries = entries_of(bodies, topic, key, tag, queue_id, properties, self._producer.form)
         half = transaction_pb2.HalfMessages(
             producer_group=self.producer_group, check_after_ms=self._check_after_ms
         )
         receipts = await self._producer.send_entries(
             entries,
             sum(map(size_bytes_of, entries)),
-            options.get("group", ""),
+            group,
             log_pb2.AppendRequest(transaction=half).SerializeToString(),
         )
         return Transaction(self, self._groups.get(receipts[0].group), receipts)
@@ -269,7 +252,7 @@ class TransactionalProducer:
         request = transaction_pb2.EndTransactionRequest(
             transaction_id=transaction_id,
             producer_group=self.producer_group,
-            outcome=_OUTCOMES[as_decision(decision)],
+            outcome=PB_OUTCOMES[as_decision(decision)],
             cluster_id=group.router.cluster_id,
         )
         incarnation = self._producer.incarnation_in(group)
@@ -336,7 +319,10 @@ class TransactionalProducer:
         """Ask the program, and tell the cluster. After a failure the cluster asks again."""
         transaction_id = question.transaction_id
         try:
-            transaction = CheckedTransaction.of(question, group.name, self.producer_group)
+            messages = decode_records(question.records, group=group.name)
+            transaction = CheckedTransaction(
+                transaction_id, group.name, self.producer_group, question.check_count, messages
+            )
             said = self._check(transaction)
             said = await said if inspect.isawaitable(said) else said
             decision = Decision.of(said, what="what the check says")

@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 from quorumlog.errors import InvalidRequestError
 from quorumlog.pb import transaction_pb2
 from quorumlog.records import values
-from quorumlog.records.batch import decode_records
 from quorumlog.records.message import Message
 from quorumlog.records.options import Decision
 from quorumlog.records.values import of_pb
@@ -23,6 +22,10 @@ def as_decision(value: Decision | str) -> Decision:
     return decision
 
 
+PB_OUTCOMES: Final = {
+    Decision.COMMIT: transaction_pb2.TRANSACTION_OUTCOME_COMMITTED,
+    Decision.ROLLBACK: transaction_pb2.TRANSACTION_OUTCOME_ROLLED_BACK,
+}
 OUTCOMES: Final = {
     transaction_pb2.TRANSACTION_OUTCOME_UNSPECIFIED: "open",
     transaction_pb2.TRANSACTION_OUTCOME_COMMITTED: "committed",
@@ -44,12 +47,6 @@ class CheckedTransaction:
     producer_group: str
     check_count: int
     messages: list[Message]
-
-    @classmethod
-    def of(cls, question: Any, group: str, producer_group: str) -> Self:
-        """Decode a question of a node."""
-        messages = decode_records(question.records, group=group)
-        return cls(question.transaction_id, group, producer_group, question.check_count, messages)
 
 
 @dataclass(frozen=True, slots=True)

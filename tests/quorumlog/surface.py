@@ -36,7 +36,6 @@ INTERNAL: Final = {
     *(  # They take the task or thread that the iteration knows.
         f"{kind}.{name}" for kind in ("GroupConsumer", "PullConsumer") for name in _READING
     ),
-    "CheckedTransaction.of",  # It takes the question of a node.
     "Producer.send_entries",  # It takes messages that `outgoing` has checked.
 }
 """Methods of exported classes that only the client itself calls, and why they check nothing."""

@@ -13,8 +13,6 @@ import pytest
 import quorumlog
 from quorumlog import arguments, errors, sync
 from quorumlog.arguments import ArgumentChecks, check_for, checked, shown
-from quorumlog.consume.consumer import Consumption
-from quorumlog.consume.prefetch import FetchOptions
 from quorumlog.records import batch
 from quorumlog.records.queues import Queue
 from tests.quorumlog import surface
@@ -45,11 +43,9 @@ def test_every_asynchronous_call_looks_at_its_arguments() -> None:
     for call in surface.calls():
         if call.owner.startswith("sync.") or str(call) == "sync.connect":
             continue  # They hand everything to the calls of the same name.
-        plan = getattr(call.function, "plan", None)
-        if plan is None:
-            assert arguments.is_checking_itself(call.function), f"{call} looks at nothing"
-            continue
-        missing = [name for name in call.parameters if plan.checks[name] is None]
+        assert hasattr(call.function, "plan"), f"{call} looks at nothing"
+        checks = {} if call.function.plan is None else call.function.plan.checks
+        missing = [name for name, check in checks.items() if check is None and name != "self"]
         assert not missing, f"{call} takes anything as {missing}"
 
 
@@ -351,11 +347,3 @@ async def test_a_delivery_on_its_way_has_no_result_yet() -> None:
         with pytest.raises(errors.InvalidRequestError, match="await its receipt"):
             delivery.result()
         assert (await delivery).topic == "orders"
-
-
-@pytest.mark.parametrize("wrong", [{"timeout_ms": 0}, {"held_size_bytes_max": 0}, {"prefetch": 0}])
-def test_limits_of_reading_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
-    """Whoever makes a consumer by another way than the client gets the same answer."""
-    nobody: Any = None
-    with pytest.raises(errors.InvalidRequestError, match="use 1"):
-        Consumption(nobody, FetchOptions(**wrong))

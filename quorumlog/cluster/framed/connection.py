@@ -213,7 +213,6 @@ class NodeConnection(asyncio.Protocol):
     # Events of the socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_SIZE_BYTES_MAX)
         own = transport.get_extra_info("socket")
@@ -224,7 +223,6 @@ class NodeConnection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Hand out the answers that are whole."""
         caller: AnswerReceiver | None = None
         try:
             for method, flags, opaque, message, body in self._reader.frames(data):
@@ -255,7 +253,6 @@ class NodeConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the calls without an answer."""
         because = f" ({error})" if error is not None else ""
         text = f"{self.address}: its connection broke{because}; is the node running?"
         self._end(UnavailableError(text, outcome=Outcome.UNKNOWN))
@@ -265,7 +262,6 @@ class NodeConnection(asyncio.Protocol):
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Let the waiting calls go on."""
         self.is_writable = True
         self._wake()
 

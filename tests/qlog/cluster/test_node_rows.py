@@ -18,6 +18,7 @@ from qlog.cluster.node_rows import (
 from qlog.cluster.top import duration_text, status_table
 from quorumlog.admin.types import ClusterStatus, NodeDown, NodeStatus
 from quorumlog.pb import admin_pb2
+from quorumlog.records.values import of_pb
 
 
 def node(node_id: int, **changes: Any) -> NodeStatus:
@@ -35,7 +36,7 @@ def node(node_id: int, **changes: Any) -> NodeStatus:
         pid=1000 + node_id,
         members=[admin_pb2.MemberStatus(node_id=n, address=f"10.0.0.{n}:8081") for n in (1, 2, 3)],
     )
-    return dataclasses.replace(NodeStatus.of(pb), **changes)
+    return dataclasses.replace(of_pb(NodeStatus, pb, group=""), **changes)
 
 
 def cluster(*nodes: NodeStatus | NodeDown) -> ClusterStatus:

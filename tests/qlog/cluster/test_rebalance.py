@@ -12,6 +12,7 @@ from qlog.cluster.rebalance import SeenLeaders, appended_sizes
 from quorumlog.admin.types import ClusterStatus, GroupStatus, MemberStatus, NodeDown, NodeStatus
 from quorumlog.command_errors import CliError
 from quorumlog.pb import admin_pb2
+from quorumlog.records.values import of_pb
 from tests.qlog.running import Qlog
 
 
@@ -20,7 +21,7 @@ def node(node_id: int, group: str, host: str, **changes: Any) -> NodeStatus:
         node_id=node_id, role="follower", term=3, last_index=5_000, standing="full"
     )
     member = MemberStatus(node_id, f"{host}:8081", f"{host}:40911", True, True, 0, "")
-    return dataclasses.replace(NodeStatus.of(pb, group), members=(member,), **changes)
+    return dataclasses.replace(of_pb(NodeStatus, pb, group=group), members=(member,), **changes)
 
 
 def status(*nodes: NodeStatus | NodeDown) -> ClusterStatus:

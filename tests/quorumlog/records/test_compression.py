@@ -19,7 +19,6 @@ from quorumlog.produce.outgoing_messages import (
     entry_of,
     form_of,
 )
-from quorumlog.produce.send_options import MessageOptions
 from quorumlog.records.batch import decode_records, encode_entries
 from quorumlog.records.compression import (
     BODY_SIZE_BYTES_MAX,
@@ -90,8 +89,7 @@ def test_messages_of_a_batch_may_differ() -> None:
         OutgoingMessage(BODY, topic="bills"),
         OutgoingMessage("text" * 100, properties={"a": "c"}),
     ]
-    options: MessageOptions = {"queue_id": 0, "properties": {"a": "b"}}
-    entries = entries_of(given, "orders", options, OutgoingForm(compress))
+    entries = entries_of(given, "orders", None, None, 0, {"a": "b"}, OutgoingForm(compress))
     encoded = encode_entries(
         entries, lambda topic, queue_id, _: (topic, queue_id or 0), born_unix_ms=1
     )

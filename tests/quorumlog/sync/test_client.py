@@ -42,7 +42,8 @@ ASYNC_ONLY = {
 
 ATTRIBUTES = {
     sync.Client: ("client_id",),
-    sync.Transaction: ("decision", "receipts", "transaction_id"),
+    sync.GroupConsumer: ("auto_commit",),
+    sync.Transaction: ("decision", "group", "receipts", "transaction_id"),
     sync.TransactionalProducer: ("checks_count", "producer_group"),
     sync.ConsumeTransaction: ("receipts",),
 }
