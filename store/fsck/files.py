@@ -7,9 +7,8 @@ Sources: fault-matrix section 6, D9, D12, S17.
 """
 
 import fcntl
-import mmap
 import os
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from store import format as fmt
 from store.config import MIB
@@ -26,6 +25,15 @@ SCAN_SIZE_BYTES: Final = MIB
 PAGE_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES
 
 
+def _refusal(name: str) -> Any:
+    """Return a method that refuses the call `name`."""
+
+    def refuse(_fs: FileSystem, *arguments: object, **options: object) -> NoReturn:
+        raise AssertionError(f"{name} of {arguments} in a read-only check")
+
+    return refuse
+
+
 class ReadOnlyFileSystem(FileSystem):
     """Opens files for reading only, and refuses every call that would change a byte."""
 
@@ -34,49 +42,17 @@ class ReadOnlyFileSystem(FileSystem):
         assert not create, f"{path} would be made"
         return super().open(path, read_only=True)
 
-    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
-        """Refuse."""
-        raise AssertionError(f"allocate of {path} in a read-only check")
-
-    def set_size(self, fd: int, path: str, size_bytes: int) -> None:
-        """Refuse."""
-        raise AssertionError(f"set_size of {path} in a read-only check")
-
-    def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
-        """Refuse."""
-        raise AssertionError(f"map of {path} in a read-only check")
-
-    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
-        """Refuse."""
-        raise AssertionError(f"write to {path} in a read-only check")
-
-    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
-        """Refuse."""
-        raise AssertionError(f"warm-up of {path} in a read-only check")
-
-    def sync(self, fd: int, path: str) -> None:
-        """Refuse: a sync would write back bytes of another process."""
-        raise AssertionError(f"sync of {path} in a read-only check")
-
-    def sync_directory(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"sync of {path} in a read-only check")
-
-    def rename(self, source: str, target: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"rename to {target} in a read-only check")
-
-    def remove_directory(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"removal of {path} in a read-only check")
-
-    def unlink(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"unlink of {path} in a read-only check")
-
-    def make_directory(self, path: str, *, is_durable: bool = True) -> None:
-        """Refuse."""
-        raise AssertionError(f"make_directory of {path} in a read-only check")
+    allocate = _refusal("allocate")
+    set_size = _refusal("set_size")
+    map = _refusal("map")
+    write_at = _refusal("write_at")
+    warm = _refusal("warm")
+    sync = _refusal("sync")  # It would write back bytes of another process.
+    sync_directory = _refusal("sync_directory")
+    rename = _refusal("rename")
+    remove_directory = _refusal("remove_directory")
+    unlink = _refusal("unlink")
+    make_directory = _refusal("make_directory")
 
 
 def holder_of(root: str) -> str | None:
