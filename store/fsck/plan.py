@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store import format as fmt
+from store.derived.log_walk import said_of
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.durability import checkpoint, durable_mark
@@ -32,7 +33,6 @@ from store.fsck.types import (
     no_progress,
 )
 from store.ledger.entry import unpack_header
-from store.record.inner_batches import is_inner_batch
 from store.record.tail import TailReader
 
 FINGERPRINT_SIZE_BYTES: Final = 64 * 1024
@@ -360,13 +360,9 @@ def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[i
     """Add the offsets of records to the lost ones; return how many records there are."""
     at = count = 0
     while at < len(data):
-        tail = tails.read_record(data, at)
-        queue_id = fmt.INT32.unpack_from(data, at + fmt.QUEUE_ID_AT)[0]
-        offset = fmt.OFFSETS.unpack_from(data, at + fmt.QUEUE_OFFSET_AT)[0]
-        flags = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
-        is_hidden = flags & fmt.TRANSACTION_PREPARED or is_inner_batch(data, at)
-        if tail is not None and not is_hidden:
-            key = (tail[0].decode("ascii"), queue_id)
+        said = said_of(tails, data, at)
+        if said is not None and said.has_unit:
+            key, offset = (said.topic.decode("ascii"), said.queue_id), said.offset
             lo, hi = queues.get(key, (offset, offset))
             # Only neighbours: an offset that jumps is damaged itself.
             queues[key] = (lo - (offset == lo - 1), hi + (offset == hi))

@@ -1,29 +1,23 @@
 """Derives from the records of a log the content of the consume queues and the key index.
 
 Owns the round: units and keys are collected for some megabytes of log and then handed to the two
-comparisons at once. The bytes behind a body are read by `store.record.tail`, as the dispatcher
-does; which records have a unit or keys is decided here once more. Source: storage-formats 2.4, 2.5.
+comparisons at once. `store.derived.log_walk` says which unit and keys a record has. Source:
+storage-formats 2.4, 2.5.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from store import format as fmt
 from store.config import MIB
+from store.derived.log_walk import said_of
 from store.fsck.checks.index import IndexCheck, Key
 from store.fsck.checks.log import Bad, RecordRun
 from store.fsck.checks.queues import QueueCheck
 from store.fsck.types import Finding, Notice, Part, Severity
-from store.record.check import store_timestamp
-from store.record.inner_batches import is_inner_batch
 from store.record.tail import TailReader
 
 _ROUND_SIZE_BYTES: Final = 8 * MIB
-# Size, magic, queue id, queue offset, position, sys flag, store time, body size; IPv4 hosts.
-_HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
-_UNIT: Final = fmt.CONSUME_QUEUE_UNIT
-assert _HEAD.size == fmt.BODY_AT
 
 
 class DerivedCheck:
@@ -53,35 +47,23 @@ class DerivedCheck:
     def put(self, records: RecordRun) -> Iterator[Finding]:
         """Collect whole good records, and compare when enough are there."""
         base, data = records
-        tails, read = self._tails.known, self._tails.read
         at, hi = 0, len(data)
         while at < hi:
-            size_bytes, magic, queue_id, offset, position, flags, unix_ms, body_size_bytes = (
-                _HEAD.unpack_from(data, at)
-            )
-            if magic == fmt.MAGIC_V1 and not flags & fmt.SYS_FLAG_ANY_V6:
-                tail_bytes = data[at + fmt.BODY_AT + body_size_bytes : at + size_bytes]
-                tail = tails.get(tail_bytes) or read(tail_bytes)
-            else:
-                tail = self._tails.read_record(data, at)
-                unix_ms = store_timestamp(data, at)
-            self.newest_unix_ms = max(self.newest_unix_ms, unix_ms)
-            if tail is None:
+            said = said_of(self._tails, data, at)
+            if said is None:
                 yield self._bad_topic(base + at)
-            else:
-                topic, _, tags_code, hashes = tail
-                transaction = flags & fmt.SYS_FLAG_TRANSACTION_MASK
-                if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
-                    self._without_queues.add(topic)
-                    self._pass_over(topic, 1)
-                elif not transaction & fmt.TRANSACTION_PREPARED:  # Nor rolled back.
-                    key = (topic.decode("ascii"), queue_id)
-                    unit = (offset, _UNIT.pack(position, size_bytes, tags_code))
-                    self._units.setdefault(key, []).append(unit)
-                if transaction != fmt.TRANSACTION_ROLLBACK:
-                    for key_hash in hashes:
-                        self._keys.append((key_hash, position, unix_ms))
-            at += size_bytes
+                at += fmt.INT32.unpack_from(data, at)[0]
+                continue
+            at += said.size_bytes
+            self.newest_unix_ms = max(self.newest_unix_ms, said.store_unix_ms)
+            if said.is_inner_batch:
+                self._without_queues.add(said.topic)
+                self._pass_over(said.topic, 1)
+            elif said.has_unit:
+                queue = said.topic.decode("ascii"), said.queue_id
+                self._units.setdefault(queue, []).append((said.offset, said.unit))
+            for key_hash in said.hashes:
+                self._keys.append((key_hash, said.position, said.store_unix_ms))
         self._collected_bytes += len(data)
         if self._collected_bytes >= _ROUND_SIZE_BYTES:
             yield from self.compare()
