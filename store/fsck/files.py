@@ -106,16 +106,15 @@ class Segments:
         directory: str,
         file_size_bytes: int,
         part: Part,
-        *,
-        severity: Severity,
         first_position: int | None = None,
     ) -> None:
-        """Take the files. `directory` is below `root`; `severity` is for wrong names and sizes.
+        """Take the files; `directory` is below `root`.
 
         With `first_position` the sequence begins there, and older files are left-overs.
         """
         self._descriptors, self._fs, self._root = descriptors, fs, root
-        self.directory, self.part, self._severity = directory, part, severity
+        self.directory, self.part = directory, part
+        self._severity = Severity.REPAIRABLE if part is Part.LOG else Severity.DERIVED
         self.file_size_bytes: Final = file_size_bytes
         self.findings: list[Finding] = []
         self.files: tuple[Segment, ...] = ()
@@ -134,7 +133,8 @@ class Segments:
                 expected = f"a multiple of {size}"
                 self._wrong(path, 0, "file name", expected, name)
             elif first_position is not None and position < first_position:
-                self._note(path, 0, "file", f"none before {first_position}", "one", left_over=True)
+                expected = f"none before {first_position}"
+                self._wrong(path, 0, "file", expected, "one", Severity.LEFT_OVER)
             else:
                 segments[position] = Segment(path, position, size_bytes, is_missing=False)
                 if size_bytes != size:
@@ -151,14 +151,32 @@ class Segments:
                 self._wrong(path, 0, "file", "present", "missing")
         self.files = tuple(files)
 
-    def _wrong(self, path: str, at: int, field: str, expected: str, actual: str) -> None:
-        self.findings.append(Finding(path, at, field, expected, actual, self._severity, self.part))
-
-    def _note(
-        self, path: str, at: int, field: str, expected: str, actual: str, *, left_over: bool
+    def _wrong(
+        self,
+        path: str,
+        at: int,
+        field: str,
+        expected: str,
+        actual: str,
+        severity: Severity | None = None,
     ) -> None:
-        severity = Severity.LEFT_OVER if left_over else self._severity
-        self.findings.append(Finding(path, at, field, expected, actual, severity, self.part))
+        severity = severity or self._severity
+        finding = Finding(path, at, field, expected, actual, severity, self.part)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def finding(
+        self,
+        at: int,
+        field: str,
+        expected: str,
+        actual: str,
+        severity: Severity | None = None,
+        position: int = -1,
+    ) -> Finding:
+        """Return the finding for the byte at the position `at` of the sequence."""
+        severity = severity or self._severity
+        return Finding(*self.place(at), field, expected, actual, severity, self.part, position)
 
     # --- Positions ---
 
@@ -213,17 +231,11 @@ class Segments:
                 parts.append(self._read(file, at, page_hi - at))
             except FileSystemError as error:
                 parts.append(bytes(page_hi - at))
-                finding = Finding(
-                    file.path,
+                page, reason = (
                     at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES,
-                    "page",
-                    "readable",
                     os.strerror(error.errno_value),
-                    self._severity,
-                    self.part,
                 )
-                if finding not in self.findings:
-                    self.findings.append(finding)
+                self._wrong(file.path, page, "page", "readable", reason)
             at = page_hi
         return b"".join(parts)
 

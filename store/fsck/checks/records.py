@@ -5,7 +5,7 @@ comparisons at once. `store.derived.log_walk` says which unit and keys a record 
 storage-formats 2.4, 2.5.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
@@ -14,7 +14,7 @@ from store.derived.log_walk import said_of
 from store.fsck.checks.index import IndexCheck, Key
 from store.fsck.checks.log import Bad, RecordRun
 from store.fsck.checks.queues import QueueCheck
-from store.fsck.types import Finding, Notice, Part, Severity
+from store.fsck.types import Finding, LogFinding, Notice
 from store.record.tail import TailReader
 
 _ROUND_SIZE_BYTES: Final = 8 * MIB
@@ -27,14 +27,12 @@ class DerivedCheck:
         self,
         queues: QueueCheck,
         index: IndexCheck,
-        place: Callable[[int], tuple[str, int]],
-        log_severity: Callable[[int], Severity],
+        log_finding: LogFinding,
         without_queues: set[bytes],
     ) -> None:
-        """Take both checks. `place`: file and byte of a position of the log; `log_severity`: of
-        damage there. `without_queues`: known topics with inner batches; grows."""
+        """Take both checks. `without_queues`: known topics with inner batches; grows."""
         self._queues, self._index = queues, index
-        self._place, self._log_severity = place, log_severity
+        self._log_finding = log_finding
         self._tails = TailReader()
         self._units: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._keys: list[Key] = []
@@ -51,7 +49,7 @@ class DerivedCheck:
         while at < hi:
             said = said_of(self._tails, data, at)
             if said is None:
-                yield self._bad_topic(base + at)
+                yield self._log_finding(base + at, 0, "topic", "a topic name", "none")
                 at += fmt.INT32.unpack_from(data, at)[0]
                 continue
             at += said.size_bytes
@@ -100,8 +98,3 @@ class DerivedCheck:
             Notice(topic.decode(), self._passed_over.get(topic, 0))
             for topic in sorted(self._without_queues)
         ]
-
-    def _bad_topic(self, position: int) -> Finding:
-        path, at = self._place(position)
-        severity = self._log_severity(position)
-        return Finding(path, at, "topic", "a topic name", "none", severity, Part.LOG, position)
