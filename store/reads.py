@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.keys.index_lookup import IndexStep
+from store.derived.keys.index_file import IndexStep
 from store.derived.queues.consume_queue import ConsumeQueue
 from store.derived.queues.offset_by_time import Boundary, offset_by_time
 from store.derived.queues.pull import PullResult, PullStatus, pull, read_at

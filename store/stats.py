@@ -7,7 +7,7 @@ powers of two of a microsecond.
 Source: RocketMQ StoreStatsService; storage-formats 9.3.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 LATENCY_BUCKET_COUNT: Final = 27  # Bucket k holds [2**(k-1), 2**k) us; the last from 33 s on.
@@ -55,57 +55,35 @@ class LatencyStats:
         return sum(self.counts)
 
 
+@dataclass(slots=True)
 class StoreCounters:
     """The live counters of one store. Fields are public; beside each stands its thread."""
 
-    __slots__ = (
-        "busy_count",
-        "deleted_file_count",
-        "deleted_for_room_count",
-        "derived_damage_count",
-        "derived_mended_key_count",
-        "derived_mended_unit_count",
-        "dispatch_failed_count",
-        "flush_request_count",
-        "flush_timeout_count",
-        "inner_batch_count",
-        "memory_lock_failed_count",
-        "pool_empty_count",
-        "prepare_failed_count",
-        "put_bytes",
-        "put_count",
-        "put_failed_count",
-        "put_latencies",
-        "record_count",
-        "store_full_count",
-        "sync_bytes",
-        "sync_latencies",
-    )
-
-    def __init__(self) -> None:
-        self.put_latencies = Latencies()  # Writer. From the call to the bytes in page cache.
-        self.put_count = 0  # Writer. Batches appended.
-        self.record_count = 0  # Writer.
-        self.put_bytes = 0  # Writer.
-        self.put_failed_count = 0  # Writer. Appends that raised, whatever the reason.
-        self.store_full_count = 0  # Writer. Appends refused because the disk is full.
-        self.busy_count = 0  # Writer. Appends refused because a lock, queue or file was not free.
-        self.sync_latencies = Latencies()  # Flush thread. One a sync of the log.
-        self.sync_bytes = 0  # Flush thread. Bytes by which syncs moved the durable position.
-        self.flush_request_count = 0  # Flush thread. Requests that a sync resolved.
-        self.flush_timeout_count = 0  # Waiters, under the lock of the flush service.
-        self.pool_empty_count = 0  # Writer. Files that got no write buffer.
-        self.prepare_failed_count = 0  # Warm-up thread. Files that could not be made ahead.
-        self.memory_lock_failed_count = 0  # Warning: memory that mlock refused.
-        self.deleted_file_count = 0  # Retention.
-        self.deleted_for_room_count = 0  # Retention. Of these: those that had not expired.
-        # Any thread that meets damage: two at once may count as one.
-        self.derived_damage_count = 0  # Blocks of queues and index files that were wrong.
-        self.derived_mended_unit_count = 0  # Units of queues that were repaired.
-        self.derived_mended_key_count = 0  # Entries and slots of index files that were.
-        # Dispatcher. Records of topics with inner batches; a rebuild counts them again.
-        self.inner_batch_count = 0
-        self.dispatch_failed_count = 0  # Readers, maintenance. Rounds that the full disk stopped.
+    # Writer. From the call to the bytes in page cache.
+    put_latencies: Latencies = field(default_factory=Latencies)
+    put_count: int = 0  # Writer. Batches appended.
+    record_count: int = 0  # Writer.
+    put_bytes: int = 0  # Writer.
+    put_failed_count: int = 0  # Writer. Appends that raised, whatever the reason.
+    store_full_count: int = 0  # Writer. Appends refused because the disk is full.
+    busy_count: int = 0  # Writer. Appends refused because a lock, queue or file was not free.
+    # Flush thread. One a sync of the log.
+    sync_latencies: Latencies = field(default_factory=Latencies)
+    sync_bytes: int = 0  # Flush thread. Bytes by which syncs moved the durable position.
+    flush_request_count: int = 0  # Flush thread. Requests that a sync resolved.
+    flush_timeout_count: int = 0  # Waiters, under the lock of the flush service.
+    pool_empty_count: int = 0  # Writer. Files that got no write buffer.
+    prepare_failed_count: int = 0  # Warm-up thread. Files that could not be made ahead.
+    memory_lock_failed_count: int = 0  # Warning: memory that mlock refused.
+    deleted_file_count: int = 0  # Retention.
+    deleted_for_room_count: int = 0  # Retention. Of these: those that had not expired.
+    # Any thread that meets damage: two at once may count as one.
+    derived_damage_count: int = 0  # Blocks of queues and index files that were wrong.
+    derived_mended_unit_count: int = 0  # Units of queues that were repaired.
+    derived_mended_key_count: int = 0  # Entries and slots of index files that were.
+    # Dispatcher. Records of topics with inner batches; a rebuild counts them again.
+    inner_batch_count: int = 0
+    dispatch_failed_count: int = 0  # Readers, maintenance. Rounds that the full disk stopped.
 
     def on_put(self, record_count: int, size_bytes: int, duration_us: int) -> None:
         """Count one batch that was appended."""
@@ -199,11 +177,8 @@ class StoreStats:
 
 def snapshot(counters: StoreCounters, gauges: StoreGauges) -> StoreStats:
     """Freeze the counters together with the gauges."""
-    numbers = {
-        name: value
-        for name in StoreCounters.__slots__
-        if isinstance(value := getattr(counters, name), int)
-    }
+    names = sorted(counter.name for counter in fields(StoreCounters) if counter.type is int)
+    numbers = {name: getattr(counters, name) for name in names}
     return StoreStats(
         gauges, counters.put_latencies.snapshot(), counters.sync_latencies.snapshot(), numbers
     )

@@ -104,18 +104,11 @@ class KeyMender:
         brought together, StoreFullError, FileSystemError, ClosedError.
         """
         number, min_position = self._changes.number, self._log.min_position
-        wrong = 0
         try:
-            blocks = file.doubtful_blocks()
-            is_header_doubtful = file.is_header_doubtful()
+            blocks, is_header_doubtful = file.doubtful_blocks(), file.is_header_doubtful()
             if not (blocks or is_header_doubtful or file.are_slots_doubtful()):
                 return False
-            begin_ms = self.mend_begin(file)  # First: seconds count from it.
-            for lo, hi in _joined(blocks):
-                wrong += self._mend_entries(file, max(lo, 1), hi, number)
-            if is_header_doubtful or begin_ms != file.begin_unix_ms:
-                wrong += self.mend_end(file, begin_ms)
-            wrong += self._mend_chains(file, number)
+            return self._mend_blocks(number, file, blocks, are_times_doubtful=is_header_doubtful)
         except ClosedError:
             if file in self._index.files:
                 raise
@@ -125,6 +118,23 @@ class KeyMender:
             if is_same and file in self._index.files:
                 raise
             return False  # Cut or expired meanwhile.
+
+    def _mend_blocks(
+        self,
+        number: int,
+        file: IndexFile,
+        blocks: list[tuple[int, int]],
+        *,
+        are_times_doubtful: bool,
+    ) -> bool:
+        """Repair blocks of entries, and all that follows from them; return whether any of it was
+        wrong. `number` is that of the log's changes before the blocks were chosen."""
+        begin_ms, wrong = self.mend_begin(file), 0  # First: seconds count from it.
+        for lo, hi in _joined(blocks):
+            wrong += self._mend_entries(file, max(lo, 1), hi, number)
+        if are_times_doubtful or begin_ms != file.begin_unix_ms:
+            wrong += self.mend_end(file, begin_ms)
+        wrong += self._mend_chains(file, number)
         if wrong:
             self._counters.derived_mended_key_count += wrong
             self._tell(f"{wrong} entries and slots of {file.path} are repaired from the log")
@@ -139,7 +149,8 @@ class KeyMender:
         while first < hi:
             some = list(islice(keys, min(_ENTRIES_AT_ONCE, hi - first)))
             if not some:
-                raise self._apart(file, first, "a key of the log", "none is left")
+                key, none = "a key of the log", "none is left"
+                raise DerivedFileError(file.path, 0, f"entry {first}", key, none)
             wrong += self._compare(file, first, some, number)
             first += len(some)
         return wrong
@@ -228,7 +239,8 @@ class KeyMender:
             value, position, _, _ = _ENTRY.unpack(file.raw_entries(entry, entry + 1))
             if position < self._log.min_position:
                 continue
-            hashes = self._hashes_at(position)
+            said = self._said_at(position)
+            hashes = () if said is None else said.hashes
             if hashes.count(value) == 1:
                 return entry - hashes.index(value), position
             looked += 1
@@ -245,10 +257,6 @@ class KeyMender:
             return None
         return self._walk.at(position, size_bytes)
 
-    def _hashes_at(self, position: int) -> tuple[int, ...]:
-        said = self._said_at(position)
-        return () if said is None else said.hashes
-
     def _stream(self, position: int) -> Iterator[Key]:
         """Yield the keys from a position on, all of them: PositionRangeError once it has expired,
         since the caller counts."""
@@ -257,9 +265,6 @@ class KeyMender:
         for said in self._walk.said(position, hi):
             for value in said.hashes:
                 yield Key(value, said.position, said.store_unix_ms)
-
-    def _apart(self, file: IndexFile, entry: int, expected: str, actual: str) -> DerivedFileError:
-        return DerivedFileError(file.path, 0, f"entry {entry}", expected, actual)
 
     # --- Times, chains and slots ---
 
@@ -388,22 +393,12 @@ class KeyMender:
                 else:
                     self._counters.derived_damage_count += 1
                     self._tell(f"damage was found: {file.path} does not have the keys of the log")
-                    return self._mend_whole(file)
+                    number, whole = self._changes.number, [(1, file.count)]
+                    return self._mend_blocks(number, file, whole, are_times_doubtful=True)
             except ClosedError:
                 if file in self._index.files:  # Else it expired meanwhile.
                     raise
         return False
-
-    def _mend_whole(self, file: IndexFile) -> bool:
-        """Compare all of a file with the log, blocks with the right checksum included."""
-        number = self._changes.number
-        begin_ms = self.mend_begin(file)
-        wrong = self._mend_entries(file, 1, file.count, number)
-        wrong += self.mend_end(file, begin_ms)
-        wrong += self._mend_chains(file, number)
-        self._counters.derived_mended_key_count += wrong
-        self._tell(f"{wrong} entries and slots of {file.path} are repaired from the log")
-        return wrong > 0
 
     def _has(self, file: IndexFile, keys: list[Key]) -> bool:
         """Whether the entries of these records are these keys; at the ends of the file there may be

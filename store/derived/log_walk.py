@@ -1,8 +1,8 @@
 """The units and keys that the records of the log stand for, in log order.
 
-Owns the walk for comparisons with derived files, and the look at one record. The walk is the
-readable twin of the dispatcher's loop: one object a record, which only work in the background can
-afford. Must not know queues or index files.
+Owns the walk for comparisons with derived files, and the look at one record, which an offline check
+takes, too. It is the readable twin of the dispatcher's loop: one object a record, which only work
+in the background can afford. Must not know queues or index files.
 """
 
 import struct
@@ -17,14 +17,19 @@ from store.record.check import store_timestamp
 from store.record.inner_batches import is_inner_batch
 from store.record.tail import TailReader
 
-_HEAD: Final = struct.Struct(">iI4xi4xqqi")  # Size, magic, queue id, offset, position, sys flag.
+# Size, magic, queue id, queue offset, position, sys flag, store time, body size; IPv4 hosts.
+_HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
+assert _HEAD.size == fmt.BODY_AT
 _TRANSACTION: Final = fmt.SYS_FLAG_TRANSACTION_MASK
 _SIZE_BYTES_MAX: Final = 2 * fmt.ENTRY_SIZE_BYTES_MAX
 """Largest size of a record, RocketMQ's included."""
 
 
 class Said(NamedTuple):
-    """Unit and keys of one record. `has_unit`: the record counts in its queue."""
+    """Unit and keys of one record.
+
+    `has_unit`: the record counts in its queue. `is_inner_batch`: its topic has no queue here.
+    """
 
     topic: bytes
     queue_id: int
@@ -35,6 +40,7 @@ class Said(NamedTuple):
     hashes: tuple[int, ...]
     store_unix_ms: int
     has_unit: bool
+    is_inner_batch: bool
 
     @property
     def unit(self) -> bytes:
@@ -93,28 +99,34 @@ class LogWalk:
     def _said(self, data: bytes, at: int, position: int) -> Said | None:
         if len(data) - at < fmt.RECORD_SIZE_BYTES_MIN:
             return None
-        size_bytes, _, queue_id, offset, own_position, flags = _HEAD.unpack_from(data, at)
+        size_bytes, _, _, _, own_position, *_ = _HEAD.unpack_from(data, at)
         fits = fmt.RECORD_SIZE_BYTES_MIN <= size_bytes <= len(data) - at
         if not fits or own_position != position:
             return None
         with self._lock:
-            tail = self._tails.read_record(data, at)
-        if tail is None:
-            return None
-        topic, _, code, hashes = tail
-        transaction = flags & _TRANSACTION
-        if transaction == fmt.TRANSACTION_ROLLBACK:
-            hashes = ()
-        is_hidden = transaction in (fmt.TRANSACTION_PREPARED, fmt.TRANSACTION_ROLLBACK)
-        is_hidden |= bool(flags & fmt.SYS_FLAG_INNER_BATCH) and is_inner_batch(data, at)
-        return Said(
-            topic,
-            queue_id,
-            offset,
-            position,
-            size_bytes,
-            code,
-            hashes,
-            store_timestamp(data, at),
-            not is_hidden,
-        )
+            return said_of(self._tails, data, at)
+
+
+def said_of(tails: TailReader, data: bytes, at: int) -> Said | None:
+    """Return unit and keys of the record at byte `at`, which is there up to its size; None for one
+    without a right topic."""
+    size_bytes, magic, queue_id, offset, position, flags, unix_ms, body_size_bytes = (
+        _HEAD.unpack_from(data, at)
+    )
+    if magic == fmt.MAGIC_V1 and not flags & fmt.SYS_FLAG_ANY_V6 and body_size_bytes >= 0:
+        tail_bytes = data[at + fmt.BODY_AT + body_size_bytes : at + size_bytes]
+        tail = tails.known.get(tail_bytes) or tails.read(tail_bytes)
+    else:
+        tail, unix_ms = tails.read_record(data, at), store_timestamp(data, at)
+    if tail is None:
+        return None
+    topic, _, code, hashes = tail
+    transaction = flags & _TRANSACTION
+    if transaction == fmt.TRANSACTION_ROLLBACK:
+        hashes = ()
+    is_hidden = transaction in (fmt.TRANSACTION_PREPARED, fmt.TRANSACTION_ROLLBACK)
+    is_inner = bool(flags & fmt.SYS_FLAG_INNER_BATCH) and is_inner_batch(data, at)
+    has_unit = not (is_hidden or is_inner)
+    return Said(
+        topic, queue_id, offset, position, size_bytes, code, hashes, unix_ms, has_unit, is_inner
+    )

@@ -177,31 +177,13 @@ class DurableMark:
         """The mark that was published last."""
         return Mark(*self._values)
 
-    def publish(
-        self,
-        *,
-        durable_position: int,
-        durable_index: int,
-        dispatched_position: int,
-        dispatched_durable_position: int,
-        dispatched_item_count: int = UNKNOWN_COUNT,
-        dispatched_durable_item_count: int = UNKNOWN_COUNT,
-        now_ms: int,
-    ) -> None:
-        """Write the new values; they are in page cache on return, durable with interval 0.
+    def publish(self, new: Mark, now_ms: int) -> None:
+        """Write a mark; it is in page cache on return, durable with interval 0.
 
-        Call it after the log was synced up to `durable_position`, and before the receipts.
+        Call it after the log was synced up to its `durable_position`, and before the receipts.
         No value may fall: a cut is announced by `lower`. `now_ms` is monotonic. Raises
         FileSystemError or SyncFailedError: stop the process.
         """
-        new = Mark(
-            durable_position,
-            durable_index,
-            dispatched_position,
-            dispatched_durable_position,
-            dispatched_item_count,
-            dispatched_durable_item_count,
-        )
         with self._lock:
             old = self.mark
             for old_value, new_value in zip(old.positions, new.positions, strict=True):

@@ -6,6 +6,7 @@ mark meet; must not know how either is done. Source: fault-matrix S06.
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from store.derived.dispatch import Built
 from store.durability.durable_mark import DurableMark
@@ -43,12 +44,11 @@ class MarkKeeper:
                 built = Built(now.dispatched_position, now.dispatched_item_count)
             if durable.position < now.dispatched_durable_position:
                 durable = Built(now.dispatched_durable_position, now.dispatched_durable_item_count)
-            self._mark.publish(
-                durable_position=now.durable_position,
-                durable_index=now.durable_index,
+            new = replace(
+                now,
                 dispatched_position=built.position,
                 dispatched_durable_position=durable.position,
                 dispatched_item_count=built.item_count,
                 dispatched_durable_item_count=durable.item_count,
-                now_ms=0,
             )
+            self._mark.publish(new, now_ms=0)

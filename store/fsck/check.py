@@ -120,7 +120,6 @@ class Check:
             f"{directory}/index",
             self.config.ledger_index_units_per_file * 32,
             Part.LEDGER_INDEX,
-            severity=Severity.DERIVED,
         )
         return data, LedgerCheck(data, index, self.start.link)
 
@@ -133,8 +132,7 @@ class Check:
             directory,
             self.config.file_size_bytes,
             part,
-            severity=Severity.REPAIRABLE,
-            first_position=first_position,
+            first_position,
         )
 
     def _choose_start(self, starts: list[LogStart], *, is_sure: bool) -> tuple[LogStart, bool]:
@@ -181,8 +179,7 @@ class Check:
         if data.files and data.position < begin:
             dirty = data.first_dirty(data.position, begin)
             if dirty is not None:
-                path, at = data.place(dirty)
-                yield Finding(path, at, "unused byte", "0", "not 0", Severity.REPAIRABLE, Part.LOG)
+                yield data.finding(dirty, "unused byte", "0", "not 0")
         for event in walk.events():
             if isinstance(event, RecordRun):
                 yield from derived.put(event)
@@ -206,8 +203,7 @@ class Check:
             config.consume_queue_units_per_file,
             min_position=begin_position,
             trust=trust,
-            place=self.data.place,
-            log_severity=self._log_severity,
+            log_finding=self._log_finding,
         )
         index = IndexCheck(
             self.fs,
@@ -219,11 +215,15 @@ class Check:
             trust=trust,
         )
         without_queues = topics_of(self.fs, self.root)
-        return DerivedCheck(queues, index, self.data.place, self._log_severity, without_queues)
+        return DerivedCheck(queues, index, self._log_finding, without_queues)
 
-    def _log_severity(self, position: int) -> Severity:
+    def _log_finding(
+        self, position: int, at: int, field: str, expected: str, actual: str
+    ) -> Finding:
+        """Return the finding for byte `at` of the record at a position."""
         is_known = position < self.trust.known_good_position
-        return Severity.DAMAGE if is_known else Severity.TORN_TAIL
+        severity = Severity.DAMAGE if is_known else Severity.TORN_TAIL
+        return self.data.finding(position + at, field, expected, actual, severity, position)
 
     def _check_end(self, end: int, newest_unix_ms: int, *, has_damage: bool) -> Iterator[Finding]:
         """Compare the end of the log with the mark, and what follows from it."""
@@ -237,16 +237,9 @@ class Check:
         known_good = trust.known_good_position
         if trust.mark is not None and end < known_good != NOWHERE and not has_damage:
             path, at = self.data.place(max(end - 1, 0))
-            yield Finding(
-                path,
-                at + 1,
-                "log end",
-                f"position {known_good}, once known to be good",
-                f"position {end}",
-                Severity.DAMAGE,
-                Part.LOG,
-                end,
-            )
+            expected, actual = f"position {known_good}, once known to be good", f"position {end}"
+            damage, log = Severity.DAMAGE, Part.LOG
+            yield Finding(path, at + 1, "log end", expected, actual, damage, log, end)
         index_at = {end: self.last_index} if not has_damage else None
         yield from check_mark(
             trust, end_position=end, index_at=index_at, last_index=self.last_index

@@ -7,9 +7,8 @@ Sources: fault-matrix section 6, D9, D12, S17.
 """
 
 import fcntl
-import mmap
 import os
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from store import format as fmt
 from store.config import MIB
@@ -26,6 +25,15 @@ SCAN_SIZE_BYTES: Final = MIB
 PAGE_SIZE_BYTES: Final = fmt.PAGE_SIZE_BYTES
 
 
+def _refusal(name: str) -> Any:
+    """Return a method that refuses the call `name`."""
+
+    def refuse(_fs: FileSystem, *arguments: object, **options: object) -> NoReturn:
+        raise AssertionError(f"{name} of {arguments} in a read-only check")
+
+    return refuse
+
+
 class ReadOnlyFileSystem(FileSystem):
     """Opens files for reading only, and refuses every call that would change a byte."""
 
@@ -34,49 +42,17 @@ class ReadOnlyFileSystem(FileSystem):
         assert not create, f"{path} would be made"
         return super().open(path, read_only=True)
 
-    def allocate(self, fd: int, path: str, size_bytes: int, position: int = 0) -> None:
-        """Refuse."""
-        raise AssertionError(f"allocate of {path} in a read-only check")
-
-    def set_size(self, fd: int, path: str, size_bytes: int) -> None:
-        """Refuse."""
-        raise AssertionError(f"set_size of {path} in a read-only check")
-
-    def map(self, fd: int, path: str, size_bytes: int) -> mmap.mmap:
-        """Refuse."""
-        raise AssertionError(f"map of {path} in a read-only check")
-
-    def write_at(self, fd: int, path: str, position: int, data: bytes | memoryview) -> None:
-        """Refuse."""
-        raise AssertionError(f"write to {path} in a read-only check")
-
-    def warm(self, fd: int, path: str, position: int, size_bytes: int) -> None:
-        """Refuse."""
-        raise AssertionError(f"warm-up of {path} in a read-only check")
-
-    def sync(self, fd: int, path: str) -> None:
-        """Refuse: a sync would write back bytes of another process."""
-        raise AssertionError(f"sync of {path} in a read-only check")
-
-    def sync_directory(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"sync of {path} in a read-only check")
-
-    def rename(self, source: str, target: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"rename to {target} in a read-only check")
-
-    def remove_directory(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"removal of {path} in a read-only check")
-
-    def unlink(self, path: str) -> None:
-        """Refuse."""
-        raise AssertionError(f"unlink of {path} in a read-only check")
-
-    def make_directory(self, path: str, *, is_durable: bool = True) -> None:
-        """Refuse."""
-        raise AssertionError(f"make_directory of {path} in a read-only check")
+    allocate = _refusal("allocate")
+    set_size = _refusal("set_size")
+    map = _refusal("map")
+    write_at = _refusal("write_at")
+    warm = _refusal("warm")
+    sync = _refusal("sync")  # It would write back bytes of another process.
+    sync_directory = _refusal("sync_directory")
+    rename = _refusal("rename")
+    remove_directory = _refusal("remove_directory")
+    unlink = _refusal("unlink")
+    make_directory = _refusal("make_directory")
 
 
 def holder_of(root: str) -> str | None:
@@ -130,16 +106,15 @@ class Segments:
         directory: str,
         file_size_bytes: int,
         part: Part,
-        *,
-        severity: Severity,
         first_position: int | None = None,
     ) -> None:
-        """Take the files. `directory` is below `root`; `severity` is for wrong names and sizes.
+        """Take the files; `directory` is below `root`.
 
         With `first_position` the sequence begins there, and older files are left-overs.
         """
         self._descriptors, self._fs, self._root = descriptors, fs, root
-        self.directory, self.part, self._severity = directory, part, severity
+        self.directory, self.part = directory, part
+        self._severity = Severity.REPAIRABLE if part is Part.LOG else Severity.DERIVED
         self.file_size_bytes: Final = file_size_bytes
         self.findings: list[Finding] = []
         self.files: tuple[Segment, ...] = ()
@@ -158,7 +133,8 @@ class Segments:
                 expected = f"a multiple of {size}"
                 self._wrong(path, 0, "file name", expected, name)
             elif first_position is not None and position < first_position:
-                self._note(path, 0, "file", f"none before {first_position}", "one", left_over=True)
+                expected = f"none before {first_position}"
+                self._wrong(path, 0, "file", expected, "one", Severity.LEFT_OVER)
             else:
                 segments[position] = Segment(path, position, size_bytes, is_missing=False)
                 if size_bytes != size:
@@ -175,14 +151,32 @@ class Segments:
                 self._wrong(path, 0, "file", "present", "missing")
         self.files = tuple(files)
 
-    def _wrong(self, path: str, at: int, field: str, expected: str, actual: str) -> None:
-        self.findings.append(Finding(path, at, field, expected, actual, self._severity, self.part))
-
-    def _note(
-        self, path: str, at: int, field: str, expected: str, actual: str, *, left_over: bool
+    def _wrong(
+        self,
+        path: str,
+        at: int,
+        field: str,
+        expected: str,
+        actual: str,
+        severity: Severity | None = None,
     ) -> None:
-        severity = Severity.LEFT_OVER if left_over else self._severity
-        self.findings.append(Finding(path, at, field, expected, actual, severity, self.part))
+        severity = severity or self._severity
+        finding = Finding(path, at, field, expected, actual, severity, self.part)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def finding(
+        self,
+        at: int,
+        field: str,
+        expected: str,
+        actual: str,
+        severity: Severity | None = None,
+        position: int = -1,
+    ) -> Finding:
+        """Return the finding for the byte at the position `at` of the sequence."""
+        severity = severity or self._severity
+        return Finding(*self.place(at), field, expected, actual, severity, self.part, position)
 
     # --- Positions ---
 
@@ -237,17 +231,11 @@ class Segments:
                 parts.append(self._read(file, at, page_hi - at))
             except FileSystemError as error:
                 parts.append(bytes(page_hi - at))
-                finding = Finding(
-                    file.path,
+                page, reason = (
                     at // PAGE_SIZE_BYTES * PAGE_SIZE_BYTES,
-                    "page",
-                    "readable",
                     os.strerror(error.errno_value),
-                    self._severity,
-                    self.part,
                 )
-                if finding not in self.findings:
-                    self.findings.append(finding)
+                self._wrong(file.path, page, "page", "readable", reason)
             at = page_hi
         return b"".join(parts)
 

@@ -108,15 +108,8 @@ class Inspection:
         }
 
     def _segments(self, directory: str, file_size_bytes: int) -> Segments:
-        return Segments(
-            self._descriptors,
-            self._fs,
-            self._root,
-            directory,
-            file_size_bytes,
-            Part.LOG,
-            severity=Severity.REPAIRABLE,
-        )
+        place = self._descriptors, self._fs, self._root
+        return Segments(*place, directory, file_size_bytes, Part.LOG)
 
     def _settings(self) -> list[Row]:
         return [

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store import format as fmt
+from store.derived.log_walk import said_of
 from store.derived.queues.consume_queue import UNIT_SIZE_BYTES
 from store.derived.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from store.durability import checkpoint, durable_mark
@@ -31,8 +32,7 @@ from store.fsck.types import (
     Severity,
     no_progress,
 )
-from store.ledger.entry import unpack_header
-from store.record.inner_batches import is_inner_batch
+from store.ledger.entry import file_end, is_header_at, unpack_header
 from store.record.tail import TailReader
 
 FINGERPRINT_SIZE_BYTES: Final = 64 * 1024
@@ -267,29 +267,20 @@ class _Planner:
         check, data = self.check, self.data
         assert check.index is not None, "a plain log has no entries"
         lo, link = check.start.min_position, check.start.link
-        file_lo = position // data.file_size_bytes * data.file_size_bytes
-        if file_lo == position and file_lo > lo:
-            file_lo -= data.file_size_bytes
-        walk = LedgerCheck(data, check.index, link)
-        if file_lo > lo:
-            lo = file_lo
-            walk.lose()
+        lo = max(lo, file_end(position - 1, data.file_size_bytes) - data.file_size_bytes)
         last_index = link.entry_index if lo == check.start.min_position else -1
         while data.position <= lo < min(position, data.end_position):
-            file_end = data.file_at(lo).position + data.file_size_bytes
-            head = data.read(lo, min(fmt.ENTRY_HEADER_SIZE_BYTES, file_end - lo))
-            if len(head) < fmt.ENTRY_HEADER_SIZE_BYTES:
+            end = file_end(lo, data.file_size_bytes)
+            if end - lo < fmt.ENTRY_HEADER_SIZE_BYTES:
                 break
-            size_bytes = max(0, min(unpack_header(head).size_bytes, file_end - lo))
-            if (
-                walk.check(data.read(lo, size_bytes), lo, file_end).end != size_bytes
-                or not size_bytes
-            ):
+            # The check found nothing wrong before the position, so sizes lead the way.
+            header = unpack_header(data.read(lo, fmt.ENTRY_HEADER_SIZE_BYTES))
+            if not is_header_at(header, lo, end):
                 break
-            if lo + size_bytes > position:
+            if lo + header.size_bytes > position:
                 return lo, last_index
-            lo, last_index = lo + size_bytes, walk.link.entry_index
-        return (lo if lo <= position else position), last_index
+            lo, last_index = lo + header.size_bytes, header.entry_index
+        return min(lo, position), last_index
 
     def _loss(self, lo_position: int, hi_position: int) -> Loss:
         """Count the records behind a position, as far as they can be read."""
@@ -346,7 +337,6 @@ class _Planner:
                     f"{QUEUE_DIRECTORY}/{topic}/{name}",
                     self.config.consume_queue_units_per_file * UNIT_SIZE_BYTES,
                     Part.QUEUE,
-                    severity=Severity.DERIVED,
                 )
                 if files.files:
                     hi = (files.dirty_hi() + UNIT_SIZE_BYTES - 1) // UNIT_SIZE_BYTES
@@ -360,13 +350,9 @@ def _count(data: bytes, tails: TailReader, queues: dict[tuple[str, int], tuple[i
     """Add the offsets of records to the lost ones; return how many records there are."""
     at = count = 0
     while at < len(data):
-        tail = tails.read_record(data, at)
-        queue_id = fmt.INT32.unpack_from(data, at + fmt.QUEUE_ID_AT)[0]
-        offset = fmt.OFFSETS.unpack_from(data, at + fmt.QUEUE_OFFSET_AT)[0]
-        flags = fmt.INT32.unpack_from(data, at + fmt.SYS_FLAG_AT)[0]
-        is_hidden = flags & fmt.TRANSACTION_PREPARED or is_inner_batch(data, at)
-        if tail is not None and not is_hidden:
-            key = (tail[0].decode("ascii"), queue_id)
+        said = said_of(tails, data, at)
+        if said is not None and said.has_unit:
+            key, offset = (said.topic.decode("ascii"), said.queue_id), said.offset
             lo, hi = queues.get(key, (offset, offset))
             # Only neighbours: an offset that jumps is damaged itself.
             queues[key] = (lo - (offset == lo - 1), hi + (offset == hi))

@@ -77,6 +77,10 @@ class Finding(NamedTuple):
         )
 
 
+LogFinding = Callable[[int, int, str, str, str], Finding]
+"""(position of a record, byte in it, field, expected, actual) -> the finding."""
+
+
 def finding_of(error: CorruptionError, severity: Severity, part: Part, path: str = "") -> Finding:
     """Return the finding for damage, by default in the file that the error names."""
     place = path or error.path, error.at

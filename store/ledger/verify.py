@@ -9,9 +9,8 @@ from typing import Final
 
 from store import format as fmt
 from store.errors import CorruptionError, FileSystemError, StoreError
-from store.files.mapped_file import MappedFile
 from store.ledger.entry import ChainLink, EntryProblem, Run
-from store.ledger.reader import LedgerReader
+from store.ledger.reader import LedgerReader, corruption
 from store.ledger.walk import READ_SIZE_BYTES, EntryBoundary, LedgerWalk
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -38,9 +37,9 @@ def check_range(ledger: LedgerReader, lo_index: int, hi_index: int) -> None:
             _check_units(ledger, point.link.entry_index + 1, run, hi_index)
         except FileSystemError as error:
             problem = EntryProblem(0, "read", "readable bytes", str(error))
-            raise _damage(file, point.position, problem) from error
+            raise corruption(file, point.position, problem) from error
         if run.problem is not None:
-            raise _damage(file, point.position, run.problem)
+            raise corruption(file, point.position, run.problem)
         point = walk.behind(point, run)
 
 
@@ -78,8 +77,3 @@ def _check_units(ledger: LedgerReader, index: int, run: Run, hi_index: int) -> N
         path, byte, actual = ledger.index.files.directory, position, "no such unit"
     expected = units[at : at + _UNIT].hex()
     raise CorruptionError(path, byte, f"index unit of entry {differs}", expected, actual)
-
-
-def _damage(file: MappedFile, position: int, problem: EntryProblem) -> CorruptionError:
-    at = position - file.position + problem.at
-    return CorruptionError(file.path, at, problem.field, problem.expected, problem.actual)

@@ -48,7 +48,7 @@ class LedgerWalk:
             if run.problem is not None:
                 return run
             if run.is_blank:
-                return run._replace(problem=self._check_blank(position, room))
+                return run._replace(problem=self.check_blank(position))
             if len(data) == room:
                 problem = EntryProblem(0, "entry", "a whole one", f"cut short after {room} bytes")
                 return run._replace(problem=problem)
@@ -59,7 +59,9 @@ class LedgerWalk:
         end = point.position + run.end if run.end else self._file_end(point.position)
         return EntryBoundary(end, run.link)
 
-    def _check_blank(self, position: int, room: int) -> EntryProblem | None:
+    def check_blank(self, position: int) -> EntryProblem | None:
+        """Check the blank from a position to the end of its file."""
+        room = self._file_end(position) - position
         if room > _BLANK_SIZE_BYTES_MAX:  # Any entry would have fitted.
             return EntryProblem(0, "blank", f"{_BLANK_SIZE_BYTES_MAX} bytes at most", str(room))
         return check_blank(self._read(position, room))

@@ -421,21 +421,3 @@ def _shows_other(index: LedgerIndex, lo_index: int, units: bytes) -> bool:
         return index.first_difference(lo_index, units) is not None
     except FileSystemError:
         return True
-
-
-def repair(
-    root: str,
-    config: StoreConfig,
-    damaged: DamagedRange,
-    raw_entries: bytes,
-    *,
-    fs: FileSystem | None = None,
-) -> RepairReport:
-    """Repair one range of a closed store with all its entries at once.
-
-    May be repeated: a range that is whole already gets the same bytes again. Errors as
-    RepairSession; with ForeignEntryError and DamageWiderError nothing was written.
-    """
-    with RepairSession(root, config, damaged, fs=fs) as session:
-        session.add(raw_entries)
-        return session.finish()

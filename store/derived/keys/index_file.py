@@ -1,10 +1,11 @@
 """One key index file: a hash table on disk from keys to log positions, byte-compatible to RocketMQ.
 
-Owns the layout (storage-formats 3.1 to 3.3) and the repair of one file; must not know records, nor
-other files. The file being written is mapped, because every put touches a random slot; a complete
-file is read with `pread`, so a bad sector is an exception. Entries are written before the slot that
-names them, and the header last: a reader beside the writer finds whole entries only, and after a
-crash the header counts only what is there.
+Owns the layout (storage-formats 3.1 to 3.3), look-ups that compare each block with its checksum,
+and the repair of one file; must not know records, nor other files. The file being written is
+mapped, because every put touches a random slot; a complete file is read with `pread`, so a bad
+sector is an exception. Entries are written before the slot that names them, and the header last: a
+reader beside the writer finds whole entries only, and after a crash the header counts only what is
+there.
 
 Deviations: a look-up may return records up to one second outside of its time range (the file keeps
 whole seconds; RocketMQ rounds them away and misses records), the end time is the latest and not the
@@ -19,12 +20,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.derived.keys.index_lookup import IndexLookup
 from store.derived.keys.key_sums import ENTRIES_PER_BLOCK, SLOTS_PER_BLOCK, KeySums
-from store.errors import ClosedError
+from store.derived.sum_files import UNKNOWN
+from store.errors import ClosedError, DerivedDamageError, DerivedFileError
 from store.files.failpoints import hit
 from store.files.file_system import FileSystem
 from store.files.staging import stage
@@ -44,7 +45,15 @@ def key_hash(topic: str, key: str) -> int:
     return positive_hash(java_hash(f"{topic}#{key}"))
 
 
-class IndexFile(IndexLookup):
+class IndexStep(NamedTuple):
+    """One entry that a look-up passed. Positions never rise from one step to the next."""
+
+    position: int
+    is_candidate: bool
+    """Whether the record may have the key."""
+
+
+class IndexFile:
     """One file. `put`, `recover` and `seal` by one thread; look-ups from any thread beside it.
 
     Entry 0 is never used, so `count` is both the next entry and one more than the entries there
@@ -205,6 +214,92 @@ class IndexFile(IndexLookup):
             self.count,
         )
 
+    # --- Reading ---
+
+    def lookup(
+        self, hash_value: int, *, begin_unix_ms: int, end_unix_ms: int, hi_position: int
+    ) -> Iterator[IndexStep]:
+        """Walk the entries of a slot, newest first; each step reads its entry.
+
+        The file knows hashes and whole seconds only: the caller compares key, topic and time of the
+        records, so no limit of matches can be applied here. Raises DerivedDamageError,
+        DerivedFileError for a chain that does not go back where no checksum is known, or
+        FileSystemError.
+        """
+        entry, count = self._slot(hash_value % self.slot_count), self.count
+        while entry > 0:
+            value, position, seconds, before = self._entry(entry)
+            is_candidate = False
+            if entry < count:  # Entries that are being put now are only followed.
+                since_ms = self.begin_unix_ms + seconds * 1000
+                in_range = begin_unix_ms < since_ms + 1000 and since_ms <= end_unix_ms
+                is_candidate = value == hash_value and in_range and position < hi_position
+            if before < 0 or before >= entry:
+                at = self._entries_at + entry * _ENTRY_SIZE_BYTES
+                raise self._damage(at + 16, "previous entry", f"less than {entry}", str(before))
+            if is_candidate:
+                hi_position = position  # A key that a record has twice is one candidate.
+            yield IndexStep(position, is_candidate)
+            entry = before
+
+    def _slot(self, slot: int) -> int:
+        """Return the last entry of a slot. Raises DerivedDamageError."""
+        slots = self._slots
+        if slots is not None:
+            return int(slots[slot])
+        lo, hi = self.slots_block(slot)
+        at = fmt.INDEX_HEADER_SIZE_BYTES + lo * fmt.INDEX_SLOT_SIZE_BYTES
+        data = self._read(at, (hi - lo) * fmt.INDEX_SLOT_SIZE_BYTES)
+        if self.sums is not None:
+            block = lo // SLOTS_PER_BLOCK
+            expected = self.sums.expected_slots(block)
+            if expected not in (UNKNOWN, self.sums.slots_sum(block, data)):
+                raise DerivedDamageError(self.path, at, f"slots {lo} to {hi - 1}")
+        entry: int = _SLOT.unpack_from(data, (slot - lo) * fmt.INDEX_SLOT_SIZE_BYTES)[0]
+        if entry < 0 or entry >= self.entry_count:
+            slot_at = fmt.INDEX_HEADER_SIZE_BYTES + slot * fmt.INDEX_SLOT_SIZE_BYTES
+            raise self._damage(slot_at, "slot", f"less than {self.entry_count}", str(entry))
+        return entry
+
+    def slots_block(self, slot: int) -> tuple[int, int]:
+        """Return the slots [lo, hi) that have one checksum."""
+        lo = slot - slot % SLOTS_PER_BLOCK
+        return lo, min(lo + SLOTS_PER_BLOCK, self.slot_count)
+
+    def _entry(self, entry: int) -> tuple[int, int, int, int]:
+        """Return key hash, position, seconds and previous entry. Raises DerivedDamageError."""
+        at = self._entries_at + entry * _ENTRY_SIZE_BYTES
+        sums = self.sums
+        if sums is not None:
+            tail, lo = sums.tail, entry - entry % ENTRIES_PER_BLOCK
+            hi = tail.hi if lo == tail.lo else sums.block_hi(lo)
+            if entry < hi and lo <= tail.lo:
+                data = self.raw_entries(lo, hi)
+                if sums.expected_entries(lo, tail) not in (UNKNOWN, sums.entries_sum(lo, data)):
+                    raise DerivedDamageError(self.path, at, f"entries {lo} to {hi - 1}")
+                return _ENTRY.unpack_from(data, (entry - lo) * _ENTRY_SIZE_BYTES)
+        return _ENTRY.unpack(self._read(at, _ENTRY_SIZE_BYTES))
+
+    def raw_entries(self, lo: int, hi: int) -> bytes:
+        """Return the entries [lo, hi) as the file has them, right or wrong."""
+        size_bytes = (hi - lo) * _ENTRY_SIZE_BYTES
+        return self._read(self._entries_at + lo * _ENTRY_SIZE_BYTES, size_bytes)
+
+    def _read(self, at: int, size_bytes: int) -> bytes:
+        mapped = self._map
+        if mapped is not None:
+            try:
+                return mapped[at : at + size_bytes]
+            except ValueError:  # Sealed by another thread meanwhile.
+                pass
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(self.path)
+            return self._fs.read_at(self._fd, self.path, at, size_bytes)
+
+    def _damage(self, at: int, field: str, expected: str, actual: str) -> DerivedFileError:
+        return DerivedFileError(self.path, at, field, expected, actual)
+
     # --- Mending: while no put, cut or deletion runs ---
 
     def doubtful_blocks(self) -> list[tuple[int, int]]:
@@ -264,10 +359,7 @@ class IndexFile(IndexLookup):
             self._slots[:] = memoryview(slots)
         self.are_slots_proven = True
         self.used_slot_count = self.slot_count - slots.count(0)
-        right = array("i", slots)
-        if sys.byteorder == "little":
-            right.byteswap()
-        data = right.tobytes()
+        data = _swapped(slots).tobytes()
         stored = self._read(at, len(data))
         if stored != data:
             self._fs.write_at(self._fd, self.path, at, data)
@@ -302,10 +394,7 @@ class IndexFile(IndexLookup):
     def save_sums(self) -> None:
         """Remember the checksums of header and slots as they are now."""
         if self.sums is not None and self._slots is not None:
-            slots = array("i", self._slots.tobytes())
-            if sys.byteorder == "little":
-                slots.byteswap()
-            self.sums.save(self._header(), slots.tobytes())
+            self.sums.save(self._header(), _swapped(self._slots.tobytes()).tobytes())
 
     def close(self) -> None:
         """Release map and descriptor. Syncs nothing."""
@@ -383,7 +472,7 @@ class IndexFile(IndexLookup):
         kill may have come between the very last entry and its slot."""
         mapped, hi = self._mapped(), self.count
         count = bisect_left(range(hi), hi_position, lo=1, key=lambda e: self._at(mapped, e)[1])
-        slots = self._slots_of(self._read_slots())
+        slots = _swapped(self._read_slots())
         while hi < self.entry_count and any(self._at(mapped, hi)):
             hi += 1  # Put, and not counted any more.
         for entry in range(hi - 1, count - 1, -1):
@@ -402,13 +491,6 @@ class IndexFile(IndexLookup):
         size_bytes = self.slot_count * fmt.INDEX_SLOT_SIZE_BYTES
         return self._read(fmt.INDEX_HEADER_SIZE_BYTES, size_bytes)
 
-    @staticmethod
-    def _slots_of(data: bytes) -> "array[int]":
-        slots = array("i", data)
-        if sys.byteorder == "little":
-            slots.byteswap()
-        return slots
-
     def _raise_end_time(self) -> None:
         """Raise an end time that lies before the last entry: an open header has no checksum."""
         if self.count > 1:
@@ -421,9 +503,7 @@ class IndexFile(IndexLookup):
         mapped = self._mapped()
         self._open_slots()[:] = memoryview(slots)
         self.used_slot_count = self.slot_count - slots.count(0)
-        if sys.byteorder == "little":
-            slots.byteswap()
-        mapped[fmt.INDEX_HEADER_SIZE_BYTES : self._entries_at] = slots.tobytes()
+        mapped[fmt.INDEX_HEADER_SIZE_BYTES : self._entries_at] = _swapped(slots).tobytes()
 
     def open_sums(self) -> None:
         """Open the checksums with the entries of the last block."""
@@ -437,7 +517,7 @@ class IndexFile(IndexLookup):
         Slots without a confirmed checksum are rebuilt from the entries. Errors as `recover`.
         """
         data, step = self._read_slots(), SLOTS_PER_BLOCK * fmt.INDEX_SLOT_SIZE_BYTES
-        slots, sums = self._slots_of(data), self.sums
+        slots, sums = _swapped(data), self.sums
         is_known = sums is None or all(
             sums.expected_slots(lo // step) == sums.slots_sum(lo // step, data[lo : lo + step])
             for lo in range(0, len(data), step)
@@ -448,7 +528,7 @@ class IndexFile(IndexLookup):
             if count != self.count:
                 raise self._damage(36, "entry count", str(count), str(self.count))
             if right != slots:
-                self.set_slots(array("i", right))
+                self.set_slots(right)
                 self.is_dirty = True
             slots = right
         self._open_slots()[:] = memoryview(slots)
@@ -499,6 +579,14 @@ class IndexFile(IndexLookup):
                 raise ClosedError(self.path)
             self._map = self._fs.map(self._fd, self.path, self.size_bytes)
         return self._map
+
+
+def _swapped(slots: "bytes | memoryview | array[int]") -> "array[int]":
+    """Return a copy of slots, turned from the byte order of the disk to that of memory, or back."""
+    copy = array("i", slots)
+    if sys.byteorder == "little":
+        copy.byteswap()
+    return copy
 
 
 def file_size_bytes(*, slot_count: int, entry_count: int) -> int:

@@ -17,8 +17,13 @@ from typing import Final
 from store import format as fmt
 from store.clock import unix_ms
 from store.config import StoreConfig
-from store.derived.keys.index_file import IndexFile, create_index_file, file_size_bytes, key_hash
-from store.derived.keys.index_lookup import IndexStep
+from store.derived.keys.index_file import (
+    IndexFile,
+    IndexStep,
+    create_index_file,
+    file_size_bytes,
+    key_hash,
+)
 from store.derived.keys.key_sums import KeySums
 from store.derived.sum_files import SumFiles
 from store.errors import ClosedError, DerivedFileError

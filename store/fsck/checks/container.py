@@ -13,7 +13,7 @@ from store import format as fmt
 from store.files.checksum import crc32c
 from store.fsck.checks.log import READ_SIZE_BYTES, RecordRun, WalkStep
 from store.fsck.files import SCAN_SIZE_BYTES, Segments
-from store.fsck.types import Finding, Part, Severity
+from store.fsck.types import Finding, Severity
 from store.ledger.entry import (
     KIND_DATA,
     ChainLink,
@@ -23,6 +23,7 @@ from store.ledger.entry import (
     is_header_at,
     unpack_header,
 )
+from store.ledger.walk import LedgerWalk
 from store.record.check import check_records
 
 _HEADER: Final = fmt.ENTRY_HEADER_SIZE_BYTES
@@ -159,19 +160,9 @@ class LedgerCheck:
         header = unpack_header(data)
         findings = []
         if not any(chain_of(c, data[:_HEADER]) == header.chain_crc for c in self._lost_chains):
-            path, at = self._data.place(position + fmt.ENTRY_CHAIN_CRC_AT)
-            findings = [
-                Finding(
-                    path,
-                    at,
-                    "chain CRC",
-                    "that of the entry before",
-                    "not provable: the entry before is lost",
-                    Severity.DAMAGE,
-                    Part.LOG,
-                    position,
-                )
-            ]
+            at, actual = fmt.ENTRY_CHAIN_CRC_AT, "not provable: the entry before is lost"
+            wanted = "that of the entry before"
+            findings = [self._damage(position, at, "chain CRC", wanted, actual)]
         self._is_lost = False
         self.link = ChainLink(header.entry_index, header.term, header.chain_crc)
         self.entry_count += 1
@@ -200,34 +191,25 @@ class LedgerCheck:
                 records.append(RecordRun(first, whole))
             if checked.end != len(body) or not body:
                 problem = checked.problem
-                bad_at = first + (problem.at if problem else checked.end)
-                path, byte = self._data.place(bad_at)
-                findings.append(
-                    Finding(
-                        path,
-                        byte,
-                        f"record of entry {index}: {problem.field if problem else 'size'}",
-                        problem.expected if problem else "whole records",
-                        problem.actual if problem else f"{len(body) - checked.end} bytes more",
-                        Severity.DAMAGE,
-                        Part.LOG,
-                        own,
-                    )
+                byte, what = (
+                    checked.end,
+                    ("size", "whole records", f"{len(body) - checked.end} bytes more"),
                 )
+                if problem is not None:
+                    byte, what = problem.at, (problem.field, problem.expected, problem.actual)
+                field, expected, actual = what
+                field = f"record of entry {index}: {field}"
+                findings.append(self._damage(own, _HEADER + byte, field, expected, actual))
         return records, findings
+
+    def _damage(self, position: int, at: int, field: str, expected: str, actual: str) -> Finding:
+        """Return the finding for byte `at` of the entry at a position."""
+        damage = Severity.DAMAGE
+        return self._data.finding(position + at, field, expected, actual, damage, position)
 
     def check_blank(self, segments: Segments, position: int, file_end: int) -> EntryProblem | None:
         """Check magic, size and that all the rest is zero."""
-        room = file_end - position
-        if room < fmt.BLANK_SIZE_BYTES_MIN:
-            return EntryProblem(0, "blank", f"{fmt.BLANK_SIZE_BYTES_MIN} bytes or more", str(room))
-        magic, size_bytes = fmt.ENTRY_BLANK.unpack(segments.read(position, fmt.ENTRY_BLANK.size))
-        if magic != fmt.ENTRY_MAGIC_BLANK:
-            return EntryProblem(0, "magic", str(fmt.ENTRY_MAGIC_BLANK), str(magic))
-        if size_bytes != room:
-            return EntryProblem(4, "blank size", str(room), str(size_bytes))
-        dirty = segments.first_dirty(position + fmt.ENTRY_BLANK.size, file_end)
-        return None if dirty is None else EntryProblem(dirty - position, "pad", "0", "not 0")
+        return LedgerWalk(segments.read, segments.file_size_bytes).check_blank(position)
 
     def is_blank_proven(self, segments: Segments, position: int, file_end: int) -> bool:
         """Whether the next file's first entry chains to the last good one: none lay between."""
@@ -286,25 +268,20 @@ def compare_units(index: Segments, first_index: int, units: bytes) -> list[Findi
         left = index.file_size_bytes - position % index.file_size_bytes
         part = units[at : at + left]
         if not index.position <= position < index.end_position:
-            path, byte = index.place(position)
-            number = first_index + at // _UNIT
-            return [*findings, _unit_finding(path, byte, number, "a unit", "no file")]
+            return [*findings, _unit_finding(index, position, "a unit", "no file")]
         stored = index.read(position, len(part))
         if stored != part:
             for lo in range(0, len(part), _UNIT):
                 unit, other = part[lo : lo + _UNIT], stored[lo : lo + _UNIT]
                 if unit != other:
-                    path, byte = index.place(position + lo)
-                    byte += next(n for n in range(_UNIT) if unit[n] != other[n])
-                    number = first_index + (at + lo) // _UNIT
-                    findings.append(_unit_finding(path, byte, number, unit.hex(), other.hex()))
+                    byte = position + lo + next(n for n in range(_UNIT) if unit[n] != other[n])
+                    findings.append(_unit_finding(index, byte, unit.hex(), other.hex()))
         at += len(part)
     return findings
 
 
-def _unit_finding(path: str, at: int, number: int, expected: str, actual: str) -> Finding:
-    field = f"index unit of entry {number}"
-    return Finding(path, at, field, expected, actual, Severity.DERIVED, Part.LEDGER_INDEX)
+def _unit_finding(index: Segments, at: int, expected: str, actual: str) -> Finding:
+    return index.finding(at, f"index unit of entry {at // _UNIT}", expected, actual)
 
 
 def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Finding]:
@@ -321,14 +298,10 @@ def check_other_units(index: Segments, lo_index: int, hi_index: int) -> list[Fin
                 unit, number = data[at : at + _UNIT], (lo + at) // _UNIT
                 magic, _, _, own, _ = fmt.INDEX_UNIT.unpack(unit)
                 if unit != bytes(_UNIT) and (magic, own) != (fmt.ENTRY_MAGIC, number):
-                    path, byte = index.place(lo + at)
-                    wanted = f"magic 1, index {number}"
-                    said = f"magic {magic}, index {own}"
-                    findings.append(_unit_finding(path, byte, number, wanted, said))
+                    wanted, stored = f"magic 1, index {number}", f"magic {magic}, index {own}"
+                    findings.append(_unit_finding(index, lo + at, wanted, stored))
             lo += len(data)
         dirty = index.first_dirty(max(file.position, hi_index * _UNIT), hi)
         if dirty is not None:
-            path, byte = index.place(dirty)
-            number = dirty // _UNIT
-            findings.append(_unit_finding(path, byte, number, "zeros", "not zeros"))
+            findings.append(_unit_finding(index, dirty, "zeros", "not zeros"))
     return findings

@@ -7,7 +7,7 @@ the log's container. Memory: a few numbers for each queue. Sources: storage-form
 """
 
 import os
-from collections.abc import Callable, Container, Generator, Iterator
+from collections.abc import Container, Generator, Iterator
 from typing import Final
 
 from store import format as fmt
@@ -18,7 +18,7 @@ from store.files.file_system import FileSystem
 from store.fsck.checks.log import Bad
 from store.fsck.checks.meta import Trust
 from store.fsck.files import SCAN_SIZE_BYTES, Segments, odd_file
-from store.fsck.types import Finding, Part, Severity
+from store.fsck.types import Finding, LogFinding, Part, Severity
 
 FINDINGS_MAX: Final = 20  # For each queue: all have the same remedy, a rebuild.
 _UNIT: Final = fmt.CONSUME_QUEUE_UNIT
@@ -50,17 +50,16 @@ class QueueCheck:
         *,
         min_position: int,
         trust: Trust,
-        place: Callable[[int], tuple[str, int]],
-        log_severity: Callable[[int], Severity],
+        log_finding: LogFinding,
     ) -> None:
         """Take the bounds. Records before `required_position` must be in. Without `is_clean` later
-        ones may be, and the bytes behind them are whatever a crash left. `place` and `log_severity`
-        are for findings in the log: file and byte of a position, and how bad damage there is.
+        ones may be, and the bytes behind them are whatever a crash left. `log_finding` makes
+        findings in records.
         """
         self._fs, self._descriptors, self._root = fs, descriptors, root
         self._file_size_bytes = units_per_file * UNIT_SIZE_BYTES
         self._min_position, self._required_position = min_position, trust.required_position
-        self._is_clean, self._place, self._log_severity = trust.is_clean, place, log_severity
+        self._is_clean, self._log_finding = trust.is_clean, log_finding
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._segments: dict[tuple[str, int], Segments] = {}
         self._bad: list[Bad] = []
@@ -114,11 +113,8 @@ class QueueCheck:
     def _wrong_offset(self, run: bytes, expected: int, actual: int) -> Finding:
         """Return the finding for a record that has not the next offset of its queue."""
         position = _UNIT.unpack_from(run)[0]
-        path, at = self._place(position + fmt.QUEUE_OFFSET_AT)
-        severity = self._log_severity(position)
-        return Finding(
-            path, at, "queue offset", str(expected), str(actual), severity, Part.LOG, position
-        )
+        at, field = fmt.QUEUE_OFFSET_AT, "queue offset"
+        return self._log_finding(position, at, field, str(expected), str(actual))
 
     def _compare(
         self, topic: str, queue_id: int, queue: _Queue, offset: int, run: bytes
@@ -155,9 +151,9 @@ class QueueCheck:
         queue.reported_count += 1
         if queue.reported_count > FINDINGS_MAX:
             return
-        path, at = segments.place(number * UNIT_SIZE_BYTES + byte)
+        at, field = number * UNIT_SIZE_BYTES + byte, f"unit of offset {number}"
         severity = Severity.TORN_TAIL if is_torn else Severity.DERIVED
-        yield Finding(path, at, f"unit of offset {number}", expected, actual, severity, Part.QUEUE)
+        yield segments.finding(at, field, expected, actual, severity)
 
     # --- Files ---
 
@@ -172,7 +168,6 @@ class QueueCheck:
                 f"{DIRECTORY}/{topic}/{queue_id}",
                 self._file_size_bytes,
                 Part.QUEUE,
-                severity=Severity.DERIVED,
             )
         return segments
 
@@ -256,11 +251,9 @@ class QueueCheck:
     def _expired_finding(
         self, segments: Segments, lo: int, before: int, position: int, size_bytes: int
     ) -> Finding:
-        path, at = segments.place(lo)
         field = f"unit of offset {lo // UNIT_SIZE_BYTES}"
         expected = f"a record in [{before}, {self._min_position}), expired"
-        actual = f"position {position}, {size_bytes} bytes"
-        return Finding(path, at, field, expected, actual, Severity.DERIVED, Part.QUEUE)
+        return segments.finding(lo, field, expected, f"position {position}, {size_bytes} bytes")
 
     def _is_bad(self, position: int) -> bool:
         return any(bad.lo <= position < bad.hi for bad in self._bad)
@@ -288,8 +281,6 @@ class QueueCheck:
     def _rest_finding(
         self, segments: Segments, position: int, expected: str, severity: Severity
     ) -> Finding:
-        path, at = segments.place(position)
-        unit_at = position // UNIT_SIZE_BYTES * UNIT_SIZE_BYTES
-        actual = segments.read(unit_at, UNIT_SIZE_BYTES).hex()
-        field = f"unit of offset {position // UNIT_SIZE_BYTES}"
-        return Finding(path, at, field, expected, actual, severity, Part.QUEUE)
+        number = position // UNIT_SIZE_BYTES
+        actual = segments.read(number * UNIT_SIZE_BYTES, UNIT_SIZE_BYTES).hex()
+        return segments.finding(position, f"unit of offset {number}", expected, actual, severity)

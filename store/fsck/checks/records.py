@@ -1,29 +1,23 @@
 """Derives from the records of a log the content of the consume queues and the key index.
 
 Owns the round: units and keys are collected for some megabytes of log and then handed to the two
-comparisons at once. The bytes behind a body are read by `store.record.tail`, as the dispatcher
-does; which records have a unit or keys is decided here once more. Source: storage-formats 2.4, 2.5.
+comparisons at once. `store.derived.log_walk` says which unit and keys a record has. Source:
+storage-formats 2.4, 2.5.
 """
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from store import format as fmt
 from store.config import MIB
+from store.derived.log_walk import said_of
 from store.fsck.checks.index import IndexCheck, Key
 from store.fsck.checks.log import Bad, RecordRun
 from store.fsck.checks.queues import QueueCheck
-from store.fsck.types import Finding, Notice, Part, Severity
-from store.record.check import store_timestamp
-from store.record.inner_batches import is_inner_batch
+from store.fsck.types import Finding, LogFinding, Notice
 from store.record.tail import TailReader
 
 _ROUND_SIZE_BYTES: Final = 8 * MIB
-# Size, magic, queue id, queue offset, position, sys flag, store time, body size; IPv4 hosts.
-_HEAD: Final = struct.Struct(">iI4xi4xqqi16xq20xi")
-_UNIT: Final = fmt.CONSUME_QUEUE_UNIT
-assert _HEAD.size == fmt.BODY_AT
 
 
 class DerivedCheck:
@@ -33,14 +27,12 @@ class DerivedCheck:
         self,
         queues: QueueCheck,
         index: IndexCheck,
-        place: Callable[[int], tuple[str, int]],
-        log_severity: Callable[[int], Severity],
+        log_finding: LogFinding,
         without_queues: set[bytes],
     ) -> None:
-        """Take both checks. `place`: file and byte of a position of the log; `log_severity`: of
-        damage there. `without_queues`: known topics with inner batches; grows."""
+        """Take both checks. `without_queues`: known topics with inner batches; grows."""
         self._queues, self._index = queues, index
-        self._place, self._log_severity = place, log_severity
+        self._log_finding = log_finding
         self._tails = TailReader()
         self._units: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._keys: list[Key] = []
@@ -53,35 +45,23 @@ class DerivedCheck:
     def put(self, records: RecordRun) -> Iterator[Finding]:
         """Collect whole good records, and compare when enough are there."""
         base, data = records
-        tails, read = self._tails.known, self._tails.read
         at, hi = 0, len(data)
         while at < hi:
-            size_bytes, magic, queue_id, offset, position, flags, unix_ms, body_size_bytes = (
-                _HEAD.unpack_from(data, at)
-            )
-            if magic == fmt.MAGIC_V1 and not flags & fmt.SYS_FLAG_ANY_V6:
-                tail_bytes = data[at + fmt.BODY_AT + body_size_bytes : at + size_bytes]
-                tail = tails.get(tail_bytes) or read(tail_bytes)
-            else:
-                tail = self._tails.read_record(data, at)
-                unix_ms = store_timestamp(data, at)
-            self.newest_unix_ms = max(self.newest_unix_ms, unix_ms)
-            if tail is None:
-                yield self._bad_topic(base + at)
-            else:
-                topic, _, tags_code, hashes = tail
-                transaction = flags & fmt.SYS_FLAG_TRANSACTION_MASK
-                if flags & fmt.SYS_FLAG_INNER_BATCH and is_inner_batch(data, at):
-                    self._without_queues.add(topic)
-                    self._pass_over(topic, 1)
-                elif not transaction & fmt.TRANSACTION_PREPARED:  # Nor rolled back.
-                    key = (topic.decode("ascii"), queue_id)
-                    unit = (offset, _UNIT.pack(position, size_bytes, tags_code))
-                    self._units.setdefault(key, []).append(unit)
-                if transaction != fmt.TRANSACTION_ROLLBACK:
-                    for key_hash in hashes:
-                        self._keys.append((key_hash, position, unix_ms))
-            at += size_bytes
+            said = said_of(self._tails, data, at)
+            if said is None:
+                yield self._log_finding(base + at, 0, "topic", "a topic name", "none")
+                at += fmt.INT32.unpack_from(data, at)[0]
+                continue
+            at += said.size_bytes
+            self.newest_unix_ms = max(self.newest_unix_ms, said.store_unix_ms)
+            if said.is_inner_batch:
+                self._without_queues.add(said.topic)
+                self._pass_over(said.topic, 1)
+            elif said.has_unit:
+                queue = said.topic.decode("ascii"), said.queue_id
+                self._units.setdefault(queue, []).append((said.offset, said.unit))
+            for key_hash in said.hashes:
+                self._keys.append((key_hash, said.position, said.store_unix_ms))
         self._collected_bytes += len(data)
         if self._collected_bytes >= _ROUND_SIZE_BYTES:
             yield from self.compare()
@@ -118,8 +98,3 @@ class DerivedCheck:
             Notice(topic.decode(), self._passed_over.get(topic, 0))
             for topic in sorted(self._without_queues)
         ]
-
-    def _bad_topic(self, position: int) -> Finding:
-        path, at = self._place(position)
-        severity = self._log_severity(position)
-        return Finding(path, at, "topic", "a topic name", "none", severity, Part.LOG, position)

@@ -27,13 +27,7 @@ RULES = FlushRules(4 * PAGE, 500, 0, 10_000, 1_000, 200, 4, 200)
 
 
 def publish(mark: DurableMark, position: int, now_ms: int = 0) -> None:
-    mark.publish(
-        durable_position=position,
-        durable_index=position // 10,
-        dispatched_position=position // 2,
-        dispatched_durable_position=position // 4,
-        now_ms=now_ms,
-    )
+    mark.publish(Mark(position, position // 10, position // 2, position // 4), now_ms)
 
 
 def reopen(path: Path, *, log_is_empty: bool = False) -> Mark:
@@ -98,13 +92,7 @@ class MarkedLog:
         self.publish(flushed_position)
 
     def publish(self, position: int) -> None:
-        self.mark.publish(
-            durable_position=position,
-            durable_index=position // 10,
-            dispatched_position=position,
-            dispatched_durable_position=position,
-            now_ms=self.now_ms,
-        )
+        self.mark.publish(Mark(position, position // 10, position, position), self.now_ms)
 
     def on_settled(self, now_ms: int) -> None:
         self.mark.maybe_sync(now_ms)
@@ -336,16 +324,10 @@ def test_a_slot_whose_fields_contradict_each_other_is_none() -> None:
 def test_no_field_falls_without_a_cut(tmp_path: Path, field: int) -> None:
     mark = DurableMark.open(FS, str(tmp_path), interval_ms=0, log_is_empty=True)
     values = [100, 10, 50, 40]
-    names = [
-        "durable_position",
-        "durable_index",
-        "dispatched_position",
-        "dispatched_durable_position",
-    ]
-    mark.publish(**dict(zip(names, values, strict=True)), now_ms=0)
+    mark.publish(Mark(*values), now_ms=0)
     values[field] -= 1
     with pytest.raises(AssertionError, match="the mark falls"):
-        mark.publish(**dict(zip(names, values, strict=True)), now_ms=0)
+        mark.publish(Mark(*values), now_ms=0)
     assert mark.mark.positions == (100, 10, 50, 40)
     mark.close()
 

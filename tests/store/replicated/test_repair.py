@@ -34,9 +34,9 @@ from store.fsck.ranges import damaged_ranges
 from store.fsck.types import no_progress
 from store.ledger.entry import KIND_NO_OP, ChainLink, whole_entry
 from store.ledger.mending.damage import DamagedRange, DamageWalk, Goal
-from store.ledger.mending.fetched import KEPT_COUNT_MAX
+from store.ledger.mending.fetched import KEPT_COUNT_MAX, RepairReport
 from store.ledger.walk import EntryBoundary
-from store.replicated.repair import RepairSession, find_damage, repair
+from store.replicated.repair import RepairSession, find_damage
 from tests.seeds import some_of
 from tests.store.entries import encode_entry
 from tests.store.ledger_stores import (
@@ -184,6 +184,12 @@ def test_damage_at_many_places_and_no_index(wreck: Wreck, seed: int) -> None:
     assert wreck.find() == []
 
 
+def repair(root: str, damaged: DamagedRange, raw_entries: bytes) -> RepairReport:
+    with RepairSession(root, CONFIG, damaged) as session:
+        session.add(raw_entries)
+        return session.finish()
+
+
 def data_of(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in image(root).items() if name.startswith("data/")}
 
@@ -193,7 +199,7 @@ def test_the_blank_at_a_file_end_needs_no_peer(wreck: Wreck) -> None:
     wreck.write(last.end, b"\xa5" * (FILE - last.end))
     [damaged] = wreck.find()
     assert damaged[:4] == (last.index + 1, last.index + 1, last.end, FILE)
-    assert repair(str(wreck.root), CONFIG, damaged, b"").entry_count == 0
+    assert repair(str(wreck.root), damaged, b"").entry_count == 0
     check_repaired(wreck)
 
 
@@ -336,10 +342,10 @@ def test_wrong_bytes_are_refused_and_nothing_is_written(wreck: Wreck) -> None:
         bytes(len(good)),
     ]:
         with pytest.raises(ForeignEntryError):
-            repair(root, CONFIG, damaged, raw)
+            repair(root, damaged, raw)
     assert image(wreck.root) == before
-    repair(root, CONFIG, damaged, good)
-    repair(root, CONFIG, damaged, good)
+    repair(root, damaged, good)
+    repair(root, damaged, good)
     check_repaired(wreck)
 
 
@@ -368,7 +374,7 @@ def test_another_history_is_refused(wreck: Wreck, term: int) -> None:
     lower = damaged.before._replace(term=damaged.before.term - 1)
     raw = encode_entry(KIND_NO_OP, lower, damaged.position, b"")
     with pytest.raises(ForeignEntryError, match="term"):
-        repair(str(wreck.root), CONFIG, damaged, raw)
+        repair(str(wreck.root), damaged, raw)
 
 
 def test_stale_entries_behind_the_damage_are_fetched_too(wreck: Wreck) -> None:
@@ -411,7 +417,7 @@ def test_damaged_bytes_are_kept_aside(wreck: Wreck) -> None:
         [damaged] = wreck.find()
         data = wreck.data(spot.position).read_bytes()[spot.position % FILE : spot.end % FILE]
         raw = wreck.raw(spot.index, spot.index + 1)
-        report = repair(root, CONFIG, damaged, raw)
+        report = repair(root, damaged, raw)
         assert Path(report.kept_path).read_bytes() == data
         assert (report.entry_count, report.last_index) == (1, spot.index)
         assert report.size_bytes == len(raw)
