@@ -16,7 +16,7 @@ from node.framed.connection import WINDOW, Conversation, FramedConnection
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
-from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, ResponseCode
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
     ONEWAY,
@@ -38,9 +38,7 @@ number."""
 DOCUMENT_FACTOR: Final = 16
 """Bytes of memory for a byte of a JSON body, at most about: lists of empty lists are the worst."""
 _NAME: Final = "Remoting"
-_NAMES: Final[Mapping[int, str]] = {
-    int(code): f"{_NAME}/{code.name.lower()}" for code in RequestCode
-}
+_NAMES: Final = {code: f"{_NAME}/{name.lower()}" for code, name in REQUEST_NAMES.items()}
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
 REMOTE_LENGTH_MAX: Final = 64
@@ -82,6 +80,13 @@ class Served(NamedTuple):
     begin: Begin | None = None
     has_document: bool = True
     """Whether the body is a document, which takes memory of its own."""
+    is_administration: bool = False
+    """Whether tools change something with it: not at the port that the SDK uses, and over TLS only
+    where commands are signed."""
+
+
+Check = Callable[[Request, Served | None], None]
+"""Raises RefusedError for a request of a client without access; None: its code is unknown."""
 
 
 class RemotingCalls:
@@ -97,15 +102,14 @@ class RemotingCalls:
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
-        self.check: Callable[[Request], None] = lambda _request: None
-        """Raises RefusedError for a request of a client without access."""
+        self.check: Check = lambda _request, _served: None
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Served],
-        check: Callable[[Request], None],
+        check: Check,
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
@@ -233,8 +237,8 @@ class RemotingConnection:
                 charges.append(request.account.charge(Kind.CALLS, size_bytes))
             elif lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
                 lease.grow()
-            calls.check(request)
             served = calls.handlers.get(command.code)
+            calls.check(request, served)
             if served is None:
                 text = f" request type {command.code} not supported"
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
