@@ -74,7 +74,7 @@ class GatewayCluster:
     def leader_of(self, group: str) -> Leader | None:
         """Return the leader of a group; None if none is known. Raises CallRefusedError."""
         if group == self.own_group:
-            return self._own_leader()
+            return self.own_leader()
         for other in self._other_groups(()):
             if other.group == group:
                 addresses = {node.node_id: node.address for node in other.nodes}
@@ -84,7 +84,8 @@ class GatewayCluster:
             Code.BAD_REQUEST, f"no broker is named {group!r}; ask for the route again"
         )
 
-    def _own_leader(self) -> Leader | None:
+    def own_leader(self) -> Leader | None:
+        """Return the leader of this node's group; None if none is known."""
         context, driver = self._context, self._context.driver
         if driver.is_ready and not context.is_stopped:
             return HERE
@@ -102,7 +103,7 @@ class GatewayCluster:
 
     def is_cut_off(self) -> bool:
         """Whether this node knows no leader of its group and has a link to no majority of it."""
-        if self._own_leader() is not None:
+        if self.own_leader() is not None:
             return False
         own, nodes = self._context.driver.node_id, self.node_ids(self.own_group)
         up_count = sum(node == own or self._is_connected(node) for node in nodes)

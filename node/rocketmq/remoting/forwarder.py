@@ -86,7 +86,7 @@ class Forwarder:
 
     def leads_here(self) -> bool:
         """Whether this node is the leader, as far as it knows."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         return leader is not None and leader.is_here
 
     async def answer(
@@ -120,7 +120,7 @@ class Forwarder:
 
     def begin(self, request: Request, number: int) -> "Forwarded | None":
         """Forward a command at once if a connection to the leader is open, else return None."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         if leader is None or leader.is_here or FORWARDED in request.command.ext:
             return None
         channel = self._channels.get(self._places.address_of(leader.address, number))

@@ -123,7 +123,7 @@ class MemberReports:
 
     async def round(self) -> None:
         """Report once. Raises NodeError, CallRefusedError, RefusedError, NothingDoneError."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         if leader != self._leader:
             self._leader = None
         if leader is None:

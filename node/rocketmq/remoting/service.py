@@ -18,6 +18,7 @@ from node.errors.requests import NotServedError
 from node.framed.connection import SHARED_PORT
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
+from node.rocketmq.remoting.calls.changes import Changes
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
@@ -34,7 +35,6 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
-from node.rocketmq.remoting.changes import Changes
 from node.rocketmq.remoting.conversation import (
     Handler,
     RemotingCalls,
@@ -103,36 +103,23 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proof.token_of)
-        self._changes: Final = Changes(broker, cluster, self.forwarder)
-        shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
+        shared = self._shared = Shared(broker, cluster, self.places, self.forwarder, node_address)
+        self._changes: Final = Changes(shared)
         self.locks: Final = LockCalls(shared)
         has_auto_topics = settings.rocketmq_auto_topics
         self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
-        self._sends = Sends(
-            shared, self.locks.is_locked, self.unique_keys, has_auto_topics=has_auto_topics
-        )
+        self._sends = Sends(shared, self.locks, self.unique_keys, has_auto_topics=has_auto_topics)
         broker.add_leader_work(self.unique_keys)
-        self.transactions: Final = TransactionCalls(shared, cluster, nodes.questions)
-        self.groups: Final = GroupCalls(
-            shared, self.transactions.watch, self.locks.release, cluster, others
-        )
+        self.transactions: Final = TransactionCalls(shared, nodes.questions)
+        self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release, others)
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
         self._node = NodeAdmin(shared, settings, status)
-        self._pulls = Pulls(shared, self._offsets, self.groups, self._node.add_got)
-        self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
-        routes = self._routes
-        self._topics = TopicAdmin(
-            shared,
-            routes.own_topics,
-            routes.shown_counts,
-            routes.shown_permission,
-            self._node.put_per_s,
-        )
+        self._pulls = Pulls(shared, self._offsets, self.groups, self._node)
+        self._routes = RouteCalls(shared, has_auto_topics=has_auto_topics)
+        self._topics = TopicAdmin(shared, self._routes, self._node)
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(
-            shared, self._routes.places, self.groups.reports.flush, self._node.add_got
-        )
+        self._pops = PopCalls(shared, self._routes, self._node)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
         self._lookers: list[asyncio.Task[None]] = []

@@ -12,6 +12,7 @@ from orjson import Fragment
 from node.broker.groups.settings import settings_of
 from node.errors.common import UnknownQueueError
 from node.rocketmq.remoting.calls.json_bodies import (
+    data_version,
     document_of,
     json_body,
     list_of,
@@ -20,7 +21,6 @@ from node.rocketmq.remoting.calls.json_bodies import (
     text_in,
 )
 from node.rocketmq.remoting.calls.shared import Calls
-from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -112,16 +112,13 @@ class GroupAdmin(Calls):
     async def consumers(self, request: Request) -> Answer:
         """Return the consumers of a group that are connected to this node."""
         group = text_of(request.command.ext, "consumerGroup")
-        members_of_group = self._shared.clients.consumers.get(group)
         members = self._shared.clients.members((True, group))
-        if members_of_group is None or not members:
+        if not members:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         connections = await self._connections(request, members)
-        subscriptions, newest = (
-            members_of_group.newest,
-            next(reversed(members.values())).consumption,
-        )
+        subscriptions = self._shared.clients.newest(group)
+        newest = next(reversed(members.values())).consumption
         rows = await self._shared.encoded(
             request, subscriptions.values(), lambda row: row[0].document(row[1])
         )
@@ -178,8 +175,7 @@ class GroupAdmin(Calls):
         """Return what a group subscribes to of a topic."""
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
-        group_members = self._shared.clients.consumers.get(group)
-        newest = group_members.newest.get(topic) if group_members is not None else None
+        newest = self._shared.clients.newest(group).get(topic)
         document: dict[str, Any] = {"group": group, "topic": topic}
         if newest is not None:
             document |= {"subscriptionData": newest[0].document(newest[1])}
@@ -252,10 +248,9 @@ class GroupAdmin(Calls):
         return Answer(body=json_body(document))
 
     def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
-        group_members, state = self._shared.clients.consumers.get(group), self._context.state
-        topics = {*stored, *(group_members.newest if group_members is not None else ())}
-        topics = ({asked} if asked else topics) - INTERNAL_TOPICS
-        return sorted(topic for topic in topics if state.topic(topic) is not None)
+        topics = {asked} if asked else {*stored, *self._shared.clients.newest(group)}
+        state = self._context.state
+        return sorted(topic for topic in topics - INTERNAL_TOPICS if state.topic(topic) is not None)
 
     def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
         lo, hi = self._context.store.queue_range(topic, queue)

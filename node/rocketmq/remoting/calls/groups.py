@@ -15,7 +15,6 @@ import structlog
 
 from node.broker.groups.member import MemberKind
 from node.broker.read.sql_filter import SqlFilter
-from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     DOCUMENT_SIZE_BYTES_MAX,
@@ -64,7 +63,6 @@ class GroupCalls(Calls):
         shared: Shared,
         on_producer: Callable[[str, Account], None],
         on_left: Callable[[str, str], None],
-        cluster: GatewayCluster,
         others: Gateway,
     ) -> None:
         """`on_producer` is called with each group that a heartbeat produces for, and the account of
@@ -80,7 +78,7 @@ class GroupCalls(Calls):
         shared.reports = self.reports = MemberReports(
             self._context,
             self._members,
-            cluster,
+            shared.cluster,
             shared.forwarder,
             (self.clients, others),
             self.on_changed,

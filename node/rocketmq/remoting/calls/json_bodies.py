@@ -4,6 +4,7 @@ Owns how they are read and written, and how large one of each kind may be. A bod
 of the expected form is refused, before it is read if it is too large.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -53,6 +54,14 @@ def list_of(body: bytes) -> dict[str, Any]:
 def json_body(document: object) -> bytes:
     """Return the bytes of a JSON body, without blanks: some clients cut it at commas."""
     return dump_json(document)
+
+
+def data_version() -> dict[str, int]:
+    """Return a version that is newer each time: tools compare versions of tables.
+
+    Its time says so. The client for Go refuses a table whose counter exceeds 32 bits.
+    """
+    return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
 
 
 def table_of(entries: Iterable[bytes]) -> Fragment:

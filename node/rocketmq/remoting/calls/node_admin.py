@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from node.config.settings import Settings
-from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.json_bodies import data_version, json_body
 from node.rocketmq.remoting.calls.meters import (
     GOT_COUNT_MAX,
     METER_COUNT_MAX,
@@ -21,7 +21,6 @@ from node.rocketmq.remoting.calls.meters import (
     local_time,
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode

@@ -7,13 +7,13 @@ replica may lag, and its log may begin later.
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.groups import GroupCalls
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
@@ -55,16 +55,10 @@ class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
     def __init__(
-        self,
-        shared: Shared,
-        offsets: OffsetCalls,
-        groups: GroupCalls,
-        add_got: Callable[[str, str, int], None],
+        self, shared: Shared, offsets: OffsetCalls, groups: GroupCalls, node: NodeAdmin
     ) -> None:
-        """`add_got` counts the messages that consumers get: topic, group and their number."""
         super().__init__(shared)
-        self._offsets, self._groups = offsets, groups
-        self._add_got = add_got
+        self._offsets, self._groups, self._node = offsets, groups, node
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
@@ -153,7 +147,7 @@ class Pulls(Calls):
         }
         body = pulled.records
         if body:
-            self._add_got(topic, group, response.record_count)
+            self._node.add_got(topic, group, response.record_count)
             body = seen_by_clients(body, shown, self._shared.own_host(number))
         return Answer(code, ext_of_answer, body, remark)
 

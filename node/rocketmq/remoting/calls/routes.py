@@ -9,7 +9,7 @@ share of every group's queues. Source: protocol sections 5 and 16.3.
 import re
 from typing import Any, Final
 
-from node.rocketmq.cluster import GatewayCluster, Share
+from node.rocketmq.cluster import Share
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
@@ -42,17 +42,11 @@ STANDARD_JSON_VERSION: Final = 401
 class RouteCalls(Calls):
     """Answers the requests of a name server. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        cluster: GatewayCluster,
-        *,
-        has_auto_topics: bool,
-    ) -> None:
+    def __init__(self, shared: Shared, *, has_auto_topics: bool) -> None:
         """`has_auto_topics` says whether a send makes its topic."""
         super().__init__(shared)
         self._has_auto_topics = has_auto_topics
-        self._cluster = cluster
+        self._cluster = shared.cluster
         self._cluster_name = shared.context.identity.cluster_id
 
     async def route(self, request: Request) -> Answer:

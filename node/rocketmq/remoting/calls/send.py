@@ -16,6 +16,7 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
+from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
@@ -51,16 +52,14 @@ class Sends(Calls):
     def __init__(
         self,
         shared: Shared,
-        is_locked: Callable[[str], bool],
+        locks: LockCalls,
         unique_keys: UniqueKeys,
         *,
         has_auto_topics: bool,
     ) -> None:
-        """`is_locked` returns whether a group reads in order; `unique_keys` knows the sends that
-        came before; `has_auto_topics` says whether a send makes its topic."""
+        """`has_auto_topics` says whether a send makes its topic."""
         super().__init__(shared)
-        self._unique_keys = unique_keys
-        self._is_locked = is_locked
+        self._locks, self._unique_keys = locks, unique_keys
         self._has_auto_topics = has_auto_topics
         self._singles = SingleSends(shared.broker)
         self._held: set[asyncio.Task[Answer]] = set()
@@ -156,7 +155,7 @@ class Sends(Calls):
         receipt = await self._broker.retry.take_copy(
             group,
             encoder.records(),
-            is_dead=header.reconsume_times > limit or self._is_locked(group),
+            is_dead=header.reconsume_times > limit or self._locks.is_locked(group),
             level=int(level) if level.isascii() and level.isdecimal() and len(level) <= 2 else 0,
         )
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")

@@ -17,6 +17,7 @@ from node.broker import Broker
 from node.broker.core.broker_names import BrokerNames
 from node.broker.core.context import NAME_CHARACTERS
 from node.errors.common import UnknownTopicError
+from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
@@ -49,9 +50,15 @@ class Shared:
     """Likewise."""
 
     def __init__(
-        self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
+        self,
+        broker: Broker,
+        cluster: GatewayCluster,
+        places: Places,
+        forwarder: Forwarder,
+        own_node_address: str,
     ) -> None:
         self.broker: Final = broker
+        self.cluster: Final = cluster
         context = self.context = broker.context
         self.places: Final = places
         self.forwarder: Final = forwarder

@@ -8,11 +8,18 @@ route shows for any name leaves the queues of the topic as they are. So does a p
 route shows at this very name, which may take no messages; any other is the topic's.
 """
 
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
-from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, table_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import (
+    data_version,
+    json_body,
+    list_of,
+    rows_of,
+    table_of,
+    text_in,
+)
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
+from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -36,21 +43,9 @@ _FIXED_ATTRIBUTES: Final = {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"
 class TopicAdmin(Calls):
     """Answers the requests about topics. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        own_topics: Callable[[], set[str]],
-        shown_counts: Callable[[str], set[int]],
-        shown_permission: Callable[[str, int], int],
-        put_per_s: Callable[[Request, str], float],
-    ) -> None:
-        """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
-        the counts of queues that the route of a topic shows, and `shown_permission` what it shows
-        at a broker name for a permission; `put_per_s` is that of `NodeAdmin`."""
+    def __init__(self, shared: Shared, routes: RouteCalls, node: NodeAdmin) -> None:
         super().__init__(shared)
-        self._put_per_s = put_per_s
-        self._own_topics, self._shown_counts = own_topics, shown_counts
-        self._shown_permission = shown_permission
+        self._routes, self._node = routes, node
 
     async def put(self, request: Request) -> Answer:
         """Make a topic, or change it."""
@@ -79,12 +74,14 @@ class TopicAdmin(Calls):
     ) -> Answer:
         name = self._names.all[self._shared.number_of(request)]
         existing = self._context.state.topics.get(topic)
-        if existing is not None and permission == self._shown_permission(name, existing.permission):
+        if existing is not None and permission == self._routes.shown_permission(
+            name, existing.permission
+        ):
             permission = existing.permission
         if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
             text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
             raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        is_kept = existing is not None and max(1, count) in self._shown_counts(topic)
+        is_kept = existing is not None and max(1, count) in self._routes.shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
             queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.
@@ -140,7 +137,7 @@ class TopicAdmin(Calls):
 
     async def system_topics(self, request: Request) -> Answer:
         """Return the names that belong to the cluster and not to its users."""
-        own = {*self._own_topics(), *SYSTEM_TOPICS}
+        own = {*self._routes.own_topics(), *SYSTEM_TOPICS}
         number = self._shared.number_of(request)
         address = self._shared.own_address(number)
         return Answer(body=json_body({"topicList": sorted(own), "brokerAddr": address}))
@@ -159,7 +156,7 @@ class TopicAdmin(Calls):
             queues,
             lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
         )
-        per_s = self._put_per_s(request, topic)
+        per_s = self._node.put_per_s(request, topic)
         return Answer(body=json_body({"offsetTable": table_of(pieces), "topicPutTps": per_s}))
 
     async def queue_units(self, request: Request) -> Answer:
@@ -180,8 +177,7 @@ class TopicAdmin(Calls):
         units = await self._shared.encoded(request, CONSUME_QUEUE_UNIT.iter_unpack(data), _unit)
         document: dict[str, Any] = {"minQueueIndex": lo, "maxQueueIndex": hi, "queueData": units}
         if group:
-            group_members = self._shared.clients.consumers.get(group)
-            read = group_members.newest.get(topic) if group_members is not None else None
+            read = self._shared.clients.newest(group).get(topic)
             document["filterData"] = "null" if read else f"{group}@{topic} is not online!"
             document["subscriptionData"] = read[0].document(read[1]) if read else None
         return Answer(body=json_body(document))
@@ -198,14 +194,6 @@ class TopicAdmin(Calls):
 
 def _unit(row: tuple[int, int, int]) -> dict[str, Any]:
     return {"physicOffset": row[0], "physicSize": row[1], "tagsCode": row[2], "eval": False}
-
-
-def data_version() -> dict[str, int]:
-    """Return a version that is newer each time: tools compare versions of tables.
-
-    Its time says so. The client for Go refuses a table whose counter exceeds 32 bits.
-    """
-    return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
 
 
 def _type_in(attributes: dict[str, Any]) -> str:
