@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.broker import Broker
+from node.broker.core.leader_work import BackgroundTasks
 from node.config.settings import Settings
 from node.errors.requests import NotServedError
 from node.framed.connection import SHARED_PORT
@@ -103,26 +104,27 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proof.token_of)
-        shared = self._shared = Shared(broker, cluster, self.places, self.forwarder, node_address)
+        shared = self._shared = Shared(
+            broker, cluster, self.places, self.forwarder, node_address, settings
+        )
         self._changes: Final = Changes(shared)
         self.locks: Final = LockCalls(shared)
-        has_auto_topics = settings.rocketmq_auto_topics
         self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
-        self._sends = Sends(shared, self.locks, self.unique_keys, has_auto_topics=has_auto_topics)
+        self._sends = Sends(shared, self.locks, self.unique_keys)
         broker.add_leader_work(self.unique_keys)
         self.transactions: Final = TransactionCalls(shared, nodes.questions)
         self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release, others)
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
-        self._node = NodeAdmin(shared, settings, status)
+        self._node = NodeAdmin(shared, status)
         self._pulls = Pulls(shared, self._offsets, self.groups, self._node)
-        self._routes = RouteCalls(shared, has_auto_topics=has_auto_topics)
+        self._routes = RouteCalls(shared)
         self._topics = TopicAdmin(shared, self._routes, self._node)
         self._group_admin = GroupAdmin(shared)
         self._pops = PopCalls(shared, self._routes, self._node)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
-        self._lookers: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks("classic clients are not looked at any more")
 
     def handlers(self) -> dict[int, Served]:
         """Return how each request is served."""
@@ -242,15 +244,9 @@ class Remoting:
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
-        works = (
-            self.places.watch(),
-            self._look(),
-            self.isolation.watch(),
-            self.groups.reports.run(),
-        )
-        self._lookers = [asyncio.create_task(work) for work in works]
-        for task in self._lookers:
-            task.add_done_callback(_on_ended)
+        reports = self.groups.reports.run()
+        for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
+            self._tasks.run(work)
         self._calls.open(self.handlers(), self._check, self._on_closed)
 
     async def stop(self) -> None:
@@ -258,9 +254,7 @@ class Remoting:
         self._sends.stop()
         self.groups.stop()
         self.transactions.stop()
-        for task in self._lookers:
-            task.cancel()
-        await asyncio.gather(*self._lookers, return_exceptions=True)
+        self._tasks.cancel()
         await self.forwarder.stop()
 
     def _in_turn(self, handler: Handler) -> Handler:
@@ -277,7 +271,6 @@ class Remoting:
 
     def _check(self, request: Request, served: Served | None) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
-        self._proof.check(request)
         if request.command.code not in _UNSIGNED:
             self._signatures.check(request.command)
         if served is None or not served.is_administration:
@@ -316,15 +309,6 @@ class Remoting:
             await self.unique_keys.expire(self._shared.context.turn)
             await self._node.sample()
             await self._shared.resolve()
-
-
-def _on_ended(task: "asyncio.Task[None]") -> None:
-    """Report a defect of a task to the loop: the node decides what follows."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "classic clients are not looked at any more", "exception": error}
-        )
 
 
 async def _refuse(request: Request) -> Answer:

@@ -10,19 +10,18 @@ again in place: there is no retry topic for it.
 from typing import Any, Final
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
+from node.rocketmq.remoting.calls.json_bodies import document_of, json_answer, text_in
 from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
 from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
 from node.state.tables.pop import PopTable
 from quorumlog.pb import pop_pb2
-from store import format as fmt
 from store.format import RETRY_TOPIC_PREFIX
 
 _COUNT_MAX: Final = 32
@@ -67,7 +66,7 @@ class PopCalls(Calls):
                 rows.append(_assigned(topic, place.name, _ANY_QUEUE, _POP))
             elif is_first and names.queue_count(place.number, share.queue_count):
                 rows.append(_assigned(topic, place.name, 0, _PULL))
-        return Answer(body=json_body({"messageQueueAssignments": rows}))
+        return json_answer(messageQueueAssignments=rows)
 
     async def set_mode(self, request: Request) -> Answer:
         """Accept pop for a group and topic; consumers that ask for an assignment get no other."""
@@ -120,13 +119,9 @@ class PopCalls(Calls):
         """Return the deliveries of an answer as its fields name them, and the records."""
         generations: dict[int, int] = {}
         offsets: dict[int, list[int]] = {}
-        counts, parts, at = [], [], 0
-        host = self._shared.own_host(number)
+        counts = []
         for delivery in received.deliveries:
             handle = decode_handle(group, topic, delivery.handle)
-            hi = at + int(fmt.INT32.unpack_from(received.records, at)[0])
-            data, at = received.records[at:hi], hi
-            parts.append(seen_by_clients(data, handle.queue_id, host))
             generations[handle.queue_id] = handle.generation
             offsets.setdefault(handle.queue_id, []).append(handle.offset)
             counts.append(f"0 qo{handle.queue_id}%{handle.offset} {delivery.delivery_count - 1}")
@@ -134,7 +129,8 @@ class PopCalls(Calls):
         of_queues = ";".join(
             f"0 {queue} {','.join(map(str, some))}" for queue, some in offsets.items()
         )
-        return starts, of_queues, ";".join(counts), b"".join(parts)
+        body = seen_by_clients(received.records, None, self._shared.own_host(number))
+        return starts, of_queues, ";".join(counts), body
 
     # --- Afterwards ---
 
@@ -193,8 +189,7 @@ def _parts_of(info: str) -> tuple[int, int]:
     """Return the start of the queue and the revive queue of a name that a client built."""
     parts = info.split(" ")
     if len(parts) not in (_INFO_PARTS - 1, _INFO_PARTS):
-        text = f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        raise InvalidError(f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}")
     named = {"start": parts[0], "revive": parts[3]}
     return int_of(named, "start"), int_of(named, "revive", hi=INT32_MAX)
 

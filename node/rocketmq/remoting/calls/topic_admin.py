@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from node.rocketmq.remoting.calls.json_bodies import (
     data_version,
-    json_body,
+    json_answer,
     list_of,
+    number_in,
     rows_of,
     table_of,
     text_in,
@@ -22,7 +23,7 @@ from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
@@ -62,11 +63,14 @@ class TopicAdmin(Calls):
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
         for row in rows_of(list_of(request.command.body), "topicConfigList"):
-            count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
+            count = max(
+                number_in(row, "readQueueNums", _QUEUE_COUNT_MAX),
+                number_in(row, "writeQueueNums", _QUEUE_COUNT_MAX),
+            )
             attributes = row.get("attributes")
             message_type = _type_in(attributes if type(attributes) is dict else {})
-            name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
-            await self._put(request, name, count, permission, message_type)
+            permission = number_in(row, "perm", _QUEUE_COUNT_MAX, PERMISSION_ALL)
+            await self._put(request, text_in(row, "topicName"), count, permission, message_type)
         return Answer()
 
     async def _put(
@@ -79,8 +83,7 @@ class TopicAdmin(Calls):
         ):
             permission = existing.permission
         if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
-            text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(f"perm is {permission}; it is 2 (write), 4 (read) or 6")
         is_kept = existing is not None and max(1, count) in self._routes.shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
@@ -95,8 +98,7 @@ class TopicAdmin(Calls):
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
         if (is_reserved(topic) and not is_of_group(topic)) or topic in SYSTEM_TOPICS:
-            text = f"topic {topic[:200]!r} belongs to the system, and is not deleted"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(f"topic {topic[:200]!r} belongs to the system, and is not deleted")
         if topic in self._context.state.topics:
             await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
         return Answer()
@@ -111,15 +113,14 @@ class TopicAdmin(Calls):
         name = text_of(request.command.ext, "topic")
         described = self._shared.topic(name)
         number = self._shared.number_of(request)
-        return Answer(body=json_body(self._row(name, described, number)))
+        return json_answer(**self._row(name, described, number))
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
         number, rows = self._shared.number_of(request), sorted(self._context.state.topics.items())
         encoded = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
         topics = dict(zip((name for name, _ in rows), encoded, strict=True))
-        document = {"dataVersion": data_version(), "topicConfigTable": topics}
-        return Answer(body=json_body(document))
+        return json_answer(dataVersion=data_version(), topicConfigTable=topics)
 
     def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
         count = self._names.queue_count(number, settings.queue_count)
@@ -139,12 +140,12 @@ class TopicAdmin(Calls):
         """Return the names that belong to the cluster and not to its users."""
         own = {*self._routes.own_topics(), *SYSTEM_TOPICS}
         number = self._shared.number_of(request)
-        address = self._shared.own_address(number)
-        return Answer(body=json_body({"topicList": sorted(own), "brokerAddr": address}))
+        address = self._shared.own_addresses[number]
+        return json_answer(topicList=sorted(own), brokerAddr=address)
 
     async def none(self, _request: Request) -> Answer:
         """Return an empty list: there are no units here."""
-        return Answer(body=json_body({"topicList": []}))
+        return json_answer(topicList=[])
 
     async def stats(self, request: Request) -> Answer:
         """Return where the queues of one broker name begin and end, and when they last grew."""
@@ -157,7 +158,7 @@ class TopicAdmin(Calls):
             lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
         )
         per_s = self._node.put_per_s(request, topic)
-        return Answer(body=json_body({"offsetTable": table_of(pieces), "topicPutTps": per_s}))
+        return json_answer(offsetTable=table_of(pieces), topicPutTps=per_s)
 
     async def queue_units(self, request: Request) -> Answer:
         """Return units of a queue: where each message is in the log, its size, and the hash of its
@@ -180,7 +181,7 @@ class TopicAdmin(Calls):
             read = self._shared.clients.newest(group).get(topic)
             document["filterData"] = "null" if read else f"{group}@{topic} is not online!"
             document["subscriptionData"] = read[0].document(read[1]) if read else None
-        return Answer(body=json_body(document))
+        return json_answer(**document)
 
     async def clean(self, _request: Request) -> Answer:
         """Answer that nothing is left over: queues go with their topic, files when they expire."""
@@ -204,15 +205,5 @@ def _type_in(attributes: dict[str, Any]) -> str:
     for name, value in values.items():
         if not name.startswith("-") and _FIXED_ATTRIBUTES.get(name) != value:
             text = f"topics here have no attribute {name[:100]}={str(value)[:100]}; leave it out"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(text)
     return MIXED if message_type == _UNSPECIFIED else str(message_type)
-
-
-def _number(row: dict[str, Any], name: str, default: int = 0) -> int:
-    value = row.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or not 0 <= value <= _QUEUE_COUNT_MAX:
-        text = f"{name} is {str(value)[:40]}; it is a number from 0 to {_QUEUE_COUNT_MAX}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-    return value

@@ -80,13 +80,6 @@ async def test_signed_administration_is_taken_over_tls_only(tmp_path: Path) -> N
         assert "orders" not in gateway.node.broker.context.state.topics
 
 
-async def test_brokers_of_rocketmq_do_not_register(tmp_path: Path) -> None:
-    async with client_at(tmp_path) as (_, client):
-        for code in (103, 104, 322):
-            answer = await client.ask(code, {"brokerName": "a", "brokerId": "0"}, b"{}")
-            assert (answer.code, "qlog rocketmq import" in str(answer.remark)) == (DENIED, True)
-
-
 def administration(gateway: Gateway) -> list[int]:
     rows = gateway.remoting.handlers().items()
     return [code for code, served in rows if served.is_administration]
