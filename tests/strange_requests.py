@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from node.rocketmq.remoting.protocol.codes import RequestCode
+from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode
 from tests.node.rocketmq.remoting.clients import ONEWAY, RESPONSE, binary_frame, json_frame
 
 TOPICS: Final = ("strange0", "strange1")
@@ -154,7 +154,7 @@ def _batch(chance: Random) -> bytes:
     return (message + len(properties).to_bytes(2, "big") + properties) * chance.choice((1, 2, 30))
 
 
-_FIELDS: Final = {
+_FIELDS: Final[Mapping[int, list[str]]] = {
     RequestCode[name]: fields.split()
     for names, _, fields in (
         line.partition(":")
@@ -186,7 +186,7 @@ _FIELDS: Final = {
     for name in names.split()
 }
 """Ext fields of the codes that are more than a question about a name."""
-_BODIES: Final[Mapping[RequestCode, Draw]] = {
+_BODIES: Final[Mapping[int, Draw]] = {
     RequestCode.SEND_MESSAGE: _message,
     RequestCode.SEND_MESSAGE_V2: _message,
     RequestCode.SEND_REPLY_MESSAGE: _message,
@@ -206,7 +206,9 @@ _BODIES: Final[Mapping[RequestCode, Draw]] = {
 }
 _OFTEN: Final = 6
 _CODES: Final = [
-    code for code in RequestCode for _ in range(_OFTEN if code in _FIELDS or code in _BODIES else 1)
+    code
+    for code in (*RequestCode, *REFUSED)
+    for _ in range(_OFTEN if code in _FIELDS or code in _BODIES else 1)
 ]
 _NAMES: Final = ["topic", "group", "groupName", "consumerGroup", "producerGroup", "cluster"]
 """Fields of all other codes: each reads some of these."""
@@ -247,7 +249,7 @@ class Drawn(NamedTuple):
         return json_frame({**head, "language": "JAVA", "extFields": self.ext}, self.body)
 
 
-def legal(chance: Random, code: RequestCode) -> Drawn:
+def legal(chance: Random, code: int) -> Drawn:
     """Return a request of a code in its legal form."""
     ext = {}
     for field in _FIELDS.get(code, [] if code in _BODIES else _NAMES):

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from node.rocketmq.forwarder import CLIENT_HEADER, HOPS_HEADER, TOKEN_HEADER, ForwardedCall
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import caller, set_caller
 from node.services.bounds.connection_cut import address_of
@@ -17,6 +16,12 @@ from quorumlog.pb.rocketmq_pb2 import Code
 
 CALL_S_MAX: Final = 60.0
 """Limit of a call's time, also under a longer deadline: some deadlines are years away."""
+HOPS_HEADER: Final = "x-quorumlog-hops"
+CLIENT_HEADER: Final = "x-quorumlog-client"
+"""The client of a forwarded call, as host:port, which pays for it."""
+TOKEN_HEADER: Final = "x-quorumlog-token"
+"""The token of the node that is called, in hexadecimal digits: without it the client is the caller.
+"""
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
 _REMOTE_LENGTH_MAX: Final = 64
@@ -24,11 +29,17 @@ _REMOTE_LENGTH_MAX: Final = 64
 
 
 class Caller(NamedTuple):
-    """One call and its caller."""
+    """One call of a client, as it came, and its caller."""
 
-    client_id: str
+    method: str
+    data: bytes
     headers: Mapping[str, str]
-    call: ForwardedCall
+    hop_count: int
+    deadline_s: float
+    """Time of the loop's clock after which an answer is of no use any more."""
+    remote: str
+    """host:port of the client, or of a node without a proof that forwarded its call."""
+    client_id: str
 
 
 def caller_of(
@@ -39,12 +50,8 @@ def caller_of(
     A node that shows the own token of this one speaks for a client: the rest of the task runs in
     the client's account.
     """
-    metadata = tuple(
-        (name, value)
-        for name, value in context.invocation_metadata() or ()
-        if isinstance(value, str)
-    )
-    headers = dict(metadata)
+    metadata = context.invocation_metadata() or ()
+    headers = {name: value for name, value in metadata if isinstance(value, str)}
     client_id = headers.get(_CLIENT_ID, "")
     if not 1 <= len(client_id) <= _CLIENT_ID_LENGTH_MAX:
         text = f"header {_CLIENT_ID} must have 1 to {_CLIENT_ID_LENGTH_MAX} characters"
@@ -61,8 +68,7 @@ def caller_of(
             set_caller(account.accounts.of_remote(remote.rpartition(":")[0], remote))
     else:
         remote = _remote_of(context.peer())
-    call = ForwardedCall(method, data, metadata, hop_count, deadline_s, remote)
-    return Caller(client_id, headers, call)
+    return Caller(method, data, headers, hop_count, deadline_s, remote, client_id)
 
 
 def _remote_of(peer: str) -> str:

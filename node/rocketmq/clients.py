@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -39,30 +40,22 @@ _TEXT_SIZE_BYTES: Final = 100
 """Memory of a client and of a topic beside their texts, about."""
 
 
+@dataclass(slots=True, eq=False)
 class GatewayClient:
     """One client instance, as it introduced itself."""
 
-    __slots__ = (
-        "charge",
-        "client_id",
-        "commands",
-        "filters",
-        "group",
-        "last_seen_s",
-        "question_size_bytes",
-        "topics",
-    )
-
-    def __init__(self, client_id: str, charge: Charge | None) -> None:
-        self.client_id, self.charge = client_id, charge
-        self.topics: frozenset[str] = frozenset()
-        """Topics that a producer sends to."""
-        self.group, self.filters = "", dict[str, str]()
-        """The group of a consumer, and what it reads: filters by topic."""
-        self.commands: asyncio.Queue[pb.TelemetryCommand] | None = None
-        """Commands for its stream; None: the client has no stream at this node."""
-        self.last_seen_s = 0.0
-        self.question_size_bytes = 0
+    client_id: str
+    charge: Charge | None
+    topics: frozenset[str] = frozenset()
+    """Topics that a producer sends to."""
+    group: str = ""
+    """Of a consumer."""
+    filters: dict[str, str] = field(default_factory=dict)
+    """What a consumer reads: filters by topic."""
+    commands: asyncio.Queue[pb.TelemetryCommand] | None = None
+    """Commands for its stream; None: the client has no stream at this node."""
+    last_seen_s: float = 0.0
+    question_size_bytes: int = 0
 
     @property
     def host(self) -> str:

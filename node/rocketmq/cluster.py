@@ -20,13 +20,6 @@ from store.record.message import check_topic
 from store.record.topic_names import is_reserved
 
 
-class GatewayQueue(NamedTuple):
-    """One queue of a topic, in one of the groups that share it."""
-
-    group: str
-    queue_id: int
-
-
 class GroupNode(NamedTuple):
     """A node of a group that clients may talk to."""
 
@@ -74,7 +67,7 @@ class GatewayCluster:
     def leader_of(self, group: str) -> Leader | None:
         """Return the leader of a group; None if none is known. Raises CallRefusedError."""
         if group == self.own_group:
-            return self._own_leader()
+            return self.own_leader()
         for other in self._other_groups(()):
             if other.group == group:
                 addresses = {node.node_id: node.address for node in other.nodes}
@@ -84,15 +77,20 @@ class GatewayCluster:
             Code.BAD_REQUEST, f"no broker is named {group!r}; ask for the route again"
         )
 
-    def _own_leader(self) -> Leader | None:
+    def own_leader(self) -> Leader | None:
+        """Return the leader of this node's group; None if none is known."""
         context, driver = self._context, self._context.driver
-        if driver.is_ready and not context.is_stopped:
+        if self.leads_here():
             return HERE
         leader = driver.leader_id
         if leader in (NO_NODE, driver.node_id):
             return None
         address = context.address_of(leader)
         return Leader(False, address) if address else None
+
+    def leads_here(self) -> bool:
+        """Whether this node is the leader of its group, as far as it knows."""
+        return self._context.driver.is_ready and not self._context.is_stopped
 
     def node_at(self, address: str) -> NodeId:
         """Return the node of this group with an address; NO_NODE if there is none."""
@@ -102,7 +100,7 @@ class GatewayCluster:
 
     def is_cut_off(self) -> bool:
         """Whether this node knows no leader of its group and has a link to no majority of it."""
-        if self._own_leader() is not None:
+        if self.own_leader() is not None:
             return False
         own, nodes = self._context.driver.node_id, self.node_ids(self.own_group)
         up_count = sum(node == own or self._is_connected(node) for node in nodes)
@@ -193,8 +191,8 @@ class GatewayCluster:
         """Return the topics of this group, and those of others that this node knows."""
         return sorted(self._context.state.topics)
 
-    def queue_of_message_group(self, topic: str, message_group: str) -> GatewayQueue:
-        """Return the queue of a message group: one for all clients, at whichever node they write.
+    def queue_of_message_group(self, topic: str, message_group: str) -> tuple[str, int]:
+        """Return broker group and queue of a message group: the same at each node that clients use.
 
         The queue stays the same as long as its broker group exists and has as many queues. When
         another group comes or goes, only the message groups that it gets, or had, move: each
@@ -208,7 +206,7 @@ class GatewayCluster:
         if not shares:
             raise CallRefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
         share = max(shares, key=lambda share: _number(f"{share.group}\n{message_group}"))
-        return GatewayQueue(share.group, _number(message_group) % share.queue_count)
+        return share.group, _number(message_group) % share.queue_count
 
 
 def _places_of(other: GroupRoute) -> tuple[GroupNode, ...]:

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
+from node.rocketmq.callers import CLIENT_HEADER, HOPS_HEADER, TOKEN_HEADER, Caller
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError, T, answer_of_leader
 from node.rocketmq.protocol.statuses import CallRefusedError
@@ -29,12 +30,6 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CHECK_TRANSACTIONS: Final = "/quorumlog.v1.TransactionService/CheckTransactions"
 _ROUTE: Final = "/quorumlog.v1.LogService/Route"
 _ROUTE_S: Final = 1.0
-HOPS_HEADER: Final = "x-quorumlog-hops"
-CLIENT_HEADER: Final = "x-quorumlog-client"
-"""The client of a forwarded call, as host:port, which pays for it."""
-TOKEN_HEADER: Final = "x-quorumlog-token"
-"""The token of the node that is called, in hexadecimal digits: without it the
-client is the caller."""
 HOP_COUNT_MAX: Final = 3
 """Forwards after which a call is refused: the nodes that were asked disagree about the leader."""
 CALLS_OF_HOST_MAX: Final = STREAM_COUNT_MAX // 3
@@ -56,24 +51,6 @@ _OWN_OPTIONS: Final = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 _NOTHING_HAPPENED: Final = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of a node's gRPC before any handler saw the call."""
 _PASSED_ON: Final = ("authorization", "x-mq-")
-
-
-class ForwardedCall(NamedTuple):
-    """One call of a client, as it came."""
-
-    method: str
-    data: bytes
-    metadata: tuple[tuple[str, str], ...]
-    hop_count: int
-    deadline_s: float
-    """Time of the loop's clock after which an answer is of no use any more."""
-    remote: str
-    """host:port of the client, or of a node without a proof that forwarded its call."""
-
-    @property
-    def host(self) -> str:
-        """Address of the client."""
-        return self.remote.rpartition(":")[0]
 
 
 class Forwarder:
@@ -98,7 +75,7 @@ class Forwarder:
 
     async def answer(
         self,
-        call: ForwardedCall,
+        call: Caller,
         group: str,
         here: Callable[[], Awaitable[Any]],
         lost: Code | None = None,
@@ -112,7 +89,7 @@ class Forwarder:
 
     async def hold(
         self,
-        call: ForwardedCall,
+        call: Caller,
         group: str,
         here: Callable[[], Awaitable[T]],
         there: Callable[[str], Awaitable[T]],
@@ -121,7 +98,7 @@ class Forwarder:
         until_s = call.deadline_s - DEADLINE_MARGIN_S
         return await answer_of_leader(self._cluster, group, here, there, until_s)
 
-    async def _unary(self, call: ForwardedCall, lost: Code | None, address: str) -> bytes:
+    async def _unary(self, call: Caller, lost: Code | None, address: str) -> bytes:
         """Forward to the leader at an address. Raises CallRefusedError, NothingDoneError.
 
         A node that cannot be connected to has not seen the call. When the connection breaks before
@@ -153,7 +130,7 @@ class Forwarder:
             return False
         return state is grpc.ChannelConnectivity.READY
 
-    async def _ask(self, call: ForwardedCall, address: str) -> bytes:
+    async def _ask(self, call: Caller, address: str) -> bytes:
         self.forwarded_total += 1
         method = self._channel(address).unary_unary(f"/{SERVICE}/{call.method}")
         with self._room(call, address):
@@ -163,9 +140,9 @@ class Forwarder:
         return response
 
     @contextmanager
-    def _room(self, call: ForwardedCall, address: str) -> Iterator[None]:
+    def _room(self, call: Caller, address: str) -> Iterator[None]:
         """Hold one of the calls that a node takes of this one. Raises CallRefusedError."""
-        key, limit, account = (address, call.host), CALLS_OF_HOST_MAX, caller()
+        key, limit, account = (address, call.remote.rpartition(":")[0]), CALLS_OF_HOST_MAX, caller()
         if account is not None:  # The other node takes as many calls of a connection as this one.
             limit = max(1, min(limit, account.limits[Kind.CALLS][0] // 3))
         if self._under_way[key] >= limit:
@@ -179,7 +156,7 @@ class Forwarder:
             if not self._under_way[key]:
                 del self._under_way[key]
 
-    async def stream(self, call: ForwardedCall, address: str) -> AsyncIterator[bytes]:
+    async def stream(self, call: Caller, address: str) -> AsyncIterator[bytes]:
         """Yield the answers of the node at an address. Raises CallRefusedError."""
         _check_hops(call)
         self.forwarded_total += 1
@@ -195,10 +172,12 @@ class Forwarder:
             finally:
                 answer.cancel()
 
-    def _metadata(self, call: ForwardedCall, address: str) -> tuple[tuple[str, str], ...]:
+    def _metadata(self, call: Caller, address: str) -> tuple[tuple[str, str], ...]:
         """Return the headers for a node: those of the client that mean something, and its address,
         if the node can be shown its token."""
-        kept = [(name, value) for name, value in call.metadata if name.startswith(_PASSED_ON)]
+        kept = [
+            (name, value) for name, value in call.headers.items() if name.startswith(_PASSED_ON)
+        ]
         kept.append((HOPS_HEADER, str(call.hop_count + 1)))
         token = self._token_of(self._cluster.node_at(address))
         if token:
@@ -255,13 +234,13 @@ class Forwarder:
             await channel.close()
 
 
-def _check_hops(call: ForwardedCall) -> None:
+def _check_hops(call: Caller) -> None:
     if call.hop_count >= HOP_COUNT_MAX:
         text = f"forwarded {call.hop_count} times, and no node was the leader; try again"
         raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
 
 
-def _left_s(call: ForwardedCall) -> float:
+def _left_s(call: Caller) -> float:
     return max(0.05, call.deadline_s - asyncio.get_running_loop().time())
 
 

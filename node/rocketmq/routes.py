@@ -68,18 +68,11 @@ class Routes:
         response = pb.QueryRouteResponse(status=OK)
         for share in self._cluster.shares(name):
             for place in share.places:
-                broker = self._broker(share, place, language)
+                queue = self._queue(request.topic, share, place, language)
                 least = LEADER_QUEUE_COUNT_MIN if len(share.places) > 1 else 1
                 for queue_id in range(max(share.queue_count, least) if place.is_leader else 1):
-                    response.message_queues.append(
-                        pb.MessageQueue(
-                            topic=request.topic,
-                            id=queue_id,
-                            permission=_PERMISSIONS[share.permission],
-                            broker=broker,
-                            accept_message_types=_MESSAGE_TYPES[share.message_type],
-                        )
-                    )
+                    queue.id = queue_id
+                    response.message_queues.append(queue)
         return response
 
     def query_assignment(
@@ -95,13 +88,7 @@ class Routes:
         response = pb.QueryAssignmentResponse(status=OK)
         for share in self._cluster.shares(name):
             for place in share.places if share.permission & PERMISSION_READ else ():
-                queue = pb.MessageQueue(
-                    topic=request.topic,
-                    id=ANY_QUEUE,
-                    permission=_PERMISSIONS[share.permission],
-                    broker=self._broker(share, place, language),
-                    accept_message_types=_MESSAGE_TYPES[share.message_type],
-                )
+                queue = self._queue(request.topic, share, place, language)
                 response.assignments.append(pb.Assignment(message_queue=queue))
         if not response.assignments:
             raise CallRefusedError(Code.FORBIDDEN, f"topic {name!r} may not be read")
@@ -113,12 +100,21 @@ class Routes:
         is_known = self._cluster.has_topic(request.topic.name)
         return "" if is_known else self._cluster.own_group
 
-    def _broker(self, share: Share, place: GroupNode, language: str) -> pb.Broker:
+    def _queue(
+        self, topic: pb.Resource, share: Share, place: GroupNode, language: str
+    ) -> pb.MessageQueue:
+        """Return any queue of the broker that a node of a group is."""
         name = f"{share.group}{_DOT}{place.node_id}"
         others: list[str] = []
         if language in self._takes_addresses:
             others = [other.address for other in share.places if other.node_id != place.node_id]
-        return pb.Broker(name=name, id=0, endpoints=endpoints_of(place.address, others))
+        return pb.MessageQueue(
+            topic=topic,
+            id=ANY_QUEUE,
+            permission=_PERMISSIONS[share.permission],
+            broker=pb.Broker(name=name, id=0, endpoints=endpoints_of(place.address, others)),
+            accept_message_types=_MESSAGE_TYPES[share.message_type],
+        )
 
     @staticmethod
     def _check(endpoints: pb.Endpoints) -> None:

@@ -56,6 +56,8 @@ to repeat one."""
 
 Answer = Callable[[Caller, Any], Awaitable[Any]]
 Where = Callable[[Any], str]
+_Elements = AsyncIterator[bytes] | AsyncIterator[Any]
+"""Of a stream: messages, or their bytes."""
 
 
 class _Method(NamedTuple):
@@ -118,9 +120,9 @@ class RocketMq:
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, method), None, None)
             for name, method in self._methods.items()
         }
-        receive = self._refusing(self._receive, "ReceiveMessage", pb.ReceiveMessageResponse)
+        receive = self._stream("ReceiveMessage", pb.ReceiveMessageResponse, self._receive)
         handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(receive, None, None)
-        telemetry = self._refusing(self._serve_stream, "Telemetry", pb.TelemetryCommand)
+        telemetry = self._stream("Telemetry", pb.TelemetryCommand, self._converse)
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(telemetry, None, None)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -133,7 +135,7 @@ class RocketMq:
     async def stop(self) -> None:
         """Release everything that is held for clients."""
         self.end_calls.stop()
-        await self.renewals.stop()
+        self.renewals.stop()
         await self.forwarder.stop()
 
     def _table(self) -> dict[str, _Method]:
@@ -199,7 +201,7 @@ class RocketMq:
             answered = await method.answer(caller, request)
         else:
             answered = await self.forwarder.answer(
-                caller.call,
+                caller,
                 group,
                 lambda: method.answer(caller, request),
                 method.lost,
@@ -209,42 +211,39 @@ class RocketMq:
         response: Message = answered
         return response.SerializeToString()
 
-    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Serve ReceiveMessage: the leader of the named broker group hands messages out."""
-        name = f"{_NAME}/ReceiveMessage"
-        self.counters.begun[name] += 1
-        try:
-            caller = self._admit("ReceiveMessage", data, context)
-            request = _parse(pb.ReceiveMessageRequest, data)
-            name_of_broker = request.message_queue.broker.name
-            group = group_of_broker(name_of_broker) or self._cluster.own_group
-            elements = await self.forwarder.hold(
-                caller.call,
-                group,
-                lambda: _begun(self._receive_calls.receive_message(caller, request)),
-                lambda address: _begun(self.forwarder.stream(caller.call, address)),
-            )
-            async for element in elements:
-                yield element
-        except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
-            yield self._failure(name, pb.ReceiveMessageResponse, error)
-        finally:
-            self.counters.ended[name] += 1
+    def _stream(
+        self, name: str, response: type[Any], begin: Callable[[Caller, Any], Awaitable[_Elements]]
+    ) -> Any:
+        """Make a handler that yields, encoded, what `begin` returns for a caller and its data."""
+        full_name = f"{_NAME}/{name}"
 
-    async def _serve_stream(
-        self, requests: AsyncIterator[bytes], context: Any
-    ) -> AsyncIterator[bytes]:
-        name = f"{_NAME}/Telemetry"
-        self.counters.begun[name] += 1
-        try:
-            caller = self._admit("Telemetry", b"", context)
-            self.end_calls.watch()
-            async for command in self._telemetry.serve(caller.client_id, requests):
-                yield command.SerializeToString()
-        except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
-            yield self._failure(name, pb.TelemetryCommand, error)
-        finally:
-            self.counters.ended[name] += 1
+        async def call(data: Any, context: Any) -> AsyncIterator[bytes]:
+            self.counters.begun[full_name] += 1
+            try:
+                caller = self._admit(name, data if isinstance(data, bytes) else b"", context)
+                async for element in await begin(caller, data):
+                    yield element if isinstance(element, bytes) else element.SerializeToString()
+            except Exception as error:  # noqa: BLE001 - each of them is reported to the client.
+                yield self._failure(full_name, response, error)
+            finally:
+                self.counters.ended[full_name] += 1
+
+        return self._refusing(call, name, response)
+
+    async def _receive(self, caller: Caller, data: bytes) -> _Elements:
+        """Have the leader of the named broker group hand messages out."""
+        request = _parse(pb.ReceiveMessageRequest, data)
+        group = group_of_broker(request.message_queue.broker.name) or self._cluster.own_group
+        return await self.forwarder.hold(
+            caller,
+            group,
+            lambda: _begun(self._receive_calls.receive_message(caller, request)),
+            lambda address: _begun(self.forwarder.stream(caller, address)),
+        )
+
+    async def _converse(self, caller: Caller, requests: AsyncIterator[bytes]) -> _Elements:
+        self.end_calls.watch()
+        return self._telemetry.serve(caller.client_id, requests)
 
     async def _refuse(
         self, _requests: AsyncIterator[bytes], context: ServicerContext
@@ -289,7 +288,7 @@ class RocketMq:
         by_handle: dict[str, pb.AckMessageResultEntry] = {}
         for group, entries in by_group.items():
             part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=entries)
-            call = caller.call._replace(data=part.SerializeToString())
+            call = caller._replace(data=part.SerializeToString())
             ack = partial(self._receive_calls.ack_message, part)
             answered = await self.forwarder.answer(call, group, ack)
             if isinstance(answered, bytes):
@@ -340,20 +339,20 @@ def _parse(kind: type[Any], data: bytes) -> Any:
         raise CallRefusedError(Code.BAD_REQUEST, text) from error
 
 
-async def _begun(elements: AsyncIterator[bytes | Message]) -> AsyncIterator[bytes]:
-    """Return a stream, encoded, whose first element is there. Raises what comes in its place."""
+async def _begun(elements: _Elements) -> _Elements:
+    """Return a stream whose first element is there. Raises what comes in its place."""
     first = []
     async for element in elements:
         first.append(element)
         break
 
-    async def encoded() -> AsyncIterator[bytes]:
+    async def whole() -> _Elements:
         for element in first:
-            yield element if isinstance(element, bytes) else element.SerializeToString()
+            yield element
         async for element in elements:
-            yield element if isinstance(element, bytes) else element.SerializeToString()
+            yield element
 
-    return encoded()
+    return whole()
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:

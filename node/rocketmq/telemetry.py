@@ -88,9 +88,9 @@ class Telemetry:
                 if command.WhichOneof("command") != "settings":
                     continue  # Reports that only an asker needs; nothing here asks.
                 reply = self._settings(client, command.settings)
-                put(commands, reply)
+                _put(commands, reply)
                 if again is None:
-                    again = loop.call_later(AGAIN_S, put, commands, reply)
+                    again = loop.call_later(AGAIN_S, _put, commands, reply)
                 if client.commands is not commands:
                     return
                 await commands.join()  # A client that takes no reply is not asked for more.
@@ -126,9 +126,7 @@ def _filters(subscribed: pb.Subscription) -> dict[str, str]:
     }
 
 
-def put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> bool:
-    """Give a client a command, unless too many wait for it already; return whether it was taken."""
-    if commands.full():
-        return False
-    commands.put_nowait(command)
-    return True
+def _put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> None:
+    """Give a client a command, unless too many wait for it already."""
+    if not commands.full():
+        commands.put_nowait(command)

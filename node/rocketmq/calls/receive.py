@@ -81,7 +81,7 @@ class ReceiveCalls:
         if request.HasField("long_polling_timeout"):
             polling_ms = duration_ms_of(request.long_polling_timeout, Code.ILLEGAL_POLLING_TIME)
             wait_s = min(wait_s, polling_ms / 1000)
-        left_s = caller.call.deadline_s - asyncio.get_running_loop().time() - WAIT_MARGIN_S
+        left_s = caller.deadline_s - asyncio.get_running_loop().time() - WAIT_MARGIN_S
         return pop_pb2.ReceiveRequest(
             group=group,
             topic=topic,

@@ -8,11 +8,12 @@ are handed out again then, once their last prolongation is over.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import structlog
 
+from node.broker.core.leader_work import BackgroundTasks
 from node.errors.common import AppendTimeoutError, BusyError, NodeError
 from node.rocketmq.clients import GatewayClients, pays_for
 from node.runtime.accounts import Account, Charge, Kind, caller
@@ -61,9 +62,9 @@ class Renewals:
         """By the handle that the client has; a new invisible time does not change it."""
         self._of_client: dict[str, dict[str, None]] = {}
         """Handles of each client."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks("messages are not renewed any more")
+        self._renewal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_renewing = False
         self.renewed_total = self.dropped_total = 0
 
     def __len__(self) -> int:
@@ -121,22 +122,20 @@ class Renewals:
                 gone.append((handle, held))
             yield
         if gone:
-            self._spawn(self._change_all(gone, 0))
+            self._tasks.run(self._change_all(gone, 0))
 
     def give_back(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Make messages visible at once that could not be delivered: their caller has gone."""
         rows = [(handle, _Held("", group, topic, 0.0, None)) for handle in handles]
         self.let_go(handle for handle, _ in rows)
-        self._spawn(self._change_all(rows, 0))
+        self._tasks.run(self._change_all(rows, 0))
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop renewing."""
         if self._timer is not None:
             self._timer.cancel()
         self.end()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
 
     def _round(self) -> None:
         self._timer = None
@@ -154,15 +153,9 @@ class Renewals:
         if self._held:
             if self._timer is None:
                 self._timer = loop.call_later(EVERY_S, self._round)
-            if not self._is_renewing:
-                self._spawn(self._renew())
-
-    async def _renew(self) -> None:
-        self._is_renewing = True
-        try:
-            await self._change_all(list(self._held.items()), RENEWED_MS)
-        finally:
-            self._is_renewing = False
+            if self._renewal is None or self._renewal.done():
+                rows = list(self._held.items())
+                self._renewal = self._tasks.run(self._change_all(rows, RENEWED_MS))
 
     async def _change_all(self, rows: Sequence[tuple[str, _Held]], invisible_ms: int) -> None:
         for lo in range(0, len(rows), AT_ONCE):
@@ -192,19 +185,6 @@ class Renewals:
             return str(error)
         self.renewed_total += invisible_ms > 0
         return ""
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """Report an unexpected error to the loop's exception handler."""
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            context = {"message": "messages are not renewed any more", "exception": error}
-            task.get_loop().call_exception_handler(context)
 
 
 def _released(rows: Iterable[_Held]) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from node.broker import Broker
 from node.broker.core.context import Context
-from node.rocketmq.cluster import GatewayCluster, GatewayQueue
+from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import (
@@ -68,7 +68,7 @@ class SendCalls:
         if request.messages and request.messages[0].system_properties.message_group:
             topic = topic_name(request.messages[0].topic)
             name = request.messages[0].system_properties.message_group
-            return self._cluster.queue_of_message_group(topic, name).group
+            return self._cluster.queue_of_message_group(topic, name)[0]
         return self._cluster.own_group
 
     async def send_message(self, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
@@ -161,13 +161,13 @@ class SendCalls:
     def _queue(self, topic: str, message_group: str) -> int:
         """Return the queue of this node's group that takes a message."""
         if message_group:
-            queue: GatewayQueue = self._cluster.queue_of_message_group(topic, message_group)
-            if queue.group != self._cluster.own_group:
+            group, queue_id = self._cluster.queue_of_message_group(topic, message_group)
+            if group != self._cluster.own_group:
                 text = "the groups of the topic are changing; try again"
                 raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
-            return queue.queue_id
-        found = self._context.topic(topic)
-        if not found.permission & PERMISSION_WRITE:
+            return queue_id
+        settings = self._context.topic(topic)
+        if not settings.permission & PERMISSION_WRITE:
             raise CallRefusedError(Code.FORBIDDEN, f"topic {topic!r} takes no messages")
         self._next_queue += 1
-        return self._next_queue % found.queue_count
+        return self._next_queue % settings.queue_count

@@ -24,6 +24,7 @@ from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
     ONEWAY,
+    RESPONSE,
     Command,
     decode,
     encode_forwarded_head,
@@ -195,7 +196,7 @@ class RemotingChannel(asyncio.BufferedProtocol):
                     raise FrameFault(Reason.LENGTH, "an answer of more than 16 MiB")
                 command = decode(kind, header, body, is_from_node=self._is_between_nodes)
                 future = self._waiting.get(command.opaque)
-                if command.is_response and future is not None and not future.done():
+                if command.flag & RESPONSE and future is not None and not future.done():
                     self._stray_count = 0
                     future.set_result(command)
                 elif not self._is_between_nodes:  # A node that stood still answers many late.

@@ -122,6 +122,11 @@ class Consumption(NamedTuple):
         queues again: it must not make all others do so, too."""
         return self._replace(versions=other.versions) == other
 
+    def of(self, topic: str) -> Told | None:
+        """Return what it says of a topic; None: nothing."""
+        subscription = self.subscriptions.get(topic)
+        return None if subscription is None else (subscription, self.versions[topic])
+
     @property
     def filters(self) -> dict[str, str]:
         """See `Reported.filters`."""
@@ -198,36 +203,18 @@ class Group:
         """Yield the members that are connected: no other is shown to anybody."""
         return (member for member in self.members.values() if member.is_connected)
 
-    @property
-    def newest(self) -> dict[str, Told]:
-        """What members read, by topic: where they differ, what was told last."""
-        newest_by_topic: dict[str, Told] = {}
-        for one in (member.consumption for member in self.connected()):
-            for topic, version in one.versions.items():
-                if topic not in newest_by_topic or newest_by_topic[topic][1] <= version:
-                    newest_by_topic[topic] = one.subscriptions[topic], version
-        return newest_by_topic
-
     def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
         address do, else all others; None where these differ, too."""
         own = self.members.get(client_id)
         if own is not None:
-            own_subscription = own.consumption.subscriptions.get(topic)
-            return (
-                None
-                if own_subscription is None
-                else (own_subscription, own.consumption.versions[topic])
-            )
+            return own.consumption.of(topic)
         reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
         reading = [one for one in reading if one.account.address.what == host] or reading
-        said = (one.consumption for one in reading)
-        versions = [(one.subscriptions[topic], one.versions[topic]) for one in said]
-        return (
-            max(versions, key=itemgetter(1))
-            if len({one.comparable for one, _ in versions}) == 1
-            else None
-        )
+        subscriptions = [one for member in reading if (one := member.consumption.of(topic))]
+        if len({one.comparable for one, _ in subscriptions}) != 1:
+            return None
+        return max(subscriptions, key=itemgetter(1))
 
     def reads(self, topic: str) -> bool:
         """Whether a member reads a topic."""
@@ -281,6 +268,16 @@ class Clients:
         """Return the connected members of a group by client id; empty without any."""
         group = self._groups(key).get(key[1])
         return {} if group is None else {one.client_id: one for one in group.connected()}
+
+    def newest(self, group: str) -> dict[str, Told]:
+        """Return what consumers of a group read, by topic: where they differ, what was told last;
+        empty without any."""
+        newest_by_topic: dict[str, Told] = {}
+        for consumption in (one.consumption for one in self.members((True, group)).values()):
+            for topic, version in consumption.versions.items():
+                if topic not in newest_by_topic or newest_by_topic[topic][1] <= version:
+                    newest_by_topic[topic] = consumption.subscriptions[topic], version
+        return newest_by_topic
 
     def _member(self, key: _Key, client_id: str) -> Member | None:
         """Return one member of a group, connected or not."""

@@ -16,7 +16,7 @@ from node.framed.connection import WINDOW, Conversation, FramedConnection
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
-from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, ResponseCode
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
     ONEWAY,
@@ -25,12 +25,13 @@ from node.rocketmq.remoting.protocol.command import (
     decode,
     decode_ends,
     encode_head,
-    opaque_of,
 )
-from node.rocketmq.remoting.protocol.marks import FORWARDED, WITHDRAWAL, WITHDRAWN
+from node.rocketmq.remoting.protocol.fields import parsed_host
+from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, WITHDRAWAL, WITHDRAWN
 from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
+from store.format import LOOPBACK, Host
 
 ANSWER_SIZE_BYTES_MAX: Final = (16 << 20) - 64
 """The frame of an answer: clients take 16 MiB, and a node that hands it on may write a longer
@@ -38,9 +39,7 @@ number."""
 DOCUMENT_FACTOR: Final = 16
 """Bytes of memory for a byte of a JSON body, at most about: lists of empty lists are the worst."""
 _NAME: Final = "Remoting"
-_NAMES: Final[Mapping[int, str]] = {
-    int(code): f"{_NAME}/{code.name.lower()}" for code in RequestCode
-}
+_NAMES: Final = {code: f"{_NAME}/{name.lower()}" for code, name in REQUEST_NAMES.items()}
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
 REMOTE_LENGTH_MAX: Final = 64
@@ -59,6 +58,11 @@ class Request(NamedTuple):
         """host:port of the client, also of one whose command a node forwarded."""
         forwarded = self.command.ext.get(FORWARDED) if self.connection.is_node else None
         return forwarded or self.connection.remote
+
+    @property
+    def born_host(self) -> Host:
+        """The same as records hold it; that of loopback for an address that is none."""
+        return parsed_host(self.caller) or LOOPBACK
 
     @property
     def account(self) -> Account:
@@ -82,6 +86,13 @@ class Served(NamedTuple):
     begin: Begin | None = None
     has_document: bool = True
     """Whether the body is a document, which takes memory of its own."""
+    is_administration: bool = False
+    """Whether tools change something with it: not at the port that the SDK uses, and over TLS only
+    where commands are signed."""
+
+
+Check = Callable[[Request, Served | None], None]
+"""Raises RefusedError for a request of a client without access; None: its code is unknown."""
 
 
 class RemotingCalls:
@@ -97,15 +108,14 @@ class RemotingCalls:
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
-        self.check: Callable[[Request], None] = lambda _request: None
-        """Raises RefusedError for a request of a client without access."""
+        self.check: Check = lambda _request, _served: None
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Served],
-        check: Callable[[Request], None],
+        check: Check,
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
@@ -212,7 +222,7 @@ class RemotingConnection:
             if task is not None:
                 task.cancel()
             return
-        if command.is_response:
+        if command.flag & RESPONSE:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():
                 future.set_result(command)
@@ -233,8 +243,11 @@ class RemotingConnection:
                 charges.append(request.account.charge(Kind.CALLS, size_bytes))
             elif lease.count > lease.count_granted or lease.size_bytes > lease.size_granted:
                 lease.grow()
-            calls.check(request)
+            if not self.is_node and not ADDED.isdisjoint(command.ext):
+                text = f"ext fields {', '.join(sorted(ADDED))} are those of nodes; leave them out"
+                raise RefusedError(ResponseCode.NO_PERMISSION, text)
             served = calls.handlers.get(command.code)
+            calls.check(request, served)
             if served is None:
                 text = f" request type {command.code} not supported"
                 raise RefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
@@ -270,7 +283,7 @@ class RemotingConnection:
             f"header, with the properties of a message, more than {limits.header_size_bytes_max}; "
             f"send less at once"
         )
-        if command.is_response:
+        if command.flag & RESPONSE:
             future = self._waiting.pop(command.opaque, None)
             if future is not None and not future.done():
                 future.set_exception(ConnectionError(text))
@@ -287,10 +300,8 @@ class RemotingConnection:
         try:
             return decode(kind, header, body, is_from_node=True)
         except FrameFault as fault:
-            opaque = opaque_of(kind, header)
-            if opaque is None:
-                raise
-            self._answer(Command(0, opaque), Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault)))
+            answer = Answer(ResponseCode.SYSTEM_ERROR, remark=str(fault))
+            self._answer(Command(0, decode_ends(kind, header).opaque), answer)
             return None
 
     async def _serve(self, request: Request, handler: Handler) -> Answer:
@@ -332,7 +343,7 @@ class RemotingConnection:
     # --- Answers ---
 
     def _answer(self, command: Command, answer: Answer) -> None:
-        if command.is_oneway or self.connection.is_ended:
+        if command.flag & ONEWAY or self.connection.is_ended:
             return
         response = Command(
             answer.code, command.opaque, RESPONSE, dict(answer.ext), answer.body, answer.remark

@@ -20,7 +20,7 @@ from node.rocketmq.remoting.channel import BrokenError, NotConnectedError, Remot
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.places import Places
 from node.rocketmq.remoting.protocol import marks
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import FORWARDED, NAME
@@ -84,11 +84,6 @@ class Forwarder:
         self._channels: dict[str, RemotingChannel] = {}
         self.forwarded_total = 0
 
-    def leads_here(self) -> bool:
-        """Whether this node is the leader, as far as it knows."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
-        return leader is not None and leader.is_here
-
     async def answer(
         self,
         request: Request,
@@ -111,7 +106,7 @@ class Forwarder:
 
     async def _answer_forwarded(self, here: Callable[[], Awaitable[Answer]]) -> Answer:
         """Answer a command of another node, which tries again where this one does not lead."""
-        if not self.leads_here():
+        if not self._cluster.leads_here():
             return ANSWER_LED_ELSEWHERE
         try:
             return await here()
@@ -120,7 +115,7 @@ class Forwarder:
 
     def begin(self, request: Request, number: int) -> "Forwarded | None":
         """Forward a command at once if a connection to the leader is open, else return None."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         if leader is None or leader.is_here or FORWARDED in request.command.ext:
             return None
         channel = self._channels.get(self._places.address_of(leader.address, number))
@@ -212,7 +207,7 @@ class Forwarder:
             charge.release()
             if isinstance(error, ValueError):
                 text = f"the command cannot be forwarded to the leader: {error}; send less at once"
-                raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from error
+                raise InvalidError(text) from error
             raise
         answer.add_done_callback(lambda _: charge.release())
         self.forwarded_total += 1

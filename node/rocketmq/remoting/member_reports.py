@@ -8,6 +8,7 @@ the leader shares queues out.
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -115,15 +116,13 @@ class MemberReports:
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def round(self) -> None:
         """Report once. Raises NodeError, CallRefusedError, RefusedError, NothingDoneError."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         if leader != self._leader:
             self._leader = None
         if leader is None:
@@ -153,7 +152,7 @@ class MemberReports:
             self._refused.pop(group, None)
         present = self._present()
         all_refused = self._refused | refused
-        self._refused = {group: found for group, found in all_refused.items() if group in present}
+        self._refused = {group: ids for group, ids in all_refused.items() if group in present}
 
     def _present(self) -> set[str]:
         return set().union(*(gateway.consumer_groups() for gateway in self._gateways))
@@ -195,9 +194,9 @@ class MemberReports:
         """Return what is to be reported of a group. Of members that all read something else the
         last ones are reported without it: the frame of a report is limited."""
         row, readings, size_bytes = ReportedGroup(group=group), dict[object, int](), 0
-        for found in filter(None, (gateway.reported(group) for gateway in self._gateways)):
-            for client_id, kind in found.kinds.items():
-                filters = found.filters[client_id]
+        for reported in filter(None, (gateway.reported(group) for gateway in self._gateways)):
+            for client_id, kind in reported.kinds.items():
+                filters = reported.filters[client_id]
                 if size_bytes > _SIZE_BYTES_MAX:
                     filters = {}
                 reading = readings.setdefault(frozenset(filters.items()), len(readings))
@@ -213,7 +212,7 @@ class MemberReports:
                     kind=kind.value,
                     reading=reading,
                     is_refused=self.is_refused(group, client_id),
-                    is_twice=client_id in found.twice,
+                    is_twice=client_id in reported.twice,
                 )
         return row
 
@@ -224,7 +223,7 @@ class MemberReports:
         if not request.connection.is_node:
             text = "only nodes report members; send heartbeats"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
-        if not self._forwarder.leads_here():
+        if not self._cluster.leads_here():
             return ANSWER_LED_ELSEWHERE
         response = self._take(ReportMembersRequest.FromString(request.command.body))
         return Answer(body=response.SerializeToString())

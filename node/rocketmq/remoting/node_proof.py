@@ -13,7 +13,7 @@ from typing import Final
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.protocol.marks import ADDED, TOKEN
+from node.rocketmq.remoting.protocol.marks import TOKEN
 from raft.messages import NodeId
 
 FORWARDING_TOKEN_SIZE_BYTES: Final = 16
@@ -40,10 +40,3 @@ class NodeProof:
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
         request.connection.become_node()
         return Answer()
-
-    @staticmethod
-    def check(request: Request) -> None:
-        """Raise RefusedError if a stranger says that it forwards a command."""
-        if not request.connection.is_node and not ADDED.isdisjoint(request.command.ext):
-            text = f"the ext fields {', '.join(sorted(ADDED))} are those of nodes; leave them out"
-            raise RefusedError(ResponseCode.NO_PERMISSION, text)

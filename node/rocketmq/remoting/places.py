@@ -7,16 +7,13 @@ background, so a route is answered from memory.
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from node.broker.core.broker_names import BrokerNames
 from node.rocketmq.cluster import GatewayCluster, GroupNode
 from quorumlog.pb.log_pb2 import RouteResponse
 from raft.messages import NodeId
-from store.format import Host
 
 ASK_INTERVAL_S: Final = 2.0
 
@@ -116,15 +113,3 @@ class Places:
         route = await self._ask_route(address)
         if route is not None:  # Else what the node told before stays true until it tells otherwise.
             self.learn(address, route.remoting_addresses)
-
-
-@lru_cache(maxsize=4096)
-def parsed_host(text: str) -> Host | None:
-    """Return IP address and port of a text; None if it is anything else."""
-    name, _, port = text.rpartition(":")
-    try:
-        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65_536
-    return (str(address), int(port)) if is_port else None

@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.broker import Broker
+from node.broker.core.leader_work import BackgroundTasks
 from node.config.settings import Settings
 from node.errors.requests import NotServedError
 from node.framed.connection import SHARED_PORT
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
+from node.rocketmq.remoting.calls.changes import Changes
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
@@ -34,7 +36,6 @@ from node.rocketmq.remoting.calls.shared import Shared
 from node.rocketmq.remoting.calls.topic_admin import TopicAdmin
 from node.rocketmq.remoting.calls.transactions import Questions, TransactionCalls
 from node.rocketmq.remoting.calls.unique_keys import UniqueKeys
-from node.rocketmq.remoting.changes import Changes
 from node.rocketmq.remoting.conversation import (
     Handler,
     RemotingCalls,
@@ -48,7 +49,7 @@ from node.rocketmq.remoting.member_reports import Gateway
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ADMINISTRATION, REFUSED, RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
@@ -103,39 +104,27 @@ class Remoting:
         self.places.learn(node_address, addresses)
         self.isolation: Final = Isolation(cluster, calls, time.monotonic)
         self.forwarder: Final = Forwarder(cluster, self.places, nodes.context, nodes.proof.token_of)
-        self._changes: Final = Changes(broker, cluster, self.forwarder)
-        shared = self._shared = Shared(broker, self.places, self.forwarder, node_address)
+        shared = self._shared = Shared(
+            broker, cluster, self.places, self.forwarder, node_address, settings
+        )
+        self._changes: Final = Changes(shared)
         self.locks: Final = LockCalls(shared)
-        has_auto_topics = settings.rocketmq_auto_topics
         self.unique_keys: Final = UniqueKeys(broker.context, settings.rocketmq_unique_ms, unix_ms)
-        self._sends = Sends(
-            shared, self.locks.is_locked, self.unique_keys, has_auto_topics=has_auto_topics
-        )
+        self._sends = Sends(shared, self.locks, self.unique_keys)
         broker.add_leader_work(self.unique_keys)
-        self.transactions: Final = TransactionCalls(shared, cluster, nodes.questions)
-        self.groups: Final = GroupCalls(
-            shared, self.transactions.watch, self.locks.release, cluster, others
-        )
+        self.transactions: Final = TransactionCalls(shared, nodes.questions)
+        self.groups: Final = GroupCalls(shared, self.transactions.watch, self.locks.release, others)
         self._messages = MessageCalls(shared)
         self._offsets = OffsetCalls(shared)
-        self._node = NodeAdmin(shared, settings, status)
-        self._pulls = Pulls(shared, self._offsets, self.groups, self._node.add_got)
-        self._routes = RouteCalls(shared, cluster, has_auto_topics=has_auto_topics)
-        routes = self._routes
-        self._topics = TopicAdmin(
-            shared,
-            routes.own_topics,
-            routes.shown_counts,
-            routes.shown_permission,
-            self._node.put_per_s,
-        )
+        self._node = NodeAdmin(shared, status)
+        self._pulls = Pulls(shared, self._offsets, self.groups, self._node)
+        self._routes = RouteCalls(shared)
+        self._topics = TopicAdmin(shared, self._routes, self._node)
         self._group_admin = GroupAdmin(shared)
-        self._pops = PopCalls(
-            shared, self._routes.places, self.groups.reports.flush, self._node.add_got
-        )
+        self._pops = PopCalls(shared, self._routes, self._node)
         self._relays = RelayCalls(shared)
         broker.add_leader_work(self.transactions)
-        self._lookers: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks("classic clients are not looked at any more")
 
     def handlers(self) -> dict[int, Served]:
         """Return how each request is served."""
@@ -146,6 +135,10 @@ class Remoting:
             RequestCode.SEND_BATCH_MESSAGE: send,
             **{code: Served(run, has_document=False) for code, run in self._light().items()},
             **{code: Served(self._in_turn(run)) for code, run in self._heavy().items()},
+            **{
+                code: Served(self._in_turn(run), is_administration=True)
+                for code, run in self._administration().items()
+            },
             GREETING: Served(self._proof.greet),
             REPORT: Served(self.groups.reports.take),
             APPLIED: Served(self._changes.take),
@@ -173,10 +166,6 @@ class Remoting:
     def _heavy(self) -> dict[int, Handler]:
         """Return all others. They wait for a turn, and their bodies are documents."""
         at_leader, offsets = self._shared.at_leader, self._offsets
-
-        def change(run: Handler) -> Handler:
-            return at_leader(self._changes.everywhere(run))
-
         return {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
@@ -194,8 +183,6 @@ class Remoting:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._routes.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._routes.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._routes.topics_of_cluster,
-            RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
-            RequestCode.DELETE_KV_CONFIG: change(self._routes.change_key),
             RequestCode.GET_KV_CONFIG: at_leader(self._routes.value_of_key),
             RequestCode.GET_KVLIST_BY_NAMESPACE: at_leader(self._routes.values_of_namespace),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._topics.system_topics,
@@ -203,22 +190,15 @@ class Remoting:
             RequestCode.GET_UNIT_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topics.none,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topics.none,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: change(self._topics.put),
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: change(self._topics.put_all),
             RequestCode.GET_ALL_TOPIC_CONFIG: at_leader(self._topics.all),
             RequestCode.GET_TOPIC_CONFIG: at_leader(self._topics.describe),
-            RequestCode.DELETE_TOPIC_IN_BROKER: change(self._topics.delete),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
             RequestCode.GET_TOPIC_STATS_INFO: at_leader(self._topics.stats),
             RequestCode.QUERY_CONSUME_QUEUE: at_leader(self._topics.queue_units),
             RequestCode.CLEAN_UNUSED_TOPIC: self._topics.clean,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._topics.clean,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self._topics.clean,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: change(self._group_admin.put),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: change(self._group_admin.put_all),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.all),
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: at_leader(self._group_admin.describe),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: change(self._group_admin.delete),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._group_admin.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._group_admin.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self._group_admin.all_producers,
@@ -227,34 +207,46 @@ class Remoting:
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._group_admin.subscription,
             RequestCode.GET_CONSUME_STATS: at_leader(self._group_admin.progress),
             RequestCode.GET_BROKER_CONSUME_STATS: at_leader(self._group_admin.all_progress),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: change(self._group_admin.reset),
-            RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._relays.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._node.runtime,
             RequestCode.VIEW_BROKER_STATS_DATA: self._node.stats,
             RequestCode.GET_BROKER_HA_STATUS: self._node.ha_status,
             RequestCode.GET_BROKER_CONFIG: self._node.config,
             RequestCode.GET_NAMESRV_CONFIG: self._node.config,
+            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
+            **dict.fromkeys(REFUSED, _refuse),
+        }
+
+    def _administration(self) -> dict[int, Handler]:
+        """Return those by which tools change something. They wait for a turn, too."""
+
+        def change(run: Handler) -> Handler:
+            return self._shared.at_leader(self._changes.everywhere(run))
+
+        return {
+            RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
+            RequestCode.DELETE_KV_CONFIG: change(self._routes.change_key),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: change(self._topics.put),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: change(self._topics.put_all),
+            RequestCode.DELETE_TOPIC_IN_BROKER: change(self._topics.delete),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._topics.forget,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: change(self._group_admin.put),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: change(self._group_admin.put_all),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: change(self._group_admin.delete),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: change(self._group_admin.reset),
+            RequestCode.CLONE_GROUP_OFFSET: change(self._group_admin.clone),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._relays.consume,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: change(self._routes.wipe),
             RequestCode.ADD_WRITE_PERM_OF_BROKER: change(self._routes.restore),
-            RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
-            **dict.fromkeys(REFUSED, _refuse),
         }
 
     async def start(self) -> None:
         """Serve from now on."""
         await self._shared.resolve()
-        works = (
-            self.places.watch(),
-            self._look(),
-            self.isolation.watch(),
-            self.groups.reports.run(),
-        )
-        self._lookers = [asyncio.create_task(work) for work in works]
-        for task in self._lookers:
-            task.add_done_callback(_on_ended)
+        reports = self.groups.reports.run()
+        for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
+            self._tasks.run(work)
         self._calls.open(self.handlers(), self._check, self._on_closed)
 
     async def stop(self) -> None:
@@ -262,9 +254,7 @@ class Remoting:
         self._sends.stop()
         self.groups.stop()
         self.transactions.stop()
-        for task in self._lookers:
-            task.cancel()
-        await asyncio.gather(*self._lookers, return_exceptions=True)
+        self._tasks.cancel()
         await self.forwarder.stop()
 
     def _in_turn(self, handler: Handler) -> Handler:
@@ -279,12 +269,11 @@ class Remoting:
 
         return handle
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, served: Served | None) -> None:
         """Raise RefusedError unless the client may send a request, over this connection."""
-        self._proof.check(request)
         if request.command.code not in _UNSIGNED:
             self._signatures.check(request.command)
-        if request.command.code not in ADMINISTRATION:
+        if served is None or not served.is_administration:
             return
         connection = request.connection.connection
         if connection.port_number == SHARED_PORT:
@@ -322,15 +311,6 @@ class Remoting:
             await self._shared.resolve()
 
 
-def _on_ended(task: "asyncio.Task[None]") -> None:
-    """Report a defect of a task to the loop: the node decides what follows."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "classic clients are not looked at any more", "exception": error}
-        )
-
-
 async def _refuse(request: Request) -> Answer:
     """Answer a request that has no meaning here with the reason."""
-    raise NotServedError(REFUSED[RequestCode(request.command.code)])
+    raise NotServedError(REFUSED[request.command.code])

@@ -12,10 +12,11 @@ import grpc
 import pytest
 
 from node.rocketmq import forwarder, hold
+from node.rocketmq.callers import CLIENT_HEADER, TOKEN_HEADER, Caller
 from node.rocketmq.calls import ends
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import HERE, Leader
-from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
+from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.runtime.accounts import Accounts, Kind, limits_of, on_behalf_of
 from quorumlog.pb import rocketmq_pb2 as pb
@@ -227,8 +228,8 @@ async def test_calls_of_one_address_leave_room_on_the_connection_to_the_leader(
 
 def test_calls_of_one_address_leave_room_at_a_leader_that_takes_few() -> None:
     unused: Any = None
-    node_forwarder, call = forwarder.Forwarder(unused, None, unused), forwarder.ForwardedCall
-    sent = call("SendMessage", b"x", (), 0, 0, "10.0.0.9:77")
+    node_forwarder = forwarder.Forwarder(unused, None, unused)
+    sent = Caller("SendMessage", b"x", {}, 0, 0, "10.0.0.9:77", "c")
     refused = pytest.raises(CallRefusedError, match="2 calls of one")
     rooms = [node_forwarder._room(sent, "leader") for _ in range(3)]
     with on_behalf_of(Accounts(limits_of(48)).open("10.0.0.9")), refused:
@@ -263,7 +264,7 @@ async def test_what_a_node_asks_takes_no_call_of_the_clients_it_forwards() -> No
         for question in streams:
             await anext(question)
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
-        call = forwarder.ForwardedCall("SendMessage", b"x", (), 0, deadline_s, "10.0.0.9:77")
+        call = Caller("SendMessage", b"x", {}, 0, deadline_s, "10.0.0.9:77", "c")
         assert await node_forwarder._unary(call, None, address) == b"x"
     finally:
         held.set()

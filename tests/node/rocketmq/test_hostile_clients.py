@@ -14,6 +14,7 @@ import pytest
 
 from node.errors.common import BusyError
 from node.errors.pop import StaleHandleError
+from node.rocketmq.callers import CLIENT_HEADER, TOKEN_HEADER
 from node.rocketmq.calls.renewals import AT_ONCE, RENEWED_MS, Renewals
 from node.rocketmq.clients import (
     ALIVE_S,
@@ -22,7 +23,7 @@ from node.rocketmq.clients import (
     SILENT_S_MAX,
     GatewayClients,
 )
-from node.rocketmq.forwarder import CLIENT_HEADER, SERVICE, TOKEN_HEADER
+from node.rocketmq.forwarder import SERVICE
 from node.rocketmq.protocol.messages import (
     PLAIN_SIZE_BYTES_MAX,
     SMALL_SIZE_BYTES_MAX,
@@ -201,7 +202,7 @@ async def test_many_messages_are_renewed_together() -> None:
     renewals._round()
     await eventually(lambda: renewals.renewed_total == 2 * AT_ONCE + 1, "all are renewed")
     assert max(at_once) == AT_ONCE
-    await renewals.stop()
+    renewals.stop()
 
 
 async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None:
@@ -211,11 +212,11 @@ async def test_a_message_that_could_not_be_renewed_once_is_tried_again() -> None
     renewals.hold("c", "g", "t", ["1"])
     for failure, held_count in ((BusyError("x", 1, 1), 1), (StaleHandleError("1", "gone"), 0)):
         change_invisible.side_effect = failure
-        await renewals._renew()
+        await renewals._change_all([*renewals._held.items()], RENEWED_MS)
         assert len(renewals) == held_count
     assert [call.args[0].handle for call in change_invisible.await_args_list] == ["1", "1"]
     assert renewals.renewed_total == 0
-    await renewals.stop()
+    renewals.stop()
 
 
 async def test_a_leader_of_a_new_term_renews_no_old_delivery(tmp_path: Path) -> None:
@@ -391,7 +392,7 @@ async def test_messages_that_are_renewed_are_charged_to_their_client() -> None:
     renewals.end()
     await eventually(lambda: not turn._left, "the end of all")
     assert accounts.held(Kind.ROWS) == (0, 0)
-    await renewals.stop()
+    renewals.stop()
 
 
 async def test_silent_clients_are_given_back_though_no_other_calls(

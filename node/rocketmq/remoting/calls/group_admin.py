@@ -5,25 +5,27 @@ the group's.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from orjson import Fragment
 
 from node.broker.groups.settings import settings_of
 from node.errors.common import UnknownQueueError
 from node.rocketmq.remoting.calls.json_bodies import (
+    data_version,
     document_of,
+    json_answer,
     json_body,
     list_of,
+    number_in,
     rows_of,
     table_of,
     text_in,
 )
 from node.rocketmq.remoting.calls.shared import Calls
-from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.clients import Member
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
 from node.state.checkpoint_tables import group_row
@@ -33,14 +35,23 @@ from node.state.tables.group_settings import SubscriptionSettings, to_json, to_p
 from node.state.tables.topic_types import Offsets
 from quorumlog.pb import common_pb2
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest
-from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, GroupOffset
-from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from quorumlog.pb.retry_pb2 import SetGroupSettingsRequest
 
 _STATS: Final = b'{"consumeTps":0.0,"offsetTable":{'
 """How the progress of a group in a topic begins, in that of all groups."""
 RETRY_COUNT_MAX: Final = 1_000_000
+
+
+class _QueueRow(NamedTuple):
+    """A queue that a group reads."""
+
+    group: str
+    topic: str
+    shown: int
+    queue: int
+    stored: Offsets
+    """All offsets of the group."""
 
 
 class GroupAdmin(Calls):
@@ -80,7 +91,7 @@ class GroupAdmin(Calls):
         """Return the settings of a group."""
         group = text_of(request.command.ext, "group")
         self._check_group(group)
-        return Answer(body=json_body(self._row(group)))
+        return json_answer(**self._row(group))
 
     def _check_group(self, group: str) -> None:
         """Raise RefusedError for a group that has neither offsets nor settings nor members."""
@@ -97,12 +108,11 @@ class GroupAdmin(Calls):
         """Return the settings of all groups."""
         names = sorted({*self._context.state.groups, *self._shared.clients.consumers})
         rows = await self._shared.encoded(request, names, self._row)
-        document = {
-            "subscriptionGroupTable": dict(zip(names, rows, strict=True)),
-            "forbiddenTable": {},
-            "dataVersion": data_version(),
-        }
-        return Answer(body=json_body(document))
+        return json_answer(
+            subscriptionGroupTable=dict(zip(names, rows, strict=True)),
+            forbiddenTable={},
+            dataVersion=data_version(),
+        )
 
     def _row(self, group: str) -> dict[str, Any]:
         return group_row(group, to_json(settings_of(self._context, group)))
@@ -112,27 +122,23 @@ class GroupAdmin(Calls):
     async def consumers(self, request: Request) -> Answer:
         """Return the consumers of a group that are connected to this node."""
         group = text_of(request.command.ext, "consumerGroup")
-        members_of_group = self._shared.clients.consumers.get(group)
         members = self._shared.clients.members((True, group))
-        if members_of_group is None or not members:
+        if not members:
             text = f"the consumer group[{group[:200]}] not online"
             raise RefusedError(ResponseCode.CONSUMER_NOT_ONLINE, text)
         connections = await self._connections(request, members)
-        subscriptions, newest = (
-            members_of_group.newest,
-            next(reversed(members.values())).consumption,
-        )
+        subscriptions = self._shared.clients.newest(group)
+        newest = next(reversed(members.values())).consumption
         rows = await self._shared.encoded(
             request, subscriptions.values(), lambda row: row[0].document(row[1])
         )
-        document = {
-            "connectionSet": connections,
-            "consumeFromWhere": newest.consume_from,
-            "consumeType": newest.consume_type,
-            "messageModel": newest.message_model,
-            "subscriptionTable": dict(zip(subscriptions, rows, strict=True)),
-        }
-        return Answer(body=json_body(document))
+        return json_answer(
+            connectionSet=connections,
+            consumeFromWhere=newest.consume_from,
+            consumeType=newest.consume_type,
+            messageModel=newest.message_model,
+            subscriptionTable=dict(zip(subscriptions, rows, strict=True)),
+        )
 
     async def producers(self, request: Request) -> Answer:
         """Return the producers of a group that are connected to this node."""
@@ -142,7 +148,7 @@ class GroupAdmin(Calls):
             text = f"the producer group[{group[:200]}] not exist"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
         connections = await self._connections(request, members)
-        return Answer(body=json_body({"connectionSet": connections}))
+        return json_answer(connectionSet=connections)
 
     async def _connections(self, request: Request, members: dict[str, Member]) -> list[Fragment]:
         return await self._shared.encoded(request, [*members.values()], _connection)
@@ -158,7 +164,7 @@ class GroupAdmin(Calls):
         data: dict[str, list[Fragment]] = {}
         for (group, _), one in zip(rows, encoded, strict=True):
             data.setdefault(group, []).append(one)
-        return Answer(body=json_body({"data": data}))
+        return json_answer(data=data)
 
     async def groups_of_topic(self, request: Request) -> Answer:
         """Return the groups that read a topic, or did."""
@@ -166,105 +172,92 @@ class GroupAdmin(Calls):
         turn, consumers = self._context.turn, [*self._shared.clients.consumers.items()]
         online = {group async for group, one in turn.over(consumers) if one.reads(topic)}
         stored = (g for g, table in self._context.state.groups.items() if topic in table)
-        return Answer(body=json_body({"groupList": sorted(online.union(stored))}))
+        return json_answer(groupList=sorted(online.union(stored)))
 
     async def topics_of_group(self, request: Request) -> Answer:
         """Return the topics of which a group has offsets."""
         stored = self._context.state.groups.get(text_of(request.command.ext, "group"), {})
-        address = self._shared.own_address(self._shared.number_of(request))
-        return Answer(body=json_body({"brokerAddr": address, "topicList": sorted(stored)}))
+        address = self._shared.own_addresses[self._shared.number_of(request)]
+        return json_answer(brokerAddr=address, topicList=sorted(stored))
 
     async def subscription(self, request: Request) -> Answer:
         """Return what a group subscribes to of a topic."""
         ext = request.command.ext
         group, topic = text_of(ext, "group"), ext.get("topic", "")
-        group_members = self._shared.clients.consumers.get(group)
-        newest = group_members.newest.get(topic) if group_members is not None else None
+        newest = self._shared.clients.newest(group).get(topic)
         document: dict[str, Any] = {"group": group, "topic": topic}
         if newest is not None:
             document |= {"subscriptionData": newest[0].document(newest[1])}
-        return Answer(body=json_body(document))
+        return json_answer(**document)
 
     # --- Progress ---
 
     async def progress(self, request: Request) -> Answer:
         """Return how far a group is in the queues of one broker name."""
         number, ext = self._shared.number_of(request), request.command.ext
-        group, context = text_of(ext, "consumerGroup"), self._context
-        context.check_leads()
-        stored = context.state.groups.get(group, {})
+        self._context.check_leads()
+        rows = self._rows([text_of(ext, "consumerGroup")], ext.get("topic", ""), number)
 
-        def rows() -> Iterator[tuple[str, int, int]]:
-            for topic in self._topics(group, stored, ext.get("topic", "")):
-                if context.state.topic(topic) is None:
+        def entry(row: _QueueRow) -> bytes:
+            return self._shared.by_queue(row.topic, number, row.shown, self._queue_progress(row))
+
+        table = table_of(await self._shared.pieces(request, rows, entry))
+        return json_answer(consumeTps=0.0, offsetTable=table)
+
+    def _rows(self, groups: list[str], topic: str, number: int) -> Iterator[_QueueRow]:
+        """Yield the queues of a broker name that groups read, of one topic; empty: of all."""
+        state = self._context.state
+        for group in groups:
+            stored = state.groups.get(group, {})
+            for name in self._topics(group, stored, topic):
+                if state.topic(name) is None:
                     continue  # Deleted meanwhile.
-                for shown, queue in self._shared.queues_of(topic, number):
-                    yield topic, shown, queue
-
-        def entry(row: tuple[str, int, int]) -> bytes:
-            topic, shown, queue = row
-            progress = self._queue_progress(topic, queue, stored)
-            return self._shared.by_queue(topic, number, shown, progress)
-
-        table = table_of(await self._shared.pieces(request, rows(), entry))
-        return Answer(body=json_body({"consumeTps": 0.0, "offsetTable": table}))
+                for shown, queue in self._shared.queues_of(name, number):
+                    yield _QueueRow(group, name, shown, queue, stored)
 
     async def all_progress(self, request: Request) -> Answer:
         """Return how far all groups are in the queues of one broker name."""
-        number, context = self._shared.number_of(request), self._context
-        context.check_leads()
+        number = self._shared.number_of(request)
+        self._context.check_leads()
         is_order = bool_of(request.command.ext, "isOrder")  # No topic here is set as ordered.
-        names = [] if is_order else sorted(context.state.groups)
-        diff = 0
+        groups = [] if is_order else sorted(self._context.state.groups)
+        diff, at = 0, ("", "")
 
-        def rows() -> Iterator[tuple[str, str, int, int, Offsets]]:
-            for group in names:
-                stored = context.state.groups.get(group, {})
-                for topic in self._topics(group, stored, ""):
-                    if context.state.topic(topic) is None:
-                        continue  # Deleted meanwhile.
-                    for shown, queue in self._shared.queues_of(topic, number):
-                        yield group, topic, shown, queue, stored
-
-        at = "", ""
-
-        def entry(row: tuple[str, str, int, int, Offsets]) -> bytes:
+        def entry(row: _QueueRow) -> bytes:
             nonlocal at, diff
-            group, topic, shown, queue, stored = row
-            progress = self._queue_progress(topic, queue, stored)
+            progress = self._queue_progress(row)
             diff += progress["brokerOffset"] - progress["consumerOffset"]
-            before, at = at, (group, topic)
+            before, at = at, (row.group, row.topic)
             if before == at:
                 start = b","
-            elif before[0] == group:
+            elif before[0] == row.group:
                 start = b"}},%b" % _STATS
             else:
-                start = b"%b{%b:[%b" % (b"}}]}," if before[0] else b"", json_body(group), _STATS)
-            return start + self._shared.by_queue(topic, number, shown, progress)
+                end = b"}}]}," if before[0] else b""
+                start = b"%b{%b:[%b" % (end, json_body(row.group), _STATS)
+            return start + self._shared.by_queue(row.topic, number, row.shown, progress)
 
-        made = await self._shared.pieces(request, rows(), entry)
-        document = {
-            "brokerAddr": self._shared.own_address(number),
-            "consumeStatsList": Fragment(b"[%b%b]" % (b"".join(made), b"}}]}" if made else b"")),
-            "totalDiff": diff,
-            "totalInflightDiff": 0,
-        }
-        return Answer(body=json_body(document))
+        made = await self._shared.pieces(request, self._rows(groups, "", number), entry)
+        return json_answer(
+            brokerAddr=self._shared.own_addresses[number],
+            consumeStatsList=Fragment(b"[%b%b]" % (b"".join(made), b"}}]}" if made else b"")),
+            totalDiff=diff,
+            totalInflightDiff=0,
+        )
 
-    def _topics(self, group: str, stored: Offsets, asked: str) -> list[str]:
-        group_members, state = self._shared.clients.consumers.get(group), self._context.state
-        topics = {*stored, *(group_members.newest if group_members is not None else ())}
-        topics = ({asked} if asked else topics) - INTERNAL_TOPICS
-        return sorted(topic for topic in topics if state.topic(topic) is not None)
+    def _topics(self, group: str, stored: Offsets, only: str) -> list[str]:
+        topics = {only} if only else {*stored, *self._shared.clients.newest(group)}
+        state = self._context.state
+        return sorted(topic for topic in topics - INTERNAL_TOPICS if state.topic(topic) is not None)
 
-    def _queue_progress(self, topic: str, queue: int, stored: Offsets) -> dict[str, int]:
-        lo, hi = self._context.store.queue_range(topic, queue)
-        offset = stored.get(topic, {}).get(queue, lo)
+    def _queue_progress(self, row: _QueueRow) -> dict[str, int]:
+        lo, hi = self._context.store.queue_range(row.topic, row.queue)
+        offset = row.stored.get(row.topic, {}).get(row.queue, lo)
         return {
             "brokerOffset": hi,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": self._shared.stored_ms(topic, queue, offset - 1) or 0,
+            "lastTimestamp": self._shared.stored_ms(row.topic, row.queue, offset - 1) or 0,
         }
 
     # --- Offsets that are moved ---
@@ -303,7 +296,7 @@ class GroupAdmin(Calls):
             await self._broker.groups.commit_offsets(
                 CommitOffsetsRequest(group=group, offsets=rows)
             )
-        return Answer(body=json_body({"offsetTable": table_of(entries)}))
+        return json_answer(offsetTable=table_of(entries))
 
     async def clone(self, request: Request) -> Answer:
         """Have a group without members begin where another is, in the queues of one broker name:
@@ -334,13 +327,7 @@ class GroupAdmin(Calls):
         lo, hi = self._context.store.queue_range(topic, queue)
         if unix_ms < 0 or lo == hi:
             return hi
-        offset_request = OffsetByTimeRequest(
-            topic=topic,
-            queue_id=queue,
-            unix_ms=unix_ms,
-            consistency=CONSISTENCY_LEADER,
-        )
-        return (await self._broker.queries.offset_by_time(offset_request)).offset
+        return await self._offset_at(topic, queue, unix_ms)
 
 
 def _connection(member: Member) -> dict[str, Any]:
@@ -374,19 +361,14 @@ def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
         if switch is None:
             continue
         if type(switch) is not bool:
-            text = f"{name} is {str(switch)[:40]}; it is true or false"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(f"{name} is {str(switch)[:40]}; it is true or false")
         setattr(settings, field, switch)
-    times = row.get("retryMaxTimes")
-    if times is not None:
-        if type(times) is not int or not 0 <= times <= RETRY_COUNT_MAX:
-            text = f"retryMaxTimes is {str(times)[:40]}; it is a number from 0 to {RETRY_COUNT_MAX}"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        settings.retry_count_max = times
+    if row.get("retryMaxTimes") is not None:
+        settings.retry_count_max = number_in(row, "retryMaxTimes", RETRY_COUNT_MAX)
     try:
         delays = retry_delays_of(row.get("groupRetryPolicy"))
     except ValueError as error:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        raise InvalidError(str(error)) from None
     if delays is not None:
         settings.retry_delays.delay_ms.extend(delays)
     return settings

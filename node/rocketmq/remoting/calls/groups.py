@@ -15,12 +15,11 @@ import structlog
 
 from node.broker.groups.member import MemberKind
 from node.broker.read.sql_filter import SqlFilter
-from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     DOCUMENT_SIZE_BYTES_MAX,
     document_of,
-    json_body,
+    json_answer,
     list_of,
     rows_of,
     text_in,
@@ -38,7 +37,7 @@ from node.rocketmq.remoting.clients import (
 )
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.member_reports import Gateway, MemberReports
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, text_of
@@ -64,7 +63,6 @@ class GroupCalls(Calls):
         shared: Shared,
         on_producer: Callable[[str, Account], None],
         on_left: Callable[[str, str], None],
-        cluster: GatewayCluster,
         others: Gateway,
     ) -> None:
         """`on_producer` is called with each group that a heartbeat produces for, and the account of
@@ -80,7 +78,7 @@ class GroupCalls(Calls):
         shared.reports = self.reports = MemberReports(
             self._context,
             self._members,
-            cluster,
+            shared.cluster,
             shared.forwarder,
             (self.clients, others),
             self.on_changed,
@@ -92,8 +90,7 @@ class GroupCalls(Calls):
         document = list_of(command.body)
         client_id = text_in(document, "clientID")
         if not 1 <= len(client_id) <= CLIENT_ID_LENGTH_MAX:
-            text = f"clientID must have 1 to {CLIENT_ID_LENGTH_MAX} characters"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(f"clientID must have 1 to {CLIENT_ID_LENGTH_MAX} characters")
         rows = rows_of(document, "producerDataSet", GROUPS_OF_CLIENT_MAX)
         producers = [self._group(text_in(row, "groupName")) for row in rows]
         consumers = {}
@@ -166,7 +163,7 @@ class GroupCalls(Calls):
         if not members:
             text = f"no consumer of group {group[:200]!r} is connected"
             raise RefusedError(ResponseCode.SYSTEM_ERROR, text)
-        return Answer(body=json_body({"consumerIdList": members}))
+        return json_answer(consumerIdList=members)
 
     async def check_config(self, request: Request) -> Answer:
         """Accept the subscription of a consumer that starts, or say what is wrong with it."""
@@ -218,7 +215,7 @@ def _running(body: bytes) -> dict[str, Any]:
     try:
         rows, _ = _DECODER.raw_decode(text.decode("utf-8", "ignore"))
     except (ValueError, RecursionError) as error:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"no subscriptions: {error}") from None
+        raise InvalidError(f"no subscriptions: {error}") from None
     return {"subscriptionSet": rows}
 
 

@@ -4,13 +4,13 @@ Owns how they are read and written, and how large one of each kind may be. A bod
 of the expected form is refused, before it is read if it is too large.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
 from orjson import Fragment
 
-from node.rocketmq.remoting.protocol.answers import RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError
 from node.rocketmq.remoting.protocol.fields import TEXT_LENGTH_MAX
 from node.runtime.json_text import dump_json, read_bounded_json
 from quorumlog.foreign_json import JsonLimitError
@@ -24,11 +24,8 @@ ROW_COUNT_MAX: Final = 4_096
 """Rows of a list: four of the widest topics; tools send some hundred topics or groups."""
 
 
-class OverLimitError(RefusedError):
+class OverLimitError(InvalidError):
     """A body is over a limit, which the remark names."""
-
-    def __init__(self, remark: str) -> None:
-        super().__init__(ResponseCode.INVALID_PARAMETER, remark)
 
 
 def document_of(body: bytes, size_bytes_max: int = DOCUMENT_SIZE_BYTES_MAX) -> dict[str, Any]:
@@ -38,10 +35,9 @@ def document_of(body: bytes, size_bytes_max: int = DOCUMENT_SIZE_BYTES_MAX) -> d
     except JsonLimitError as error:
         raise OverLimitError(f"a body: {error}") from None
     except ValueError as error:
-        text = f"a body that is no JSON: {error}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text) from None
+        raise InvalidError(f"a body that is no JSON: {error}") from None
     if type(document) is not dict:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, "a body that is no JSON object")
+        raise InvalidError("a body that is no JSON object")
     return document
 
 
@@ -53,6 +49,19 @@ def list_of(body: bytes) -> dict[str, Any]:
 def json_body(document: object) -> bytes:
     """Return the bytes of a JSON body, without blanks: some clients cut it at commas."""
     return dump_json(document)
+
+
+def data_version() -> dict[str, int]:
+    """Return a version that is newer each time: tools compare versions of tables.
+
+    Its time says so. The client for Go refuses a table whose counter exceeds 32 bits.
+    """
+    return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
+
+
+def json_answer(**document: object) -> Answer:
+    """Return the answer that has a document of these fields as its body."""
+    return Answer(body=json_body(document))
 
 
 def table_of(entries: Iterable[bytes]) -> Fragment:
@@ -70,6 +79,16 @@ def text_in(row: dict[str, Any], name: str, length_max: int = TEXT_LENGTH_MAX) -
     return value
 
 
+def number_in(row: dict[str, Any], name: str, hi: int, default: int = 0) -> int:
+    """Return a number from 0 to `hi` of an object. Raises RefusedError."""
+    value = row.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not 0 <= value <= hi:
+        raise InvalidError(f"{name} is {str(value)[:40]}; it is a number from 0 to {hi}")
+    return value
+
+
 def rows_of(
     document: dict[str, Any], name: str, count_max: int = ROW_COUNT_MAX
 ) -> list[dict[str, Any]]:
@@ -78,7 +97,7 @@ def rows_of(
     if rows is None:
         return []
     if type(rows) is not list or not all(type(row) is dict for row in rows):
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"{name} is no list of objects")
+        raise InvalidError(f"{name} is no list of objects")
     if len(rows) > count_max:
         raise OverLimitError(f"{len(rows)} rows of {name}, the limit is {count_max}")
     return rows

@@ -21,8 +21,7 @@ from node.rocketmq.remoting.calls.json_bodies import (
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.rows import remove_from
 
@@ -120,12 +119,9 @@ class LockCalls(Calls):
 
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
         """Return group and client id of a request. Raises RefusedError, BadRequestError."""
-        group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
+        group = text_in(document, "consumerGroup")
         self._context.check_name("group", group)
-        if len(client_id) > CLIENT_ID_LENGTH_MAX:
-            text = f"clientId must have at most {CLIENT_ID_LENGTH_MAX} characters"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        return group, client_id
+        return group, text_in(document, "clientId", CLIENT_ID_LENGTH_MAX)
 
     def _rows(
         self, group: str, rows: list[dict[str, Any]]
@@ -142,7 +138,7 @@ class LockCalls(Calls):
                 or not 0 <= queue_id < count_max
             ):
                 text = f"{str(row)[:200]} is no queue of this group; ask for the route again"
-                raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+                raise InvalidError(text)
             key = _Key(group, topic, names.queue(number, queue_id))
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 

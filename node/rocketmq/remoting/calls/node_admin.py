@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from node.config.settings import Settings
-from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.json_bodies import data_version, json_answer, json_body
 from node.rocketmq.remoting.calls.meters import (
     GOT_COUNT_MAX,
     METER_COUNT_MAX,
@@ -21,7 +20,6 @@ from node.rocketmq.remoting.calls.meters import (
     local_time,
 )
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.calls.topic_admin import data_version
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -61,9 +59,9 @@ AskStatus = Callable[[NodeStatusRequest], Awaitable[NodeStatusResponse]]
 class NodeAdmin(Calls):
     """Answers the requests about this node. One per gateway."""
 
-    def __init__(self, shared: Shared, settings: Settings, status: AskStatus) -> None:
+    def __init__(self, shared: Shared, status: AskStatus) -> None:
         super().__init__(shared)
-        self._settings, self._status = settings, status
+        self._status = status
         self._began_s = self._sampled_s = unix_ms() / 1000
         self._got: dict[str, tuple[int, int]] = {}
         """Origin of the topic and messages that consumers got, by topic@group."""
@@ -203,7 +201,7 @@ class NodeAdmin(Calls):
 
     async def runtime(self, request: Request) -> Answer:
         """Return what the node does, in RocketMQ's words; all values are texts."""
-        return Answer(body=json_body({"table": self._runtime(is_own=self._is_own(request))}))
+        return json_answer(table=self._runtime(is_own=self._is_own(request)))
 
     def _runtime(self, *, is_own: bool) -> dict[str, str]:
         store, now_s, counts, tps = self._context.store, unix_ms() / 1000, {}, {}
@@ -213,7 +211,7 @@ class NodeAdmin(Calls):
                 counts[f"{total}Total{when}"] = str(value)
             tps[kind] = self._three(self._meter(kind, "") if is_own else None)
         put = int(counts["msgPutTotalTodayNow"])
-        disk = shutil.disk_usage(self._settings.directory)
+        disk = shutil.disk_usage(self._shared.settings.directory)
         ratio = f"{disk.used / disk.total:.4f}"
         alive_s = int(now_s - self._began_s)
         lo, hi = store.log.min_position, store.log.max_position
@@ -304,21 +302,20 @@ class NodeAdmin(Calls):
             "activated": not is_leader
             and any(one.is_connected for one in status.members if one.node_id == leader),
         }
-        document = {
-            "master": is_leader,
-            "masterCommitLogMaxOffset": last if is_leader else status.commit_index,
-            "inSyncSlaveNums": sum(row["inSync"] is True for row in rows),
-            "haConnectionInfo": rows,
-            "haClientRuntimeInfo": of_copy,
-        }
-        return Answer(body=json_body(document))
+        return json_answer(
+            master=is_leader,
+            masterCommitLogMaxOffset=last if is_leader else status.commit_index,
+            inSyncSlaveNums=sum(row["inSync"] is True for row in rows),
+            haConnectionInfo=rows,
+            haClientRuntimeInfo=of_copy,
+        )
 
     # --- How it is set ---
 
     async def config(self, _request: Request) -> Answer:
         """Return the settings as lines, without what is secret."""
         lines = [f"brokerName={self._names.all[0]}", "brokerId=0"]
-        for name, value in sorted(self._settings.model_dump(mode="json").items()):
+        for name, value in sorted(self._shared.settings.model_dump(mode="json").items()):
             if not any(part in name for part in _HIDDEN):
                 lines.append(f"{name}={value}")
         body = "".join(f"{line}\n" for line in lines).encode()

@@ -26,7 +26,7 @@ from node.state.state import INTERNAL_TOPICS
 from node.state.tables.moved_offsets import Move, MovedOffsetsTable
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER, QueueId
 from quorumlog.pb.consumer_pb2 import CommitOffsetsRequest, FetchOffsetsRequest, GroupOffset
-from quorumlog.pb.log_pb2 import OffsetByTimeRequest, QueueOffsetsRequest
+from quorumlog.pb.log_pb2 import QueueOffsetsRequest
 
 _UPPER: Final = "UPPER"
 _log: Final = structlog.get_logger(component="remoting")
@@ -74,13 +74,8 @@ class OffsetCalls(Calls):
         is_upper = request.command.ext.get("boundaryType", "").upper() == _UPPER
         if lo == hi:
             return Answer(ext={"offset": str(lo)})
-        time_request = OffsetByTimeRequest(
-            topic=topic,
-            queue_id=queue_id,
-            unix_ms=min(max(0, unix_ms) + is_upper, INT64_MAX),
-            consistency=CONSISTENCY_LEADER,
-        )
-        offset = (await self._broker.queries.offset_by_time(time_request)).offset
+        at_ms = min(max(0, unix_ms) + is_upper, INT64_MAX)
+        offset = await self._offset_at(topic, queue_id, at_ms)
         if is_upper:
             offset = max(lo, offset - 1)
         return Answer(ext={"offset": str(offset)})
@@ -103,14 +98,14 @@ class OffsetCalls(Calls):
         is_member = group is not None and client_id in group.members
         if group is not None and is_member:
             await self.known.handed_over(client_id, key, group.members, group.changed_s)
-        offset_view, now_s = self._known(request), time.monotonic()
+        offset_view, now_s = self.known.of(request.connection, key), time.monotonic()
         answer = await self._ask(request, offset_view, self._fetch)
         if answer.code != ResponseCode.SUCCESS:
             return answer
         offset, move = int(answer.ext["offset"]), int(answer.ext[MOVE])
         # A member may ask for it without going there.
         moved = offset_view._replace(target=Target(offset, move, is_asked=True))
-        self._note(request, moved if MOVED in answer.ext else Known(offset, move))
+        self._note(request, key, moved if MOVED in answer.ext else Known(offset, move))
         if is_member:
             self.known.read(request.connection, key, now_s)
         return answer._replace(ext={"offset": answer.ext["offset"]})
@@ -149,21 +144,22 @@ class OffsetCalls(Calls):
         """Store how far a group is, unless others have moved it from what the client knows."""
         if request.connection.is_node:
             return await self._shared.ask_leader(request, self._store)
-        offset_view, offset = self._known(request), int_of(request.command.ext, "commitOffset")
+        key, offset = self._key(request), int_of(request.command.ext, "commitOffset")
+        offset_view = self.known.of(request.connection, key)
         try:
-            with self.known.storing(request.connection, self._key(request)):
+            with self.known.storing(request.connection, key):
                 answer = await self._ask(request, offset_view, self._store)
         except (asyncio.CancelledError, NodeError, RefusedError) as error:
             if isinstance(error, asyncio.CancelledError) or _is_open(refusal_of(error)):
-                self._note(request, offset_view.without_answer(offset))
+                self._note(request, key, offset_view.without_answer(offset))
             raise
         if answer.code == ResponseCode.SUCCESS:
             move = int(answer.ext[MOVE]) if MOVE in answer.ext else offset_view.move
-            self._note(request, Known(offset, move))
+            self._note(request, key, Known(offset, move))
         elif MOVED in answer.ext and offset_view.target is None:
-            self._note(request, offset_view._replace(is_behind=True))
+            self._note(request, key, offset_view._replace(is_behind=True))
         elif _is_open(answer):
-            self._note(request, offset_view.without_answer(offset))
+            self._note(request, key, offset_view.without_answer(offset))
         return answer._replace(ext={})
 
     async def _ask(self, request: Request, known: Known, answer: Handler) -> Answer:
@@ -178,19 +174,19 @@ class OffsetCalls(Calls):
         request = request._replace(command=replace(request.command, ext=ext))
         return await self._shared.ask_leader(request, answer)
 
-    async def moved(self, request: Request) -> Answer | None:
-        """Return the group's offset for a pull whose client has to be told that others moved it, as
-        this node's state or the leader's answer to a commit says; None: it may read where it is."""
-        offset_view = self._known(request)
-        at = int_of(request.command.ext, "queueOffset")
-        move = self._context.state.table(MovedOffsetsTable).of(*self._key(request))
+    async def moved(self, request: Request, key: Key, at: int) -> Answer | None:
+        """Return the group's offset for a pull at an offset whose client has to be told that others
+        moved it, as this node's state or the leader's answer to a commit says; None: it may read
+        where it is."""
+        offset_view = self.known.of(request.connection, key)
+        move = self._context.state.table(MovedOffsetsTable).of(*key)
         is_behind = offset_view.is_behind or offset_view.target is not None
         if not is_behind and (move is None or not move.is_news(offset_view.move)):
             return None
-        if self._keeps_own_offsets(request):
+        if self._keeps_own_offsets(request, key[0]):
             return None
         if offset_view.target is not None and offset_view.target.offset == at:
-            await self._follow(request, Known(at, offset_view.target.move))
+            await self._follow(request, key, Known(at, offset_view.target.move))
             return None
         query = replace(request.command, code=RequestCode.QUERY_CONSUMER_OFFSET)
         answer = await self._ask(request._replace(command=query), offset_view, self._fetch)
@@ -200,24 +196,24 @@ class OffsetCalls(Calls):
             is_new = MOVED in answer.ext or (is_behind and target.offset != offset_view.offset)
             if is_new:  # Without room it is refused: else it would be told for ever.
                 followed = offset_view._replace(target=target, is_behind=False)
-                self.known.note(request.connection, self._key(request), followed)
+                self.known.note(request.connection, key, followed)
                 return answer
-            self._note(request, Known(offset_view.offset, offset_view.move))
+            self._note(request, key, Known(offset_view.offset, offset_view.move))
             return None
         return answer
 
-    def _keeps_own_offsets(self, request: Request) -> bool:
+    def _keeps_own_offsets(self, request: Request, group: str) -> bool:
         """Whether a client is a broadcasting consumer; one without a heartbeat over its connection
         counts as what all others of its group here are."""
-        group, clients = text_of(request.command.ext, "consumerGroup"), self._shared.clients
+        clients = self._shared.clients
         own = clients.consumer(group, request.connection.client_id)
         members = [own] if own is not None else [*clients.members((True, group)).values()]
         return bool(members) and all(one.kind is MemberKind.BROADCASTING for one in members)
 
-    async def _follow(self, request: Request, known: Known) -> None:
+    async def _follow(self, request: Request, key: Key, known: Known) -> None:
         """Have the leader note that a client went where its group was moved: one that never commits
         would be told again over each connection."""
-        self._note(request, known)
+        self._note(request, key, known)
         ext = request.command.ext | {"commitOffset": str(known.offset)}
         command = replace(request.command, code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext)
         try:
@@ -228,16 +224,13 @@ class OffsetCalls(Calls):
         if reason:  # The pull is right all the same; the next connection hears it once more.
             _log.debug("that a move is followed is not noted", reason=reason)
 
-    def _known(self, request: Request) -> Known:
-        return self.known.of(request.connection, self._key(request))
-
     def _key(self, request: Request) -> Key:
         return text_of(request.command.ext, "consumerGroup"), *self._queue(request)
 
-    def _note(self, request: Request, known: Known) -> None:
+    def _note(self, request: Request, key: Key, known: Known) -> None:
         """Remember what a client knows; without room it is forgotten, and cannot go back."""
         with suppress(BusyError):
-            self.known.note(request.connection, self._key(request), known)
+            self.known.note(request.connection, key, known)
 
     async def _store(self, request: Request) -> Answer:
         """Store an offset, unless it is there already: clients repeat theirs every 5 s. One that

@@ -7,23 +7,21 @@ group's own, whichever broker name the request names. A message that was not ack
 again in place: there is no retry topic for it.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
-from node.rocketmq.cluster import Share
-from node.rocketmq.remoting.calls.json_bodies import document_of, json_body, text_in
+from node.rocketmq.remoting.calls.json_bodies import document_of, json_answer, text_in
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.pulls import seen_by_clients
+from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.places import NamedPlace
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
 from node.state.tables.pop import PopTable
 from quorumlog.pb import pop_pb2
-from store import format as fmt
 from store.format import RETRY_TOPIC_PREFIX
 
 _COUNT_MAX: Final = 32
@@ -40,18 +38,9 @@ _INFO_PARTS: Final = 8
 class PopCalls(Calls):
     """Answers the requests of pop consumers. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        places: Callable[[str], list[tuple[Share, NamedPlace]]],
-        flush: Callable[[], Awaitable[None]],
-        add_got: Callable[[str, str, int], None],
-    ) -> None:
-        """`places` returns the broker names of each group that has queues of a topic; `flush`
-        returns when the leader knows what changed here of the members, and `add_got` counts the
-        messages that consumers get, as for `Pulls`."""
+    def __init__(self, shared: Shared, routes: RouteCalls, node: NodeAdmin) -> None:
         super().__init__(shared)
-        self._places, self._flush, self._add_got = places, flush, add_got
+        self._routes, self._node = routes, node
 
     # --- Assignments ---
 
@@ -61,24 +50,23 @@ class PopCalls(Calls):
         document = document_of(request.command.body)
         group, client_id = text_in(document, "consumerGroup"), text_in(document, "clientId")
         self._shared.clients.popping(group, client_id, request.account)
-        await self._flush()
+        await self._shared.reports.flush()
         return await self._shared.ask_leader(request, self._assigned)
 
     async def _assigned(self, request: Request) -> Answer:
         document = document_of(request.command.body)
         topic, group = text_in(document, "topic"), text_in(document, "consumerGroup")
         client_id = text_in(document, "clientId")
-        places = self._places(topic)
         members = self._broker.group_members.popping(group, self._context.clock_ms())
         is_first = members[:1] == [client_id]
         rows = []
-        for share, place in places:
+        for share, place in self._routes.places(topic):
             names = self._shared.places.names_of(share.group)
             if not topic.startswith(RETRY_TOPIC_PREFIX):
                 rows.append(_assigned(topic, place.name, _ANY_QUEUE, _POP))
             elif is_first and names.queue_count(place.number, share.queue_count):
                 rows.append(_assigned(topic, place.name, 0, _PULL))
-        return Answer(body=json_body({"messageQueueAssignments": rows}))
+        return json_answer(messageQueueAssignments=rows)
 
     async def set_mode(self, request: Request) -> Answer:
         """Accept pop for a group and topic; consumers that ask for an assignment get no other."""
@@ -118,7 +106,7 @@ class PopCalls(Calls):
         }
         if not received.deliveries:
             return Answer(ResponseCode.POLLING_TIMEOUT, times, remark="no message")
-        self._add_got(topic, group, len(received.deliveries))
+        self._node.add_got(topic, group, len(received.deliveries))
         starts, offsets, counts, body = self._deliveries(group, topic, received, number)
         named = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
         if receive_request.is_fifo:
@@ -131,13 +119,9 @@ class PopCalls(Calls):
         """Return the deliveries of an answer as its fields name them, and the records."""
         generations: dict[int, int] = {}
         offsets: dict[int, list[int]] = {}
-        counts, parts, at = [], [], 0
-        host = self._shared.own_host(number)
+        counts = []
         for delivery in received.deliveries:
             handle = decode_handle(group, topic, delivery.handle)
-            hi = at + int(fmt.INT32.unpack_from(received.records, at)[0])
-            data, at = received.records[at:hi], hi
-            parts.append(seen_by_clients(data, handle.queue_id, host))
             generations[handle.queue_id] = handle.generation
             offsets.setdefault(handle.queue_id, []).append(handle.offset)
             counts.append(f"0 qo{handle.queue_id}%{handle.offset} {delivery.delivery_count - 1}")
@@ -145,7 +129,8 @@ class PopCalls(Calls):
         of_queues = ";".join(
             f"0 {queue} {','.join(map(str, some))}" for queue, some in offsets.items()
         )
-        return starts, of_queues, ";".join(counts), b"".join(parts)
+        body = seen_by_clients(received.records, None, self._shared.own_host(number))
+        return starts, of_queues, ";".join(counts), body
 
     # --- Afterwards ---
 
@@ -204,8 +189,7 @@ def _parts_of(info: str) -> tuple[int, int]:
     """Return the start of the queue and the revive queue of a name that a client built."""
     parts = info.split(" ")
     if len(parts) not in (_INFO_PARTS - 1, _INFO_PARTS):
-        text = f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        raise InvalidError(f"extraInfo has {len(parts)} parts, not {_INFO_PARTS}")
     named = {"start": parts[0], "revive": parts[3]}
     return int_of(named, "start"), int_of(named, "revive", hi=INT32_MAX)
 

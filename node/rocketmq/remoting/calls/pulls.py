@@ -7,17 +7,19 @@ replica may lag, and its log may begin later.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.errors.common import NodeError
 from node.rocketmq.remoting.calls.groups import GroupCalls
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.clients import Subscription, is_sql
 from node.rocketmq.remoting.conversation import Request
+from node.rocketmq.remoting.known_offsets import Key
 from node.rocketmq.remoting.protocol import marks
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
@@ -51,26 +53,44 @@ _LOOK_S: Final = 0.02
 _STORE_HOST_AT: Final = fmt.STORE_TIMESTAMP_AT + 8
 
 
+class PullHeader(NamedTuple):
+    """The fields of a pull that say what is read."""
+
+    group: str
+    topic: str
+    shown_queue_id: int
+    """As the broker name shows it."""
+    offset: int
+    sys_flag: int
+    version: int
+    """Of the subscription, as the client knows it."""
+
+    @classmethod
+    def of(cls, ext: Mapping[str, str]) -> "PullHeader":
+        """Read the header of a command. Raises RefusedError."""
+        return cls(
+            text_of(ext, "consumerGroup"),  # Without it the broker would ask for no permission.
+            text_of(ext, "topic"),
+            int_of(ext, "queueId", hi=QUEUE_ID_MAX),
+            int_of(ext, "queueOffset"),
+            int_of(ext, "sysFlag", 0),
+            int_of(ext, "subVersion", 0),
+        )
+
+
 class Pulls(Calls):
     """Answers pulls of both codes. One per gateway."""
 
     def __init__(
-        self,
-        shared: Shared,
-        offsets: OffsetCalls,
-        groups: GroupCalls,
-        add_got: Callable[[str, str, int], None],
+        self, shared: Shared, offsets: OffsetCalls, groups: GroupCalls, node: NodeAdmin
     ) -> None:
-        """`add_got` counts the messages that consumers get: topic, group and their number."""
         super().__init__(shared)
-        self._offsets, self._groups = offsets, groups
-        self._add_got = add_got
+        self._offsets, self._groups, self._node = offsets, groups, node
 
     async def pull(self, request: Request) -> Answer:
         """Return records, or what to do next."""
-        # Without a group the broker would ask for no permission.
-        group = text_of(request.command.ext, "consumerGroup")
-        client_id = request.connection.client_id
+        header = PullHeader.of(request.command.ext)
+        group, client_id = header.group, request.connection.client_id
         self._context.check_name("consumerGroup", group)
         if self._shared.reports.is_refused(group, client_id):
             text = (
@@ -81,36 +101,30 @@ class Pulls(Calls):
         number = self._shared.number_of(request)
         if FORWARDED in request.command.ext:
             # Another replica asks whether an offset is there.
-            return await self._read(request, number, is_leader=True)
-        moved = await self._offsets.moved(request)
+            return await self._read(request, header, number, is_leader=True)
+        key = group, header.topic, self._names.queue(number, header.shown_queue_id)
+        moved = await self._offsets.moved(request, key, header.offset)
         if moved is not None:
-            return self._told(request, number, moved)
+            return self._told(key, moved)
         try:
-            answer = await self._read(request, number, is_leader=False)
+            answer = await self._read(request, header, number, is_leader=False)
         except NodeError:
             answer = None  # The leader says whether it is so for the group.
         if answer is not None and answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return answer
-        read = partial(self._read, number=number, is_leader=True)
-        return await self._shared.ask_leader(self._with_subscription(request), read)
+        if not header.sys_flag & _HAS_SUBSCRIPTION:  # The leader may have no such member.
+            subscription = self._subscription(request, header)
+            mark = {marks.SQL if subscription.is_sql else marks.TAGS: subscription.expression}
+            command = replace(request.command, ext=request.command.ext | mark)
+            request = request._replace(command=command)
+        read = partial(self._read, header=header, number=number, is_leader=True)
+        return await self._shared.ask_leader(request, read)
 
-    def _with_subscription(self, request: Request) -> Request:
-        """Return a request that tells the leader what its client reads, whose member may be here
-        alone. Raises RefusedError."""
-        ext = request.command.ext
-        if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
-            return request
-        subscription = self._subscription(request)
-        mark = {marks.SQL if subscription.is_sql else marks.TAGS: subscription.expression}
-        return request._replace(command=replace(request.command, ext=ext | mark))
-
-    def _told(self, request: Request, number: int, moved: Answer) -> Answer:
+    def _told(self, key: Key, moved: Answer) -> Answer:
         """Return the answer that sends a consumer to the offset of its group in an answer."""
         if moved.code != ResponseCode.SUCCESS:
             return moved
-        ext = request.command.ext
-        queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
-        lo, hi = self._context.store.queue_range(text_of(ext, "topic"), queue_id)
+        lo, hi = self._context.store.queue_range(*key[1:])
         fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": moved.ext["offset"],
@@ -119,16 +133,14 @@ class Pulls(Calls):
         }
         return Answer(ResponseCode.PULL_OFFSET_MOVED, fields, remark="OFFSET_RESET")
 
-    async def _read(self, request: Request, number: int, *, is_leader: bool) -> Answer:
-        ext = request.command.ext
-        topic, group = text_of(ext, "topic"), text_of(ext, "consumerGroup")
-        shown = int_of(ext, "queueId", hi=QUEUE_ID_MAX)
-        queue_id = self._names.queue(number, shown)
-        flags, offset = int_of(ext, "sysFlag", 0), int_of(ext, "queueOffset")
-        subscription = await self._newest_subscription(request)
+    async def _read(
+        self, request: Request, header: PullHeader, number: int, *, is_leader: bool
+    ) -> Answer:
+        ext, (group, topic, shown, offset, flags, _) = request.command.ext, header
+        subscription = await self._newest_subscription(request, header)
         pull_request = PullRequest(
             topic=topic,
-            queue_id=queue_id,
+            queue_id=self._names.queue(number, shown),
             offset=offset,
             max_count=min(int_of(ext, "maxMsgNums", 32), _MESSAGE_COUNT_MAX),
             max_size_bytes=min(int_of(ext, "maxMsgBytes", 0), INT32_MAX),
@@ -153,42 +165,39 @@ class Pulls(Calls):
         }
         body = pulled.records
         if body:
-            self._add_got(topic, group, response.record_count)
+            self._node.add_got(topic, group, response.record_count)
             body = seen_by_clients(body, shown, self._shared.own_host(number))
         return Answer(code, ext_of_answer, body, remark)
 
-    async def _newest_subscription(self, request: Request) -> Subscription:
+    async def _newest_subscription(self, request: Request, header: PullHeader) -> Subscription:
         """Return what the client reads of a topic. Clients that share out their queues pull with a
         newer version, and tell it by a heartbeat that may come later, or not soon: then the node
         asks the client. Raises RefusedError."""
         started_s, is_asked = time.monotonic(), False
         while True:
             try:
-                return self._subscription(request)
+                return self._subscription(request, header)
             except RefusedError as error:
                 passed_s = time.monotonic() - started_s
-                is_behind = self._may_be_behind(request, error.code)
+                is_behind = self._may_be_behind(request, header.group, error.code)
                 if not is_behind or passed_s >= _NEWER_S:
                     raise
             if passed_s < _HEARTBEAT_S or is_asked:
                 await asyncio.sleep(_LOOK_S)
                 continue
             is_asked = True
-            group = text_of(request.command.ext, "consumerGroup")
-            await self._groups.renew(group, request.connection.client_id)
+            await self._groups.renew(header.group, request.connection.client_id)
 
-    def _may_be_behind(self, request: Request, code: int) -> bool:
+    def _may_be_behind(self, request: Request, group: str, code: int) -> bool:
         """Whether a client may read what its last heartbeat does not say."""
         if code != ResponseCode.SUBSCRIPTION_NOT_EXIST:
             return code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-        group = text_of(request.command.ext, "consumerGroup")
         return self._shared.clients.consumer(group, request.connection.client_id) is not None
 
-    def _subscription(self, request: Request) -> Subscription:
+    def _subscription(self, request: Request, header: PullHeader) -> Subscription:
         """Return what the client reads of a topic. Raises RefusedError."""
-        ext, version = request.command.ext, int_of(request.command.ext, "subVersion", 0)
-        group, topic = text_of(ext, "consumerGroup"), text_of(ext, "topic")
-        if int_of(ext, "sysFlag", 0) & _HAS_SUBSCRIPTION:
+        ext, group, topic = request.command.ext, header.group, header.topic
+        if header.sys_flag & _HAS_SUBSCRIPTION:
             kind = is_sql(ext.get("expressionType", ""))
             return Subscription(topic, ext.get("subscription", "*"), kind)
         for mark in (marks.TAGS, marks.SQL):
@@ -206,7 +215,7 @@ class Pulls(Calls):
                 f"sent no heartbeat over this connection; send one, then pull again"
             )
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if version > subscription[1]:
+        if header.version > subscription[1]:
             text = f"the subscription of {topic[:200]!r} is newer than the one registered"
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
         return subscription[0]
@@ -221,8 +230,9 @@ def _next(response: PullResponse, offset: int) -> int:
     return max(response.next_offset, offset)
 
 
-def seen_by_clients(records: bytes, queue_id: int, host: Host) -> bytes:
-    """Return records with the queue id that a broker name shows, and with this node as store host.
+def seen_by_clients(records: bytes, queue_id: int | None, host: Host) -> bytes:
+    """Return records with the queue id that a broker name shows, None: the group's own, and with
+    this node as store host.
 
     Clients build message ids of host and position, and turn to that host with them. Neither field
     is covered by the CRC of the body.
@@ -231,7 +241,8 @@ def seen_by_clients(records: bytes, queue_id: int, host: Host) -> bytes:
     encoded = encode_host(host)
     while at < len(out):
         (size_bytes,) = fmt.INT32.unpack_from(out, at)
-        fmt.INT32.pack_into(out, at + fmt.QUEUE_ID_AT, queue_id)
+        if queue_id is not None:
+            fmt.INT32.pack_into(out, at + fmt.QUEUE_ID_AT, queue_id)
         (sys_flag,) = fmt.INT32.unpack_from(out, at + fmt.SYS_FLAG_AT)
         is_v6 = sys_flag & fmt.SYS_FLAG_STORE_HOST_V6 != 0
         if is_v6 == (len(encoded) == fmt.HOST_V6_SIZE_BYTES):

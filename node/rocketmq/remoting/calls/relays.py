@@ -14,7 +14,7 @@ from node.rocketmq.remoting.calls.sent_messages import REPLY_TO
 from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX, Member
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.fields import text_of
@@ -48,7 +48,7 @@ class RelayCalls(Calls):
         try:
             position = parse_message_id(text_of(ext, "msgId"))[1]
         except RecordFormatError as error:
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            raise InvalidError(str(error)) from None
         topic = visible_at(self._context, position, group)[0].topic
         own = {retry_topic(group), dead_letter_topic(group)}
         if topic not in own and topic not in member.consumption.subscriptions:
@@ -97,7 +97,7 @@ class RelayCalls(Calls):
         ext = fields | {
             "properties": property_text,
             "bornHost": request.connection.remote,
-            "storeHost": self._shared.own_address(self._shared.number_of(request)),
+            "storeHost": self._shared.own_addresses[self._shared.number_of(request)],
             "storeTimestamp": str(now_ms),
         }
         push = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=ext, body=command.body)

@@ -9,9 +9,9 @@ share of every group's queues. Source: protocol sections 5 and 16.3.
 import re
 from typing import Any, Final
 
-from node.rocketmq.cluster import GatewayCluster, Share
+from node.rocketmq.cluster import Share
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.rocketmq.remoting.calls.json_bodies import json_body
+from node.rocketmq.remoting.calls.json_bodies import json_answer, json_body
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
@@ -42,17 +42,9 @@ STANDARD_JSON_VERSION: Final = 401
 class RouteCalls(Calls):
     """Answers the requests of a name server. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        cluster: GatewayCluster,
-        *,
-        has_auto_topics: bool,
-    ) -> None:
-        """`has_auto_topics` says whether a send makes its topic."""
+    def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self._has_auto_topics = has_auto_topics
-        self._cluster = cluster
+        self._cluster = shared.cluster
         self._cluster_name = shared.context.identity.cluster_id
 
     async def route(self, request: Request) -> Answer:
@@ -60,7 +52,7 @@ class RouteCalls(Calls):
         try:
             return await self._route(request)
         except RefusedError:
-            if self._shared.forwarder.leads_here():
+            if self._cluster.leads_here():
                 raise
         return await self._shared.ask_leader(request, self._route)  # This replica may lag.
 
@@ -97,7 +89,7 @@ class RouteCalls(Calls):
             names = self._shared.places.names_of(group)
             if names.number_of(topic) is not None:  # Tools send to it, to try that broker.
                 return [Share(group, names.count, permission, MIXED, nodes)]
-        if topic == AUTO_TOPIC and self._has_auto_topics:
+        if topic == AUTO_TOPIC and self._shared.settings.rocketmq_auto_topics:
             count, permission = count * AUTO_QUEUE_COUNT_MAX, PERMISSION_ALL | _INHERIT
         elif self._shared.is_unmade(topic):
             count = 1
@@ -145,7 +137,7 @@ class RouteCalls(Calls):
             for place in self._shared.places.brokers(group, nodes)
         }
         clusters = {self._cluster_name: list(table)}
-        return Answer(body=json_body({"brokerAddrTable": table, "clusterAddrTable": clusters}))
+        return json_answer(brokerAddrTable=table, clusterAddrTable=clusters)
 
     def own_topics(self) -> set[str]:
         """Return the names that tools treat as topics, and that are the cluster's."""
@@ -158,7 +150,7 @@ class RouteCalls(Calls):
 
     async def topics(self, _request: Request) -> Answer:
         """Return the names of all topics."""
-        return Answer(body=json_body({"topicList": self._topic_names()}))
+        return json_answer(topicList=self._topic_names())
 
     def _topic_names(self) -> list[str]:
         """Return the topics of the cluster, and the retry topic of each group that has offsets, or
@@ -169,7 +161,7 @@ class RouteCalls(Calls):
     async def topics_of_cluster(self, request: Request) -> Answer:
         """Return the names of the topics of a cluster: none unless it is this one."""
         is_own = request.command.ext.get("cluster", self._cluster_name) == self._cluster_name
-        return Answer(body=json_body({"topicList": self._topic_names() if is_own else []}))
+        return json_answer(topicList=self._topic_names() if is_own else [])
 
     # --- Broker names that take no messages, because a person said so ---
 
@@ -218,7 +210,7 @@ class RouteCalls(Calls):
         if not values:
             text = f"No config item, Namespace: {namespace}"
             raise RefusedError(ResponseCode.QUERY_NOT_FOUND, text)
-        return Answer(body=json_body({"table": values}))
+        return json_answer(table=values)
 
     def _values(self, namespace: str) -> dict[str, str]:
         self._context.check_leads()

@@ -12,19 +12,21 @@ from functools import partial
 from typing import Any, Final
 
 from node.broker.core.context import within
+from node.broker.core.leader_work import BackgroundTasks
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
+from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.send_header import SendHeader
-from node.runtime.accounts import Account, network_of, on_behalf_of
+from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
@@ -48,29 +50,19 @@ _NO_ORIGIN: Final = "0" * 32
 class Sends(Calls):
     """Answers the three requests that send messages. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        is_locked: Callable[[str], bool],
-        unique_keys: UniqueKeys,
-        *,
-        has_auto_topics: bool,
-    ) -> None:
-        """`is_locked` returns whether a group reads in order; `unique_keys` knows the sends that
-        came before; `has_auto_topics` says whether a send makes its topic."""
+    def __init__(self, shared: Shared, locks: LockCalls, unique_keys: UniqueKeys) -> None:
         super().__init__(shared)
-        self._unique_keys = unique_keys
-        self._is_locked = is_locked
-        self._has_auto_topics = has_auto_topics
+        self._locks, self._unique_keys = locks, unique_keys
+        self._has_auto_topics = shared.settings.rocketmq_auto_topics
         self._singles = SingleSends(shared.broker)
-        self._held: set[asyncio.Task[Answer]] = set()
+        self._held = BackgroundTasks("a send that waits failed", (Exception,))
         """Sends that were begun and wait for the next leader."""
 
     def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
         """Begin a send at once: this node leads, or has a connection to the leader. None: `send`
         has to wait, to connect or to make a topic."""
         header = SendHeader.of(request.command)
-        if not self._shared.forwarder.leads_here():
+        if not self._shared.cluster.leads_here():
             forwarded = self._shared.forwarder.begin(request, self._shared.number_of(request))
             if forwarded is None:
                 return None
@@ -79,7 +71,7 @@ class Sends(Calls):
         if header.topic.startswith(RETRY_PREFIX) or self._is_to_be_made(header.topic):
             return None
         pending = self._append(request, header)
-        return self._answered(request, pending.future, pending.current_answer)
+        return self._answered(request, pending.future, pending.answer)
 
     def _answered(
         self, request: Request, future: "asyncio.Future[Any]", answer: Callable[[], Answer]
@@ -91,9 +83,7 @@ class Sends(Calls):
 
         def hold() -> None:
             with on_behalf_of(request.account):
-                task = asyncio.create_task(self.send(request))
-            self._held.add(task)
-            task.add_done_callback(self._held.discard)
+                task = self._held.run(self.send(request))
             task.add_done_callback(partial(_settle, answered, task.result, None))
 
         future.add_done_callback(partial(_settle, answered, answer, hold))
@@ -101,8 +91,7 @@ class Sends(Calls):
 
     def stop(self) -> None:
         """Give up the sends that wait for a leader."""
-        for task in list(self._held):
-            task.cancel()
+        self._held.cancel()
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
@@ -133,7 +122,7 @@ class Sends(Calls):
             )
         pending = self._append(request, header)
         await asyncio.shield(pending.future)  # Others wait for the same send.
-        return pending.current_answer()
+        return pending.answer()
 
     async def _send_copy(self, request: Request, header: SendHeader) -> Answer:
         """Append a message that a consumer copied to its group's retry topic: it is tried again,
@@ -148,7 +137,7 @@ class Sends(Calls):
                 f"topic {topic[:200]!r} takes what consumers of its group give back, with property "
                 f"{PROPERTY_RETRY_TOPIC}; send to a topic that the group reads"
             )
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(text)
         level = properties.pop(fmt.PROPERTY_DELAY_LEVEL, "0")
         properties[PROPERTY_ORIGIN_ID] = _NO_ORIGIN
         encoder = RecordEncoder(self._common(request, header, RETRY_QUEUE))
@@ -156,13 +145,12 @@ class Sends(Calls):
         receipt = await self._broker.retry.take_copy(
             group,
             encoder.records(),
-            is_dead=header.reconsume_times > limit or self._is_locked(group),
+            is_dead=header.reconsume_times > limit or self._locks.is_locked(group),
             level=int(level) if level.isascii() and level.isdecimal() and len(level) <= 2 else 0,
         )
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY, "")
         host = self._shared.own_host(self._shared.number_of(request))
-        done = asyncio.get_running_loop().create_future()
-        return Pending(done, RETRY_QUEUE, key, encoder.sizes, host).answer(receipt)
+        return Pending(_done(receipt), RETRY_QUEUE, key, encoder.sizes, host).answer()
 
     def _append(self, request: Request, header: SendHeader) -> Pending:
         """Hand the messages of a command to the broker. Raises RefusedError and errors of the
@@ -178,7 +166,7 @@ class Sends(Calls):
         records = records_of(header, request.command.body, common, self._context)
         shown = header.shown_queue_id
         shown = shown if shown >= 0 else self._names.shown(queue_id)[1]
-        receipt = self._receipt(request.account, common, records)
+        receipt = self._receipt(request, common, records)
         host = self._shared.own_host(number)
         pending = Pending(receipt, shown, key or records.first_key, records.sizes, host)
         if is_repeatable:
@@ -192,13 +180,13 @@ class Sends(Calls):
             queue_id,
             header.sys_flag & _COMPRESSED,
             header.born_unix_ms,
-            self._shared.born_host(request),
+            request.born_host,
             self._context.store.config.store_host,
             header.reconsume_times,
         )
 
     def _receipt(
-        self, account: Account, common: CommonFields, records: SentRecords
+        self, request: Request, common: CommonFields, records: SentRecords
     ) -> "asyncio.Future[AppendResponse]":
         """Append the records of a send: one of the usual form with others that wait."""
         data, append = records.data, records.append
@@ -209,7 +197,7 @@ class Sends(Calls):
         is_plain = not append.HasField("transaction") and not append.has_delayed
         if is_plain and not self._broker.produce.parked:
             return self._broker.append_nowait(append, data)
-        with on_behalf_of(account):  # The broker asks whose they are.
+        with on_behalf_of(request.account):  # The broker asks whose they are.
             return self._broker.append_nowait(append, data)
 
     def _earlier(self, topic: str, key: str, sender: str) -> Pending | None:
@@ -224,11 +212,8 @@ class Sends(Calls):
         message = self._unique_keys.stored(topic, key, sender)
         if message is None:
             return None
-        done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
-        rows = [
-            QueueRange(topic=topic, queue_id=message.queue_id, first_offset=message.queue_offset)
-        ]
-        done.set_result(AppendResponse(position=message.position, queues=rows))
+        row = QueueRange(topic=topic, queue_id=message.queue_id, first_offset=message.queue_offset)
+        done = _done(AppendResponse(position=message.position, queues=(row,)))
         number, shown = self._names.shown(message.queue_id)
         host = self._shared.own_host(number)
         return Pending(done, shown, key, [message.size_bytes], host)
@@ -247,10 +232,16 @@ class Sends(Calls):
         own_count = max(1, names.queue_count(number, count))
         if shown >= own_count:
             text = f"queue {shown} of topic {topic[:200]!r}; {names.all[number]} has {own_count}"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(text)
         # A name without a queue of its own takes messages, too, so that a topic with few queues
         # has other names to try.
         return names.queue(number, shown) % count
+
+
+def _done(receipt: AppendResponse) -> "asyncio.Future[AppendResponse]":
+    done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
+    done.set_result(receipt)
+    return done
 
 
 def _check_topic(topic: str) -> None:

@@ -16,19 +16,24 @@ from orjson import Fragment
 from node.broker import Broker
 from node.broker.core.broker_names import BrokerNames
 from node.broker.core.context import NAME_CHARACTERS
+from node.config.settings import Settings
 from node.errors.common import UnknownTopicError
+from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.member_reports import MemberReports
-from node.rocketmq.remoting.places import Places, parsed_host
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.places import Places
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.fields import int_of, parsed_host
 from node.rocketmq.remoting.protocol.marks import NAME
 from node.runtime.accounts import Kind
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
+from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
+from quorumlog.pb.log_pb2 import OffsetByTimeRequest
 from store.format import LOOPBACK, RETRY_TOPIC_PREFIX, Host
 from store.record.check import store_timestamp
 
@@ -49,14 +54,25 @@ class Shared:
     """Likewise."""
 
     def __init__(
-        self, broker: Broker, places: Places, forwarder: Forwarder, own_node_address: str
+        self,
+        broker: Broker,
+        cluster: GatewayCluster,
+        places: Places,
+        forwarder: Forwarder,
+        own_node_address: str,
+        settings: Settings,
     ) -> None:
         self.broker: Final = broker
+        self.cluster: Final = cluster
+        self.settings: Final = settings
         context = self.context = broker.context
         self.places: Final = places
         self.forwarder: Final = forwarder
         self.names: Final[BrokerNames] = places.names_of(context.identity.group)
-        self._own_node_address = own_node_address
+        self.own_addresses: Final = [
+            places.address_of(own_node_address, number) for number in range(self.names.count)
+        ]
+        """At which this node answers for each broker name."""
         self._hosts: dict[str, Host] = {}
         """Addresses that were looked up."""
         self._unknown_names: set[str] = set()
@@ -115,21 +131,14 @@ class Shared:
         """Return the number of the broker name that a request means. Raises RefusedError."""
         command = request.command
         ext, count = command.ext, self.names.count
-        named = ext.get(NAME)
-        if (
-            named is not None
-            and named.isascii()
-            and named.isdecimal()
-            and len(named) <= 4
-            and int(named) < count
-        ):
-            return int(named)
+        if NAME in ext:
+            return int_of(ext, NAME, hi=count - 1)
         name = ext.get("n" if command.code in _SHORT_NAME_CODES else "bname")
         if name:
             number = self.names.number_of(name)
             if number is None:
                 text = f"no broker is named {name[:200]!r} here; ask for the route again"
-                raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+                raise InvalidError(text)
             return number
         number = request.connection.connection.port_number
         return number if 0 <= number < count else self.own_number
@@ -162,13 +171,10 @@ class Shared:
         key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
         return b"%b:%b" % (json_body(key), json_body(value))
 
-    def own_address(self, number: int) -> str:
-        """Return the address at which this node answers for a broker name."""
-        return self.places.address_of(self._own_node_address, number)
-
     def own_host(self, number: int) -> Host:
-        """Return that address as records hold it; 127.0.0.1 for a name without an address."""
-        address = self.own_address(number)
+        """Return the address at which this node answers for a broker name, as records hold it;
+        127.0.0.1 for a name without an address."""
+        address = self.own_addresses[number]
         host = self._hosts.get(address) or parsed_host(address)
         return host or (LOOPBACK[0], int(address.rpartition(":")[2] or 0))
 
@@ -182,8 +188,9 @@ class Shared:
         """Look up the names by which this node is known: message ids hold addresses."""
         loop = asyncio.get_running_loop()
         numbers, group = range(self.names.count), self.context.identity.group
-        addresses = {self.own_address(number) for number in numbers}
-        addresses |= {self.places.routed_address(group, number) for number in numbers}
+        addresses = {*self.own_addresses} | {
+            self.places.routed_address(group, number) for number in numbers
+        }
         for address in addresses - {""}:  # Of a node without the port.
             if address in self._hosts or parsed_host(address) is not None:
                 continue
@@ -199,10 +206,6 @@ class Shared:
                     _log.warning(text, name=name, reason=str(error))
             else:
                 self._hosts[address] = (str(rows[0][4][0]), int(port))
-
-    def born_host(self, request: Request) -> Host:
-        """Return the address of the client that sent a request, also of a forwarded one."""
-        return parsed_host(request.caller) or LOOPBACK
 
     def is_unmade(self, topic: str) -> bool:
         """Whether this is the retry topic of a group to which nothing was given back so far.
@@ -227,3 +230,10 @@ class Calls:
         self._broker: Final = shared.broker
         self._context: Final = shared.context
         self._names: Final = shared.names
+
+    async def _offset_at(self, topic: str, queue_id: int, unix_ms: int) -> int:
+        """Return the first offset of a queue that was stored at a time or later."""
+        request = OffsetByTimeRequest(
+            topic=topic, queue_id=queue_id, unix_ms=unix_ms, consistency=CONSISTENCY_LEADER
+        )
+        return (await self._broker.queries.offset_by_time(request)).offset

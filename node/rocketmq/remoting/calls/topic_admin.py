@@ -8,14 +8,22 @@ route shows for any name leaves the queues of the topic as they are. So does a p
 route shows at this very name, which may take no messages; any other is the topic's.
 """
 
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
-from node.rocketmq.remoting.calls.json_bodies import json_body, list_of, rows_of, table_of, text_in
+from node.rocketmq.remoting.calls.json_bodies import (
+    data_version,
+    json_answer,
+    list_of,
+    number_in,
+    rows_of,
+    table_of,
+    text_in,
+)
+from node.rocketmq.remoting.calls.node_admin import NodeAdmin
+from node.rocketmq.remoting.calls.routes import RouteCalls
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
+from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT32_MAX, QUEUE_ID_MAX, int_of, text_of
 from node.state.state import PERMISSION_ALL, SYSTEM_TOPICS
@@ -36,21 +44,9 @@ _FIXED_ATTRIBUTES: Final = {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"
 class TopicAdmin(Calls):
     """Answers the requests about topics. One per gateway."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        own_topics: Callable[[], set[str]],
-        shown_counts: Callable[[str], set[int]],
-        shown_permission: Callable[[str, int], int],
-        put_per_s: Callable[[Request, str], float],
-    ) -> None:
-        """`own_topics` returns names that stand for the cluster and its brokers; `shown_counts`
-        the counts of queues that the route of a topic shows, and `shown_permission` what it shows
-        at a broker name for a permission; `put_per_s` is that of `NodeAdmin`."""
+    def __init__(self, shared: Shared, routes: RouteCalls, node: NodeAdmin) -> None:
         super().__init__(shared)
-        self._put_per_s = put_per_s
-        self._own_topics, self._shown_counts = own_topics, shown_counts
-        self._shown_permission = shown_permission
+        self._routes, self._node = routes, node
 
     async def put(self, request: Request) -> Answer:
         """Make a topic, or change it."""
@@ -67,11 +63,14 @@ class TopicAdmin(Calls):
     async def put_all(self, request: Request) -> Answer:
         """Make or change the topics of a list, in order."""
         for row in rows_of(list_of(request.command.body), "topicConfigList"):
-            count = max(_number(row, "readQueueNums"), _number(row, "writeQueueNums"))
+            count = max(
+                number_in(row, "readQueueNums", _QUEUE_COUNT_MAX),
+                number_in(row, "writeQueueNums", _QUEUE_COUNT_MAX),
+            )
             attributes = row.get("attributes")
             message_type = _type_in(attributes if type(attributes) is dict else {})
-            name, permission = text_in(row, "topicName"), _number(row, "perm", PERMISSION_ALL)
-            await self._put(request, name, count, permission, message_type)
+            permission = number_in(row, "perm", _QUEUE_COUNT_MAX, PERMISSION_ALL)
+            await self._put(request, text_in(row, "topicName"), count, permission, message_type)
         return Answer()
 
     async def _put(
@@ -79,12 +78,13 @@ class TopicAdmin(Calls):
     ) -> Answer:
         name = self._names.all[self._shared.number_of(request)]
         existing = self._context.state.topics.get(topic)
-        if existing is not None and permission == self._shown_permission(name, existing.permission):
+        if existing is not None and permission == self._routes.shown_permission(
+            name, existing.permission
+        ):
             permission = existing.permission
         if not permission & PERMISSION_ALL or permission > _PERMISSION_MAX:
-            text = f"perm is {permission}; it is 2 (write), 4 (read) or 6"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-        is_kept = existing is not None and max(1, count) in self._shown_counts(topic)
+            raise InvalidError(f"perm is {permission}; it is 2 (write), 4 (read) or 6")
+        is_kept = existing is not None and max(1, count) in self._routes.shown_counts(topic)
         create = CreateTopicRequest(
             topic=topic,
             queue_count=0 if is_kept else count * self._names.count,  # 0: those that there are.
@@ -98,8 +98,7 @@ class TopicAdmin(Calls):
         """Delete a topic; the first request does it for all broker names."""
         topic = text_of(request.command.ext, "topic")
         if (is_reserved(topic) and not is_of_group(topic)) or topic in SYSTEM_TOPICS:
-            text = f"topic {topic[:200]!r} belongs to the system, and is not deleted"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(f"topic {topic[:200]!r} belongs to the system, and is not deleted")
         if topic in self._context.state.topics:
             await self._broker.topics.delete_topic(DeleteTopicRequest(topic=topic))
         return Answer()
@@ -114,15 +113,14 @@ class TopicAdmin(Calls):
         name = text_of(request.command.ext, "topic")
         described = self._shared.topic(name)
         number = self._shared.number_of(request)
-        return Answer(body=json_body(self._row(name, described, number)))
+        return json_answer(**self._row(name, described, number))
 
     async def all(self, request: Request) -> Answer:
         """Return the settings of all topics, with the queues of one broker name."""
         number, rows = self._shared.number_of(request), sorted(self._context.state.topics.items())
         encoded = await self._shared.encoded(request, rows, lambda row: self._row(*row, number))
         topics = dict(zip((name for name, _ in rows), encoded, strict=True))
-        document = {"dataVersion": data_version(), "topicConfigTable": topics}
-        return Answer(body=json_body(document))
+        return json_answer(dataVersion=data_version(), topicConfigTable=topics)
 
     def _row(self, name: str, settings: TopicSettings, number: int) -> dict[str, Any]:
         count = self._names.queue_count(number, settings.queue_count)
@@ -140,14 +138,14 @@ class TopicAdmin(Calls):
 
     async def system_topics(self, request: Request) -> Answer:
         """Return the names that belong to the cluster and not to its users."""
-        own = {*self._own_topics(), *SYSTEM_TOPICS}
+        own = {*self._routes.own_topics(), *SYSTEM_TOPICS}
         number = self._shared.number_of(request)
-        address = self._shared.own_address(number)
-        return Answer(body=json_body({"topicList": sorted(own), "brokerAddr": address}))
+        address = self._shared.own_addresses[number]
+        return json_answer(topicList=sorted(own), brokerAddr=address)
 
     async def none(self, _request: Request) -> Answer:
         """Return an empty list: there are no units here."""
-        return Answer(body=json_body({"topicList": []}))
+        return json_answer(topicList=[])
 
     async def stats(self, request: Request) -> Answer:
         """Return where the queues of one broker name begin and end, and when they last grew."""
@@ -159,8 +157,8 @@ class TopicAdmin(Calls):
             queues,
             lambda row: self._shared.by_queue(topic, number, row[0], self._range(topic, row[1])),
         )
-        per_s = self._put_per_s(request, topic)
-        return Answer(body=json_body({"offsetTable": table_of(pieces), "topicPutTps": per_s}))
+        per_s = self._node.put_per_s(request, topic)
+        return json_answer(offsetTable=table_of(pieces), topicPutTps=per_s)
 
     async def queue_units(self, request: Request) -> Answer:
         """Return units of a queue: where each message is in the log, its size, and the hash of its
@@ -180,11 +178,10 @@ class TopicAdmin(Calls):
         units = await self._shared.encoded(request, CONSUME_QUEUE_UNIT.iter_unpack(data), _unit)
         document: dict[str, Any] = {"minQueueIndex": lo, "maxQueueIndex": hi, "queueData": units}
         if group:
-            group_members = self._shared.clients.consumers.get(group)
-            read = group_members.newest.get(topic) if group_members is not None else None
+            read = self._shared.clients.newest(group).get(topic)
             document["filterData"] = "null" if read else f"{group}@{topic} is not online!"
             document["subscriptionData"] = read[0].document(read[1]) if read else None
-        return Answer(body=json_body(document))
+        return json_answer(**document)
 
     async def clean(self, _request: Request) -> Answer:
         """Answer that nothing is left over: queues go with their topic, files when they expire."""
@@ -200,14 +197,6 @@ def _unit(row: tuple[int, int, int]) -> dict[str, Any]:
     return {"physicOffset": row[0], "physicSize": row[1], "tagsCode": row[2], "eval": False}
 
 
-def data_version() -> dict[str, int]:
-    """Return a version that is newer each time: tools compare versions of tables.
-
-    Its time says so. The client for Go refuses a table whose counter exceeds 32 bits.
-    """
-    return {"stateVersion": 0, "timestamp": int(time.time() * 1000), "counter": 0}
-
-
 def _type_in(attributes: dict[str, Any]) -> str:
     """Return the type in attributes as `+message.type`; empty: they have none. Raises RefusedError
     for attributes that topics do not have here."""
@@ -216,15 +205,5 @@ def _type_in(attributes: dict[str, Any]) -> str:
     for name, value in values.items():
         if not name.startswith("-") and _FIXED_ATTRIBUTES.get(name) != value:
             text = f"topics here have no attribute {name[:100]}={str(value)[:100]}; leave it out"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+            raise InvalidError(text)
     return MIXED if message_type == _UNSPECIFIED else str(message_type)
-
-
-def _number(row: dict[str, Any], name: str, default: int = 0) -> int:
-    value = row.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or not 0 <= value <= _QUEUE_COUNT_MAX:
-        text = f"{name} is {str(value)[:40]}; it is a number from 0 to {_QUEUE_COUNT_MAX}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
-    return value

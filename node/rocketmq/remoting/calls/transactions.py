@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from node.errors.common import BusyError
-from node.rocketmq.cluster import GatewayCluster, Leader
+from node.rocketmq.cluster import Leader
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer
@@ -52,10 +52,10 @@ class _Check(NamedTuple):
 class TransactionCalls(Calls):
     """Answers the request that ends a transaction, and asks producers. One per gateway."""
 
-    def __init__(self, shared: Shared, cluster: GatewayCluster, questions: Questions) -> None:
+    def __init__(self, shared: Shared, questions: Questions) -> None:
         """`questions` returns those of the leader at an address."""
         super().__init__(shared)
-        self._cluster, self._questions = cluster, questions
+        self._cluster, self._questions = shared.cluster, questions
         self._checks: dict[str, _Check] = {}
         self._turn = 0
         self.asked_total = 0
@@ -92,7 +92,7 @@ class TransactionCalls(Calls):
     def watch(self, group: str, account: Account) -> None:
         """Pass the leader's questions on to producers of a group. The account of one of them
         pays."""
-        leader = self._cluster.leader_of(self._cluster.own_group)
+        leader = self._cluster.own_leader()
         if group == _INNER_PRODUCERS or leader is None or group in self._checks:
             return
         try:
@@ -125,7 +125,7 @@ class TransactionCalls(Calls):
 
     def look(self) -> None:
         """Ask the leader for each group with a producer at this node, and for no other."""
-        leader, present = self._cluster.leader_of(self._cluster.own_group), self._shared.clients
+        leader, present = self._cluster.own_leader(), self._shared.clients
         for group, check in list(self._checks.items()):
             if group not in present.producers or check.leader != leader:
                 self._drop(group)

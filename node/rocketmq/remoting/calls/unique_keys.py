@@ -62,12 +62,9 @@ class Pending(NamedTuple):
             return False
         return done.result().position < origin
 
-    def current_answer(self) -> Answer:
+    def answer(self) -> Answer:
         """Return the answer of a send that is done. Raises what it failed with."""
-        return self.answer(self.future.result())
-
-    def answer(self, receipt: AppendResponse) -> Answer:
-        """Return the answer of a batch that is as durable as the cluster promises."""
+        receipt = self.future.result()
         # As `message_id` of each position.
         host, ids, position = encode_host(self.host).hex().upper(), [], receipt.position
         for number, size_bytes in enumerate(self.sizes):

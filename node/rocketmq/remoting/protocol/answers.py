@@ -35,6 +35,13 @@ class RefusedError(Exception):
         return f"{self.code.name}: {self.remark}"
 
 
+class InvalidError(RefusedError):
+    """A field or a body is missing, or is not what it has to be."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.INVALID_PARAMETER, remark)
+
+
 CODES: Final[dict[str, ResponseCode]] = {
     name: code
     for code, names in {

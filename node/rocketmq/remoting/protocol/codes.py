@@ -1,6 +1,6 @@
 """Numbers of the remoting protocol: requests, and results of requests.
 
-Owns the numbers, and which requests are refused whatever they say.
+Owns the numbers, and which requests are refused whatever they say: the enum has all others.
 Source: RocketMQ RequestCode, ResponseCode.
 """
 
@@ -19,7 +19,6 @@ class RequestCode(IntEnum):
     UPDATE_AND_CREATE_TOPIC = 17
     UPDATE_AND_CREATE_TOPIC_LIST = 18
     GET_ALL_TOPIC_CONFIG = 21
-    UPDATE_BROKER_CONFIG = 25
     GET_BROKER_CONFIG = 26
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
@@ -36,21 +35,10 @@ class RequestCode(IntEnum):
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
-    GET_ALL_CONSUMER_OFFSET = 43
-    GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
-    UPDATE_AND_CREATE_ACL_CONFIG = 50
-    DELETE_ACL_CONFIG = 51
-    GET_BROKER_CLUSTER_ACL_INFO = 52
-    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
-    GET_BROKER_CLUSTER_ACL_CONFIG = 54
-    GET_TIMER_CHECK_POINT = 60
-    GET_TIMER_METRICS = 61
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
-    REGISTER_BROKER = 103
-    UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
@@ -64,19 +52,15 @@ class RequestCode(IntEnum):
     GET_CONSUME_STATS = 208
     DELETE_TOPIC_IN_BROKER = 215
     DELETE_TOPIC_IN_NAMESRV = 216
-    REGISTER_TOPIC_IN_NAMESRV = 217
     GET_KVLIST_BY_NAMESPACE = 219
     INVOKE_BROKER_TO_RESET_OFFSET = 222
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
     GET_TOPICS_BY_CLUSTER = 224
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
     QUERY_TOPIC_CONSUME_BY_WHO = 300
-    QUERY_CONSUME_TIME_SPAN = 303
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
     CLEAN_EXPIRED_CONSUMEQUEUE = 306
     GET_CONSUMER_RUNNING_INFO = 307
-    QUERY_CORRECTION_OFFSET = 308
     CONSUME_MESSAGE_DIRECTLY = 309
     SEND_MESSAGE_V2 = 310
     GET_UNIT_TOPIC_LIST = 311
@@ -86,12 +70,9 @@ class RequestCode(IntEnum):
     VIEW_BROKER_STATS_DATA = 315
     CLEAN_UNUSED_TOPIC = 316
     GET_BROKER_CONSUME_STATS = 317
-    UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
     SEND_BATCH_MESSAGE = 320
     QUERY_CONSUME_QUEUE = 321
-    QUERY_DATA_VERSION = 322
-    RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
@@ -102,59 +83,13 @@ class RequestCode(IntEnum):
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
-    UPDATE_AND_GET_GROUP_FORBIDDEN = 353
-    CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354
-    EXPORT_ROCKSDB_CONFIG_TO_JSON = 355
     LITE_PULL_MESSAGE = 361
-    RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
-    GET_ALL_MESSAGE_REQUEST_MODE = 402
-    UPDATE_AND_CREATE_STATIC_TOPIC = 513
-    GET_BROKER_MEMBER_GROUP = 901
-    ADD_BROKER = 902
-    REMOVE_BROKER = 903
     GET_BROKER_HA_STATUS = 907
-    RESET_MASTER_FLUSH_OFFSET = 908
-    CONTROLLER_ELECT_MASTER = 1002
-    CONTROLLER_GET_METADATA_INFO = 1005
-    CONTROLLER_GET_SYNC_STATE_DATA = 1006
-    GET_BROKER_EPOCH_CACHE = 1007
-    UPDATE_CONTROLLER_CONFIG = 1009
-    GET_CONTROLLER_CONFIG = 1010
-    CLEAN_BROKER_DATA = 1011
-    UPDATE_COLD_DATA_FLOW_CTR_CONFIG = 2001
-    REMOVE_COLD_DATA_FLOW_CTR_CONFIG = 2002
-    GET_COLD_DATA_FLOW_CTR_INFO = 2003
-    SET_COMMITLOG_READ_MODE = 2004
-    AUTH_CREATE_USER = 3001
-    AUTH_UPDATE_USER = 3002
-    AUTH_DELETE_USER = 3003
-    AUTH_GET_USER = 3004
-    AUTH_LIST_USER = 3005
-    AUTH_CREATE_ACL = 3006
-    AUTH_UPDATE_ACL = 3007
-    AUTH_DELETE_ACL = 3008
-    AUTH_GET_ACL = 3009
-    AUTH_LIST_ACL = 3010
-    SWITCH_TIMER_ENGINE = 5001
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
-    PEEK_MESSAGE = 200052
     CHANGE_MESSAGE_INVISIBLETIME = 200053
-    NOTIFICATION = 200054
-    POLLING_INFO = 200055
-    POP_ROLLBACK = 200056
-    POP_LITE_MESSAGE = 200070
-    LITE_SUBSCRIPTION_CTL = 200071
-    ACK_LITE_MESSAGE = 200072
-    GET_BROKER_LITE_INFO = 200074
-    GET_PARENT_TOPIC_INFO = 200075
-    GET_LITE_TOPIC_INFO = 200076
-    GET_LITE_CLIENT_INFO = 200077
-    GET_LITE_GROUP_INFO = 200078
-    TRIGGER_LITE_DISPATCH = 200079
-    BATCH_ACK_MESSAGE = 200151
 
 
 class ResponseCode(IntEnum):
@@ -189,114 +124,98 @@ SENT: Final = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 """Requests of the node to its clients."""
-ADMINISTRATION: Final = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
-    }
-)
-"""Requests of tools that change something: not at the port that the SDK uses, and over TLS only
-where commands are signed."""
 _INSTEAD: Final = (
     (
         "brokers of RocketMQ do not register here: copy them with qlog rocketmq import",
-        "REGISTER_BROKER UNREGISTER_BROKER QUERY_DATA_VERSION",
+        "REGISTER_BROKER=103 UNREGISTER_BROKER=104 QUERY_DATA_VERSION=322",
     ),
     (
         "settings are those of the node's file: change it there and restart the node",
-        "UPDATE_BROKER_CONFIG UPDATE_NAMESRV_CONFIG",
+        "UPDATE_BROKER_CONFIG=25 UPDATE_NAMESRV_CONFIG=318",
     ),
     (
         "slaves of RocketMQ do not copy from here: use 'qlog config-files export'",
-        "GET_ALL_CONSUMER_OFFSET GET_ALL_DELAY_OFFSET",
+        "GET_ALL_CONSUMER_OFFSET=43 GET_ALL_DELAY_OFFSET=45",
     ),
     (
-        "there are no users and policies here: access keys are those of "
-        "rocketmq_keys_file; change it there and restart the node",
-        "UPDATE_AND_CREATE_ACL_CONFIG DELETE_ACL_CONFIG GET_BROKER_CLUSTER_ACL_INFO "
-        "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG GET_BROKER_CLUSTER_ACL_CONFIG "
-        "AUTH_CREATE_USER AUTH_UPDATE_USER AUTH_DELETE_USER AUTH_GET_USER "
-        "AUTH_LIST_USER AUTH_CREATE_ACL AUTH_UPDATE_ACL AUTH_DELETE_ACL AUTH_GET_ACL "
-        "AUTH_LIST_ACL",
+        "there are no users and policies here: access keys are those of rocketmq_keys_file; "
+        "change it there and restart the node",
+        "UPDATE_AND_CREATE_ACL_CONFIG=50 DELETE_ACL_CONFIG=51 GET_BROKER_CLUSTER_ACL_INFO=52 "
+        "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG=53 GET_BROKER_CLUSTER_ACL_CONFIG=54 "
+        "AUTH_CREATE_USER=3001 AUTH_UPDATE_USER=3002 AUTH_DELETE_USER=3003 AUTH_GET_USER=3004 "
+        "AUTH_LIST_USER=3005 AUTH_CREATE_ACL=3006 AUTH_UPDATE_ACL=3007 AUTH_DELETE_ACL=3008 "
+        "AUTH_GET_ACL=3009 AUTH_LIST_ACL=3010",
     ),
     (
         "delayed messages have no timer files here: use 'qlog delay status'",
-        "GET_TIMER_CHECK_POINT GET_TIMER_METRICS SWITCH_TIMER_ENGINE",
+        "GET_TIMER_CHECK_POINT=60 GET_TIMER_METRICS=61 SWITCH_TIMER_ENGINE=5001",
     ),
     (
-        "nodes elect their leader without a controller: use 'qlog cluster status', "
-        "'qlog cluster transfer-leader' and 'qlog cluster members', with a master "
-        "'qlog ha'",
-        "ADD_BROKER REMOVE_BROKER RESET_MASTER_FLUSH_OFFSET CONTROLLER_ELECT_MASTER "
-        "CONTROLLER_GET_METADATA_INFO CONTROLLER_GET_SYNC_STATE_DATA "
-        "GET_BROKER_EPOCH_CACHE UPDATE_CONTROLLER_CONFIG GET_CONTROLLER_CONFIG "
-        "CLEAN_BROKER_DATA",
+        "nodes elect their leader without a controller: use 'qlog cluster status', 'qlog cluster "
+        "transfer-leader' and 'qlog cluster members', with a master 'qlog ha'",
+        "ADD_BROKER=902 REMOVE_BROKER=903 RESET_MASTER_FLUSH_OFFSET=908 "
+        "CONTROLLER_ELECT_MASTER=1002 CONTROLLER_GET_METADATA_INFO=1005 "
+        "CONTROLLER_GET_SYNC_STATE_DATA=1006 GET_BROKER_EPOCH_CACHE=1007 "
+        "UPDATE_CONTROLLER_CONFIG=1009 GET_CONTROLLER_CONFIG=1010 CLEAN_BROKER_DATA=1011",
     ),
     (
         "broker names have no slaves: use clusterList, or 'qlog cluster members list'",
-        "GET_BROKER_MEMBER_GROUP",
+        "GET_BROKER_MEMBER_GROUP=901",
     ),
     (
         "there is no RocksDB here: use 'qlog store verify'",
-        "CHECK_ROCKSDB_CQ_WRITE_PROGRESS EXPORT_ROCKSDB_CONFIG_TO_JSON",
+        "CHECK_ROCKSDB_CQ_WRITE_PROGRESS=354 EXPORT_ROCKSDB_CONFIG_TO_JSON=355",
     ),
     (
-        "reads of old messages have no limit and no mode of their own here: use "
-        "'qlog topic stats' to see where queues begin",
-        "UPDATE_COLD_DATA_FLOW_CTR_CONFIG REMOVE_COLD_DATA_FLOW_CTR_CONFIG "
-        "GET_COLD_DATA_FLOW_CTR_INFO SET_COMMITLOG_READ_MODE",
+        "reads of old messages have no limit and no mode of their own here: use 'qlog topic "
+        "stats' to see where queues begin",
+        "UPDATE_COLD_DATA_FLOW_CTR_CONFIG=2001 REMOVE_COLD_DATA_FLOW_CTR_CONFIG=2002 "
+        "GET_COLD_DATA_FLOW_CTR_INFO=2003 SET_COMMITLOG_READ_MODE=2004",
     ),
     (
         "clients are not asked for their offsets: use consumerProgress, or 'qlog group progress'",
-        "INVOKE_BROKER_TO_GET_CONSUMER_STATUS QUERY_CONSUME_TIME_SPAN",
+        "INVOKE_BROKER_TO_GET_CONSUMER_STATUS=223 QUERY_CONSUME_TIME_SPAN=303",
     ),
     (
-        "offsets are not corrected by those of other groups: use resetOffsetByTime, or "
-        "'qlog group reset'",
-        "QUERY_CORRECTION_OFFSET",
+        "offsets are not corrected by those of other groups: use resetOffsetByTime, or 'qlog "
+        "group reset'",
+        "QUERY_CORRECTION_OFFSET=308",
     ),
     (
-        "routes follow from topics, whose queues have fixed places: use updateTopic, or "
-        "'qlog topic create'",
-        "REGISTER_TOPIC_IN_NAMESRV UPDATE_AND_CREATE_STATIC_TOPIC",
+        "routes follow from topics, whose queues have fixed places: use updateTopic, or 'qlog "
+        "topic create'",
+        "REGISTER_TOPIC_IN_NAMESRV=217 UPDATE_AND_CREATE_STATIC_TOPIC=513",
     ),
     (
         "nodes ask producers for the outcome at intervals: use 'qlog transaction list'",
-        "RESUME_CHECK_HALF_MESSAGE",
+        "RESUME_CHECK_HALF_MESSAGE=323",
     ),
     (
         "groups have one list of forbidden topics: use 'qlog group set'",
-        "UPDATE_AND_GET_GROUP_FORBIDDEN",
+        "UPDATE_AND_GET_GROUP_FORBIDDEN=353",
     ),
     (
         "delayed messages are recalled with the gRPC clients or the SDK: use 'qlog delay cancel'",
-        "RECALL_MESSAGE",
+        "RECALL_MESSAGE=370",
     ),
     (
         "pop is served by 200050, 200051 and 200053 alone: use these, or the gRPC clients",
-        "GET_ALL_MESSAGE_REQUEST_MODE PEEK_MESSAGE NOTIFICATION POLLING_INFO "
-        "POP_ROLLBACK BATCH_ACK_MESSAGE",
+        "GET_ALL_MESSAGE_REQUEST_MODE=402 PEEK_MESSAGE=200052 NOTIFICATION=200054 "
+        "POLLING_INFO=200055 POP_ROLLBACK=200056 BATCH_ACK_MESSAGE=200151",
     ),
     (
         "there are no lite topics here: use ordinary topics",
-        "POP_LITE_MESSAGE LITE_SUBSCRIPTION_CTL ACK_LITE_MESSAGE GET_BROKER_LITE_INFO "
-        "GET_PARENT_TOPIC_INFO GET_LITE_TOPIC_INFO GET_LITE_CLIENT_INFO "
-        "GET_LITE_GROUP_INFO TRIGGER_LITE_DISPATCH",
+        "POP_LITE_MESSAGE=200070 LITE_SUBSCRIPTION_CTL=200071 ACK_LITE_MESSAGE=200072 "
+        "GET_BROKER_LITE_INFO=200074 GET_PARENT_TOPIC_INFO=200075 GET_LITE_TOPIC_INFO=200076 "
+        "GET_LITE_CLIENT_INFO=200077 GET_LITE_GROUP_INFO=200078 TRIGGER_LITE_DISPATCH=200079",
     ),
 )
-"""Why a cluster here does not serve requests of RocketMQ, what to use instead, and their names."""
-REFUSED: Final = {RequestCode[name]: reason for reason, names in _INSTEAD for name in names.split()}
+"""Why a cluster here does not serve requests of RocketMQ, what to use instead, and the requests."""
+_REFUSED: Final = [(reason, *row.split("=")) for reason, rows in _INSTEAD for row in rows.split()]
+REFUSED: Final = {int(code): reason for reason, _, code in _REFUSED}
 """Requests that have no meaning here, and why: they are refused with NO_PERMISSION."""
+REQUEST_NAMES: Final = {
+    **{int(code): code.name for code in RequestCode},
+    **{int(code): name for _, name, code in _REFUSED},
+}
+"""Names of all requests, served, sent or refused."""

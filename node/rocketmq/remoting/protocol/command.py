@@ -39,6 +39,7 @@ _LANGUAGES: Final = (
 _LANGUAGE_LENGTH_MAX: Final = 16
 RESPONSE: Final = 1
 ONEWAY: Final = 2
+"""Bits of a flag: a response, and a request that gets none."""
 _PREFIX: Final = struct.Struct(">II")
 _TEXTS: Final = frozenset({str})
 _INT32: Final = range(-(1 << 31), 1 << 31)
@@ -67,15 +68,6 @@ class Command:
     remark: str | None = None
     version: int = 0
     language: str = LANGUAGE
-
-    @property
-    def is_response(self) -> bool:
-        return self.flag & RESPONSE != 0
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether nothing may be answered."""
-        return self.flag & ONEWAY != 0
 
 
 def decode(kind: int, header: bytes, body: bytes, *, is_from_node: bool = False) -> Command:
@@ -142,34 +134,23 @@ def _text(value: object) -> str:
     raise ValueError("an ext field is no text")
 
 
-def opaque_of(kind: int, header: bytes) -> int | None:
-    """Return the opaque of a header that `decode` refuses; None: it cannot be found."""
-    try:
-        if kind == JSON_KIND:
-            document = _read(header)
-            return _int32(document, "opaque") if type(document) is dict else None
-        opaque: int = _FIXED.unpack_from(header)[3]
-    except (ValueError, RecursionError, struct.error):
-        return None
-    return opaque
-
-
 def decode_ends(kind: int, header: bytes) -> Command:
-    """Read code, opaque and flag of a command that is too large, from both ends of its header: JSON
-    of some clients has them before the ext fields, and of others behind. Raises FrameFault."""
+    """Read code, opaque and flag of a command that is too large, or that `decode` refuses, from
+    both ends of its header: JSON of some clients has them before the ext fields, and of others
+    behind. Raises FrameFault."""
     try:
         if kind == ROCKETMQ_KIND:
             code, _, _, opaque, flag = _FIXED.unpack_from(header)
             return Command(_CUT_CODES.get(code & 0xFFFF, code), opaque, flag)
         front, _, back = header.partition(b'"extFields"')
-        found = {
+        numbers = {
             name.decode(): int(text)
             for part in (back, front)
             for name, text in _NUMBERS.findall(part)
         }
-        if "opaque" not in found:
+        if "opaque" not in numbers:
             raise ValueError("it has no opaque at either end")
-        code, opaque, flag = (_int32(found, name) for name in ("code", "opaque", "flag"))
+        code, opaque, flag = (_int32(numbers, name) for name in ("code", "opaque", "flag"))
         return Command(code, opaque, flag)
     except (ValueError, struct.error) as error:
         raise FrameFault(Reason.HEADER, f"a header that cannot be read: {error}") from None

@@ -3,11 +3,13 @@
 Owns how the texts of ext fields are read. Source: protocol sections 2.3 and 18.
 """
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
-from node.rocketmq.remoting.protocol.answers import RefusedError
-from node.rocketmq.remoting.protocol.codes import ResponseCode
+from node.rocketmq.remoting.protocol.answers import InvalidError
+from store.format import Host
 
 _DIGITS_MAX: Final = 20
 TEXT_LENGTH_MAX: Final = 512
@@ -30,10 +32,10 @@ def text_of(
     """Return a text. Raises RefusedError if it is missing and has no default, or is too long."""
     value = ext.get(name, default)
     if value is None:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+        raise InvalidError(f"ext field {name} is missing")
     if len(value) > length_max:
         text = f"ext field {name} has {len(value)} characters, the limit is {length_max}"
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, text)
+        raise InvalidError(text)
     return value
 
 
@@ -49,17 +51,39 @@ def int_of(
     text = ext.get(name)
     if text is None:
         if default is None:
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"ext field {name} is missing")
+            raise InvalidError(f"ext field {name} is missing")
         return default
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX:
         value = int(text)
         if lo <= value <= hi:
             return value
-    rule = f"ext field {name} is {text[:40]!r}, it must be a number from {lo} to {hi}"
-    raise RefusedError(ResponseCode.INVALID_PARAMETER, rule)
+    raise InvalidError(f"ext field {name} is {text[:40]!r}, it must be a number from {lo} to {hi}")
+
+
+def ints_of(
+    ext: Mapping[str, str], names: Iterable[str], ranges: Iterable[tuple[int | None, int, int]]
+) -> list[int]:
+    """Return the numbers of fields, each with a default, None: it must be there, and with its least
+    and greatest value. Raises RefusedError."""
+    return [
+        int_of(ext, name, default, lo=lo, hi=hi)
+        for name, (default, lo, hi) in zip(names, ranges, strict=True)
+    ]
 
 
 def bool_of(ext: Mapping[str, str], name: str) -> bool:
     """Whether a field is "true", in any case; absent and all else is false, as for Java."""
     return ext.get(name, "").lower() == "true"
+
+
+@lru_cache(maxsize=4096)
+def parsed_host(text: str) -> Host | None:
+    """Return IP address and port of a text; None if it is anything else."""
+    name, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 65_536
+    return (str(address), int(port)) if is_port else None

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, bool_of, int_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, ints_of, text_of
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import decode_properties
@@ -22,6 +22,11 @@ SHORT_NAMES: Final = dict(zip(_SEND.split(), "abcdefghijkl", strict=True))
 _NAMES: Final = tuple(SHORT_NAMES)
 _LETTERS: Final = tuple(SHORT_NAMES.values())
 _INT32_MIN: Final = -(1 << 31)
+_RANGES: Final = (
+    *((None, _INT32_MIN, INT32_MAX), (0, 0, INT32_MAX), (0, _INT32_MIN, INT32_MAX)),
+    *((0, 0, INT64_MAX), (0, 0, INT32_MAX), (-1, -1, INT32_MAX), (4, 0, INT32_MAX)),
+)
+"""Defaults and ranges of queue, sysFlag, flag, birth, tries and their limit, count of queues."""
 DELAYS: Final = (fmt.PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _KEY: Final = f"{fmt.PROPERTY_UNIQUE_KEY}\x01"
 _HELD: Final = (fmt.PROPERTY_HALF, *(f"{name}\x01" for name in DELAYS))
@@ -53,19 +58,22 @@ class SendHeader(NamedTuple):
         """Read the header of a command. Raises RefusedError, LimitExceededError."""
         ext, code = command.ext, command.code
         names = _NAMES if code == RequestCode.SEND_MESSAGE else _LETTERS
-        group, topic, _, count, queue, sys_flag, born, flag, text, times, _, times_max = names
+        group, topic, _, count, queue, sys, born, mark, text, times, _, times_max = names
         properties = ext.get(text, "")
+        shown_queue_id, sys_flag, flag, born_unix_ms, tries, tries_max, queue_count = ints_of(
+            ext, (queue, sys, mark, born, times, times_max, count), _RANGES
+        )
         is_keyed = code != RequestCode.SEND_BATCH_MESSAGE and _KEY in properties
         return cls(
             text_of(ext, topic),
-            int_of(ext, queue, lo=_INT32_MIN, hi=INT32_MAX),
-            int_of(ext, sys_flag, 0, hi=INT32_MAX),
-            int_of(ext, flag, 0, lo=_INT32_MIN, hi=INT32_MAX),
-            int_of(ext, born, 0),
+            shown_queue_id,
+            sys_flag,
+            flag,
+            born_unix_ms,
             properties_data(properties),
-            int_of(ext, times, 0, hi=INT32_MAX),
-            int_of(ext, times_max, -1, lo=-1, hi=INT32_MAX),
-            int_of(ext, count, 4, hi=INT32_MAX),
+            tries,
+            tries_max,
+            queue_count,
             ext.get(group, ""),
             code == RequestCode.SEND_BATCH_MESSAGE or bool_of(ext, "m"),
             is_keyed and not any(name in properties for name in _HELD),

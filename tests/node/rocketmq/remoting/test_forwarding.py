@@ -325,7 +325,7 @@ async def test_sends_that_were_not_written_before_a_break_are_sent_once(tmp_path
 async def test_a_change_is_answered_once_all_nodes_that_are_up_show_it(tmp_path: Path) -> None:
     async with gateway_at(tmp_path / "leader") as leader, gateway_at(tmp_path / "other") as other:
         leader.remoting.places.learn(ADDRESSES[2], (f"127.0.0.1:{other.port}",))
-        leader.remoting._changes._cluster._is_connected = lambda node: node == 2
+        leader.remoting._shared.cluster._is_connected = lambda node: node == 2
         client = await leader.client()
         fields = {"topic": "new", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
         change = asyncio.create_task(client.ask(codes.PUT_TOPIC, fields))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.remoting.protocol.codes import RequestCode
+from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES
 from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KNOWN, NAME
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
 from node.runtime.accounts import Kind, Limit
@@ -59,7 +59,7 @@ def hostile(chance: random.Random, opaque: int) -> bytes:
         for _ in range(chance.randint(1, 4)):
             frame[chance.randrange(8, len(frame))] ^= 1 << chance.randrange(8)
         return bytes(frame)
-    code = int(chance.choice(list(RequestCode))) if chance.random() < 0.95 else 4711
+    code = chance.choice(list(REQUEST_NAMES)) if chance.random() < 0.95 else 4711
     names = chance.sample(_FIELDS, chance.randint(0, 14))
     ext = {name: chance.choice(_VALUES) for name in names}
     if chance.random() < 0.5:

@@ -8,11 +8,9 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from node.broker import Broker
-from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import NothingDoneError
+from node.rocketmq.remoting.calls.shared import Calls
 from node.rocketmq.remoting.conversation import Handler, Request
-from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
@@ -24,11 +22,8 @@ WAIT_S: Final = 1.0
 _INDEX: Final = "index"
 
 
-class Changes:
+class Changes(Calls):
     """Waits for other nodes, and answers those that wait for this one. One per gateway."""
-
-    def __init__(self, broker: Broker, cluster: GatewayCluster, forwarder: Forwarder) -> None:
-        self._broker, self._cluster, self._forwarder = broker, cluster, forwarder
 
     def everywhere(self, run: Handler) -> Handler:
         """Make the handler of a change, which `run` makes at the leader."""
@@ -42,11 +37,10 @@ class Changes:
 
     async def _wait(self) -> None:
         """Return when all nodes of this group that are up have applied what this one has."""
-        driver = self._broker.context.driver
-        nodes = self._cluster.groups()[self._cluster.own_group]
+        driver, cluster = self._context.driver, self._shared.cluster
         questions = [
             asyncio.create_task(self._ask(node.address, driver.applied_index))
-            for node in nodes
+            for node in cluster.groups()[cluster.own_group]
             if node.node_id != driver.node_id
         ]
         if questions:
@@ -56,7 +50,7 @@ class Changes:
 
     async def _ask(self, address: str, index: int) -> None:
         with suppress(NothingDoneError, RefusedError):  # It cannot be reached.
-            await self._forwarder.tell(address, Command(APPLIED, ext={_INDEX: str(index)}))
+            await self._shared.forwarder.tell(address, Command(APPLIED, ext={_INDEX: str(index)}))
 
     async def take(self, request: Request) -> Answer:
         """Answer another node once this one has applied an entry. Raises RefusedError from a
