@@ -53,7 +53,7 @@ class CloseCode(StrEnum):
     BAD_CHECKSUM = "bad_checksum"
     """Bytes of a proven peer changed on the way."""
 
-    # Never sent: the other side is no peer, or does not read.
+    # From here on never sent: the other side is no peer, or does not read.
     GARBAGE = "garbage"
     """The bytes of a stranger are no handshake."""
     DISPLACED = "displaced"
@@ -69,24 +69,8 @@ class CloseCode(StrEnum):
     """Closed by the other side or the network."""
 
 
-CODES_SAID: Final = frozenset(
-    {
-        CloseCode.WRONG_PROTOCOL,
-        CloseCode.WRONG_CLUSTER,
-        CloseCode.WRONG_GROUP,
-        CloseCode.WRONG_NODE,
-        CloseCode.UNKNOWN_NODE,
-        CloseCode.BAD_AUTH,
-        CloseCode.WRONG_FILE_SIZE,
-        CloseCode.OLD_COPY,
-        CloseCode.REPLACED,
-        CloseCode.REMOVED,
-        CloseCode.STOPPING,
-        CloseCode.PROTOCOL_ERROR,
-        CloseCode.TERM_JUMP,
-        CloseCode.BAD_CHECKSUM,
-    }
-)
+_CODES: Final = tuple(CloseCode)
+CODES_SAID: Final = frozenset(_CODES[: _CODES.index(CloseCode.GARBAGE)])
 """Codes that are sent in a Goodbye. A stranger without a valid handshake gets none."""
 
 
