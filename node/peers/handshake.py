@@ -22,6 +22,10 @@ from raft.messages import NO_INDEX, Index, NodeId
 
 PROTOCOL: Final = 1
 NONCE_SIZE_BYTES: Final = 16
+_SIGNED_OF_HELLO: Final = (
+    *("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "address", "nonce"),
+    *("last_index", "file_size_bytes"),
+)
 _TEXT_SIZE_MAX: Final = 200  # Characters of a peer's text that are shown.
 
 _Handshake = TypeVar("_Handshake", pb.Challenge, pb.Hello, pb.Welcome)
@@ -262,36 +266,12 @@ def _check_lives(
 
 
 def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
-    return sign(
-        secret,
-        "hello",
-        nonce,
-        made.protocol,
-        made.cluster_id,
-        made.group,
-        made.node_id,
-        made.to_node_id,
-        made.version,
-        made.address,
-        made.nonce,
-        made.last_index,
-        made.file_size_bytes,
-    )
+    return sign(secret, "hello", nonce, *(getattr(made, name) for name in _SIGNED_OF_HELLO))
 
 
 def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome) -> bytes:
-    return sign(
-        identity.secret,
-        "welcome",
-        nonce,
-        identity.cluster_id,
-        identity.group,
-        to,
-        made.node_id,
-        made.version,
-        made.address,
-        made.last_index,
-    )
+    signed = (made.node_id, made.version, made.address, made.last_index)
+    return sign(identity.secret, "welcome", nonce, identity.cluster_id, identity.group, to, *signed)
 
 
 def _sign_lives(
