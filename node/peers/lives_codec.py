@@ -30,8 +30,8 @@ class LivesFormatError(Exception):
 
 def encode_lives(own: ToldLife, memory: Mapping[NodeId, Known]) -> bytes:
     """Return the bytes of a node's own life and of its memory of others."""
-    known = [pb.KnownLife(node_id=node, **life._asdict()) for node, life in memory.items()]
-    return pb.Lives(own=pb.Life(**own._asdict()), known=known).SerializeToString()
+    others = [pb.KnownLife(node_id=node, **life._asdict()) for node, life in memory.items()]
+    return pb.Lives(own=pb.Life(**own._asdict()), known=others).SerializeToString()
 
 
 def decode_lives(data: bytes) -> tuple[ToldLife, dict[NodeId, Known]]:
