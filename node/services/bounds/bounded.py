@@ -121,12 +121,13 @@ class _Call:
 
 def _unary(function: Any, handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
     parse, serialize = _parser(handler), handler.response_serializer
+    is_written = handler.response_streaming
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> Any:
         with _Call(bounds, context.peer()) as under_way:
             try:
                 response = await function(parse(await under_way.request(context)), context)
-                if handler.response_streaming:
+                if is_written:
                     return None
                 data = response if serialize is None else serialize(response)
                 under_way.answer(len(data))
