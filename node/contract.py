@@ -1,5 +1,5 @@
-"""The types that both ways to replicate fill in: what drivers and links do, what receipts promise,
-where a replica stands in its group.
+"""The types that both ways to replicate fill in: what drivers do, what receipts promise, where a
+replica stands in its group.
 
 Owns these types; `node.replication.raft` and `node.replication.ha` make the values, and the broker
 names the types. Must not know either of the two.
@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from node.errors.common import NodeError
-from node.peers.types import LinkStats
 from node.state.appends import Committed, Prepared
 from node.state.command_records import StoredBatch
 from quorumlog.pb import common_pb2
@@ -43,16 +42,6 @@ class Driver(Protocol):
     ) -> "asyncio.Future[Committed]": ...
     def read_barrier(self) -> "asyncio.Future[Index]": ...
     def add_listener(self, listener: Callable[[], None]) -> None: ...
-
-
-class Link(Protocol):
-    """The connections to the other nodes: a `PeerLink` or a `HaLink`."""
-
-    async def start(self, host: str, port: int) -> int: ...
-    async def stop(self) -> None: ...
-    def is_connected(self, node: NodeId) -> bool: ...
-    def forwarding_token(self, node: NodeId) -> bytes: ...
-    def stats(self) -> LinkStats: ...
 
 
 class ReceiptRules(NamedTuple):

@@ -30,7 +30,6 @@ from node.config.exposure import exposures, open_rocketmq, serves_rocketmq
 from node.config.limits import PortLimits
 from node.config.settings import VIP_PORT_DISTANCE, Settings
 from node.config.types import Address
-from node.contract import Link
 from node.framed.calls import FramedCalls
 from node.framed.connection import NAMESERVER_PORT
 from node.framed.server import FramedServer
@@ -40,6 +39,7 @@ from node.monitoring.metric import NodeCollector, Source
 from node.monitoring.pages import Pages
 from node.nameserver.calls import NameServerCalls
 from node.nameserver.service import NameServerService
+from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import (
     TlsFiles,

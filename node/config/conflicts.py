@@ -4,6 +4,7 @@ Owns the rules; the type of a setting checks its value alone. All conflicts are 
 that an operator corrects a file in one go.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,8 +24,6 @@ _FILES: Final = (
     "tls_ca_file",
     "rocketmq_keys_file",
 )
-
-
 _SECRETS: Final = ("secret_file", "nameserver_secret_file", "tls_key_file", "rocketmq_keys_file")
 
 
@@ -36,97 +35,85 @@ class Conflict(NamedTuple):
     suggestion: str
 
 
-def conflicts(settings: Settings) -> list[Conflict]:
-    """Return all conflicts between settings."""
-    every = [
-        *_size_conflicts(settings),
-        *_member_conflicts(settings),
-        *_address_conflicts(settings),
-        *_security_conflicts(settings),
-        *_rocketmq_conflicts(settings),
-        *_nameserver_conflicts(settings),
-        *_replication_conflicts(settings),
-    ]
-    if 3 * settings.heartbeat_ms > settings.election_min_ms:
-        every.append(
-            Conflict(
-                ("heartbeat_ms", "election_min_ms"),
-                f"{settings.heartbeat_ms} ms between heartbeats against {settings.election_min_ms} "
-                f"ms of patience: two lost ones end a term",
-                f"use election_min_ms = {3 * settings.heartbeat_ms} or more",
-            )
-        )
-    return every
+def conflicts(settings: Settings) -> Iterator[Conflict]:
+    """Yield all conflicts between settings."""
+    yield from _size_conflicts(settings)
+    yield from _member_conflicts(settings)
+    yield from _address_conflicts(settings)
+    yield from _security_conflicts(settings)
+    yield from _rocketmq_conflicts(settings)
+    yield from _nameserver_conflicts(settings)
+    yield from _replication_conflicts(settings)
+    heartbeat_ms, patience_ms = settings.heartbeat_ms, settings.election_min_ms
+    if 3 * heartbeat_ms > patience_ms:
+        times = f"{heartbeat_ms} ms between heartbeats against {patience_ms} ms of patience"
+        what, do = f"{times}: two lost ones end a term", f"{3 * heartbeat_ms} or more"
+        yield Conflict(("heartbeat_ms", "election_min_ms"), what, f"use election_min_ms = {do}")
 
 
-def _size_conflicts(settings: Settings) -> list[Conflict]:
-    conflicts = []
+def _size_conflicts(settings: Settings) -> Iterator[Conflict]:
     file, batch = settings.file_size_bytes, settings.batch_size_bytes_max
     if file % _PAGE_SIZE_BYTES:
         nearest = (file // _PAGE_SIZE_BYTES + 1) * _PAGE_SIZE_BYTES
         what = f"{file} is not a multiple of {_PAGE_SIZE_BYTES}"
-        conflicts.append(Conflict(("file_size_bytes",), what, f"use {nearest}"))
+        yield Conflict(("file_size_bytes",), what, f"use {nearest}")
     if file < 2 * batch:
         what = f"a file of {file} bytes cannot hold two batches of {batch}"
         do = f"use file_size_bytes = {2 * batch}, or batch_size_bytes_max = {file // 2}"
-        conflicts.append(Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do))
+        yield Conflict(("file_size_bytes", "batch_size_bytes_max"), what, do)
     if settings.in_flight_size_bytes_max < 2 * batch:
         what = f"less than two batches of {batch} may be in flight"
         do = f"use in_flight_size_bytes_max = {2 * batch} or more"
-        conflicts.append(Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do))
+        yield Conflict(("in_flight_size_bytes_max", "batch_size_bytes_max"), what, do)
     if 0 < settings.retention_size_bytes < 2 * file:
         what = f"only whole files of {file} bytes go, and the newest stays"
         do = f"use retention_size_bytes = {2 * file} or more, or 0"
-        conflicts.append(Conflict(("retention_size_bytes", "file_size_bytes"), what, do))
-    return conflicts
+        yield Conflict(("retention_size_bytes", "file_size_bytes"), what, do)
 
 
-def _member_conflicts(settings: Settings) -> list[Conflict]:
-    conflicts = []
+def _member_conflicts(settings: Settings) -> Iterator[Conflict]:
     own, peers = settings.node_id, settings.peers
     members = set(peers) or {own}
     if peers and own not in peers and not settings.join:
         what = f"this node ({own}) is not among peers {sorted(peers)}"
-        conflicts.append(Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true"))
+        yield Conflict(("peers", "node_id"), what, f"add [peers.{own}], or join = true")
     if settings.join and settings.bootstrap:
         what = "a node that joins takes no part in founding"
-        conflicts.append(Conflict(("join", "bootstrap"), what, "remove one of them"))
+        yield Conflict(("join", "bootstrap"), what, "remove one of them")
     unknown = sorted(set(settings.bootstrap) - members)
     if unknown:
         what = f"voters {unknown} are not among peers {sorted(peers)}"
-        conflicts.append(Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]"))
+        yield Conflict(("bootstrap", "peers"), what, f"add [peers.{unknown[0]}]")
     if settings.preferred_leader and settings.preferred_leader not in members:
         what = f"node {settings.preferred_leader} is not among peers {sorted(peers)}"
-        conflicts.append(Conflict(("preferred_leader", "peers"), what, "name one of them, or 0"))
+        yield Conflict(("preferred_leader", "peers"), what, "name one of them, or 0")
     used: dict[Address, str] = {}
     for node, peer in sorted(peers.items()):
         for name, address in (("address", peer.address), ("peer_address", peer.peer_address)):
             key = f"peers.{node}.{name}"
             if address.is_wildcard or not address.port:
                 do = "name the host and the port that others dial"
-                conflicts.append(Conflict((key,), f"{address} cannot be dialled", do))
+                yield Conflict((key,), f"{address} cannot be dialled", do)
             elif address in used:
                 what = f"{address} is also {used[address]}"
-                conflicts.append(Conflict((key,), what, "give each its own"))
+                yield Conflict((key,), what, "give each its own")
             used[address] = key
-    return conflicts
 
 
-def _address_conflicts(settings: Settings) -> list[Conflict]:
-    conflicts = []
+def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
     own = settings.peers.get(settings.node_id)
     if settings.listen.is_wildcard and settings.advertise is None and own is None:
         what = f"clients cannot be told to dial {settings.listen}"
-        conflicts.append(Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT"))
+        yield Conflict(("listen", "advertise"), what, "set advertise = HOST:PORT")
     for name in ("advertise", "rocketmq_advertise", "advertise_framed"):
         advertised: Address | None = getattr(settings, name)
         if advertised is not None and advertised.is_wildcard:
             what = f"{advertised} cannot be dialled"
-            conflicts.append(Conflict((name,), what, "name a host"))
+            yield Conflict((name,), what, "name a host")
     last = settings.remoting_listen(settings.rocketmq_name_count - 1)
     if last is not None and last.port > PORT_MAX:
         what = f"the last broker name would have port {last.port}"
-        conflicts.append(Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}"))
+        yield Conflict(("rocketmq_listen",), what, f"the highest is {PORT_MAX}")
     used: dict[Address, str] = {}
     listening = {
         "listen": settings.listen,
@@ -142,9 +129,8 @@ def _address_conflicts(settings: Settings) -> list[Conflict]:
             continue
         if address in used:
             what = f"{address} is also {used[address]}"
-            conflicts.append(Conflict((name, used[address]), what, "give each its own port"))
+            yield Conflict((name, used[address]), what, "give each its own port")
         used[address] = name
-    return conflicts
 
 
 def _remoting_addresses(settings: Settings) -> list[Address]:
@@ -157,50 +143,47 @@ def _remoting_addresses(settings: Settings) -> list[Address]:
     return addresses
 
 
-def _security_conflicts(settings: Settings) -> list[Conflict]:
-    conflicts = _peer_port_conflicts(settings)
+def _security_conflicts(settings: Settings) -> Iterator[Conflict]:
+    yield from _peer_port_conflicts(settings)
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if (certificate is None) != (key is None):
         names = ("tls_certificate_file", "tls_key_file")
-        conflicts.append(Conflict(names, "only one of the two is set", "set both or none"))
+        yield Conflict(names, "only one of the two is set", "set both or none")
     if certificate is None and (settings.tls_ca_file or settings.tls_client_auth):
         what = "has no effect without a certificate of this node"
-        conflicts.append(
-            Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file")
-        )
+        yield Conflict(("tls_ca_file", "tls_client_auth"), what, "set tls_certificate_file")
     if settings.tls_client_auth and settings.tls_ca_file is None:
         what = "certificates of clients cannot be checked"
-        conflicts.append(Conflict(("tls_client_auth",), what, "set tls_ca_file"))
+        yield Conflict(("tls_client_auth",), what, "set tls_ca_file")
     if settings.tls_client_auth and settings.rocketmq_tls != "required":
         what = "clients without TLS show no certificate"
         names = ("rocketmq_tls", "tls_client_auth")
-        conflicts.append(Conflict(names, what, "set rocketmq_tls = required"))
+        yield Conflict(names, what, "set rocketmq_tls = required")
     for name in _FILES:
         path = getattr(settings, name)
         missing = None if path is None else _why_no_file(path)
         if missing is not None:
             do = "correct the path; a relative one counts from the working directory"
-            conflicts.append(Conflict((name,), missing, do))
+            yield Conflict((name,), missing, do)
         elif path is not None and name in _SECRETS and (refused := unusable(path)) is not None:
-            conflicts.append(Conflict((name,), refused.what, refused.do))
+            yield Conflict((name,), refused.what, refused.do)
     if _can_be_taken(settings.secret_file):
         size_bytes = len(settings.secret())
         if size_bytes < SECRET_SIZE_BYTES_MIN:
             what = f"the secret has {size_bytes} bytes, {SECRET_SIZE_BYTES_MIN} are needed"
             do = "make one, for example with 'openssl rand -hex 32'"
-            conflicts.append(Conflict(("secret_file",), what, do))
+            yield Conflict(("secret_file",), what, do)
     if _can_be_taken(settings.rocketmq_keys_file):
         try:
             settings.rocketmq_keys()
         except ValueError as error:
             do = "write one access key and its secret a line"
-            conflicts.append(Conflict(("rocketmq_keys_file",), str(error), do))
-    return conflicts
+            yield Conflict(("rocketmq_keys_file",), str(error), do)
 
 
-def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
+def _peer_port_conflicts(settings: Settings) -> Iterator[Conflict]:
     if settings.unproven_peers != PROOF_REQUIRED or not is_peer_port_open(settings):
-        return []
+        return
     what = (
         f"any caller that can dial {settings.peer_listen} may speak as a node, and destroy the "
         f"cluster"
@@ -209,11 +192,10 @@ def _peer_port_conflicts(settings: Settings) -> list[Conflict]:
         "set secret_file (for example 'openssl rand -hex 32', the same on all nodes), or "
         "tls_certificate_file, tls_key_file and tls_ca_file; docs/threat-model.md says more"
     )
-    return [Conflict(("peer_listen", "secret_file"), what, do)]
+    yield Conflict(("peer_listen", "secret_file"), what, do)
 
 
-def _rocketmq_conflicts(settings: Settings) -> list[Conflict]:
-    conflicts = []
+def _rocketmq_conflicts(settings: Settings) -> Iterator[Conflict]:
     for name in ("rocketmq_listen", "rocketmq_nameserver_listen"):
         address: Address | None = getattr(settings, name)
         if address is None or serves_rocketmq(settings, address):
@@ -225,8 +207,7 @@ def _rocketmq_conflicts(settings: Settings) -> list[Conflict]:
             do = (
                 "set rocketmq_keys_file or tls_client_auth, or rocketmq = on in a network you trust"
             )
-        conflicts.append(Conflict((name, "rocketmq"), what, do))
-    return conflicts
+        yield Conflict((name, "rocketmq"), what, do)
 
 
 def _can_be_taken(path: Path | None) -> bool:
@@ -240,40 +221,37 @@ def _why_no_file(path: Path) -> str | None:
         return f"{path} cannot be looked at: {error.strerror}"
 
 
-def _nameserver_conflicts(settings: Settings) -> list[Conflict]:
-    if settings.nameserver_listen is not None and settings.nameserver_servers:
-        what, do = "this node has a replica itself", "remove one of them"
-        return [Conflict(("nameserver_servers", "nameserver_listen"), what, do)]
-    if settings.nameserver_listen is None:
-        if not settings.nameserver_members:
-            return []
-        what, do = "members without a replica in this node", "set nameserver_listen to one of them"
-        return [Conflict(("nameserver_members", "nameserver_listen"), what, do)]
+def _nameserver_conflicts(settings: Settings) -> Iterator[Conflict]:
     secret = settings.nameserver_secret_file
-    if secret is not None and not _can_be_taken(secret):
-        return []  # The unusable file is reported already.
-    chosen = settings.nameserver()
-    assert chosen is not None, "the name server listens"
-    try:
-        chosen.check()
-    except NameServerSettingsError as error:
-        return [Conflict((f"nameserver_{error.setting}",), f"is {error.value}", error.remedy)]
-    return []
+    if settings.nameserver_listen is None:
+        if settings.nameserver_members:
+            what = "members without a replica in this node"
+            do = "set nameserver_listen to one of them"
+            yield Conflict(("nameserver_members", "nameserver_listen"), what, do)
+    elif settings.nameserver_servers:
+        what, do = "this node has a replica itself", "remove one of them"
+        yield Conflict(("nameserver_servers", "nameserver_listen"), what, do)
+    elif secret is None or _can_be_taken(secret):  # Else it is reported already.
+        chosen = settings.nameserver()
+        assert chosen is not None, "the name server listens"
+        try:
+            chosen.check()
+        except NameServerSettingsError as error:
+            name = f"nameserver_{error.setting}"
+            yield Conflict((name,), f"is {error.value}", error.remedy)
 
 
-def _replication_conflicts(settings: Settings) -> list[Conflict]:
+def _replication_conflicts(settings: Settings) -> Iterator[Conflict]:
     if not settings.is_ha:
-        return []
-    conflicts = []
+        return
     mode, count = settings.replication, max(1, len(settings.peers))
     if settings.copies > count:
         what = f"{settings.copies} copies in a group of {count}"
-        conflicts.append(Conflict(("copies", "peers"), what, f"use 1 to {count}"))
+        yield Conflict(("copies", "peers"), what, f"use 1 to {count}")
     if settings.flush != "sync":
         what = f"an ack means synced with replication = {mode}"
-        conflicts.append(Conflict(("flush", "replication"), what, "use flush = sync"))
+        yield Conflict(("flush", "replication"), what, "use flush = sync")
     for name in ("join", "bootstrap", "preferred_leader"):
         if getattr(settings, name):
             what = f"has no meaning with replication = {mode}"
-            conflicts.append(Conflict((name, "replication"), what, "remove it"))
-    return conflicts
+            yield Conflict((name, "replication"), what, "remove it")

@@ -56,8 +56,7 @@ _LOG: Final = {
     ),
 }
 _MARKS: Final = {
-    Mode.RAFT: _REPLACE[Mode.RAFT],
-    Mode.MASTER_SLAVE: _REPLACE[Mode.MASTER_SLAVE],
+    **_REPLACE,
     Mode.SINGLE: "run 'qlog store repair': it checks the whole log, then rebuilds the file from it",
 }
 _DERIVED: Final = (

@@ -10,35 +10,28 @@ from typing import Final
 
 import raft.errors
 import store.errors
-from node.errors import common as errors
-from node.errors import delay as delay_errors
-from node.errors import groups as group_errors
-from node.errors import ha as ha_errors
-from node.errors import members
-from node.errors import nameserver as nameserver_errors
-from node.errors import pop as pop_errors
-from node.errors import producers as producer_errors
-from node.errors import requests as request_errors
-from node.errors import transactions as transaction_errors
+from node.errors import (
+    common,
+    delay,
+    groups,
+    ha,
+    members,
+    nameserver,
+    pop,
+    producers,
+    requests,
+    transactions,
+)
 from node.errors.common import NodeError
 from node.errors.translation import status_of
 from raft.errors import RaftError
 from store.errors import StoreError
 
-_OF_THE_NODE: Final = (
-    errors,
-    members,
-    delay_errors,
-    group_errors,
-    pop_errors,
-    producer_errors,
-    request_errors,
-    transaction_errors,
-)
+_OF_THE_NODE: Final = (common, members, delay, groups, pop, producers, requests, transactions)
 _PARTS: Final[tuple[tuple[str, tuple[ModuleType, ...]], ...]] = (
     ("The node", _OF_THE_NODE),
-    ("Master-slave mode", (ha_errors,)),
-    ("The name server", (nameserver_errors,)),
+    ("Master-slave mode", (ha,)),
+    ("The name server", (nameserver,)),
     ("The store", (store.errors,)),
     ("Consensus", (raft.errors,)),
 )

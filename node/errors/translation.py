@@ -96,33 +96,23 @@ def describe(error: BaseException) -> Failure:
     """
     if isinstance(error, RaftError):
         error = from_raft(error)
-    match error:
-        case NodeError():
-            return Failure(
-                error.code,
-                _cut(error),
-                error.retryable,
-                error.outcome,
-                error.status,
-                error.leader_id,
-                error.leader_address,
-                error.retry_after_ms,
-                error.faulty_records,
-            )
-        case StoreError():
-            retry_after_ms = RETRY_BUSY_MS if error.retryable else 0
-            return Failure(
-                error.code,
-                _cut(error),
-                error.retryable,
-                error.outcome,
-                status_of(type(error)),
-                retry_after_ms=retry_after_ms,
-                faulty_records=error.faulty_records,
-            )
-        case RaftError():
-            outcome, status = Outcome(error.outcome.value), status_of(type(error))
-            return Failure(error.code, _cut(error), error.retryable, outcome, status)
+    if isinstance(error, NodeError | StoreError | RaftError):
+        outcome, status = Outcome(error.outcome.value), status_of(type(error))
+        failure = Failure(error.code, _cut(error), error.retryable, outcome, status)
+        match error:
+            case NodeError():
+                return failure._replace(
+                    leader_id=error.leader_id,
+                    leader_address=error.leader_address,
+                    retry_after_ms=error.retry_after_ms,
+                    faulty_records=error.faulty_records,
+                )
+            case StoreError():
+                retry_after_ms = RETRY_BUSY_MS if error.retryable else 0
+                return failure._replace(
+                    retry_after_ms=retry_after_ms, faulty_records=error.faulty_records
+                )
+        return failure
     text = f"{type(error).__name__}: {_cut(error)}; this is a defect of the node, see its log"
     return Failure("node.internal", text, False, Outcome.UNKNOWN, "INTERNAL")
 

@@ -7,7 +7,7 @@ is a task. Calls begin in the order in which they arrive, so appends enter the l
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Callable, Mapping, Sized
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sized
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -62,6 +62,13 @@ AppendNowait = Callable[[AppendRequest, bytes], "asyncio.Future[AppendResponse]"
 class FramedCalls:
     """The part that the calls of all connections of one port share."""
 
+    # Of the broker, from `open` on.
+    append_nowait: AppendNowait
+    parked_appends: Sized
+    """Where there are any, another one may wait as well, and its caller pays."""
+    tail: Callable[[TailRequest], AsyncGenerator[Any, None]]
+    methods: Mapping[int, FramedMethod]
+
     def __init__(
         self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
     ) -> None:
@@ -72,11 +79,6 @@ class FramedCalls:
         self.limits: Final = limits or FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
-        self.append_nowait: AppendNowait = _no_append
-        self.parked_appends: Sized = ()
-        """Where there are any, another one may wait as well, and its caller pays."""
-        self.tail: Callable[[TailRequest], AsyncGenerator[Any, None]] = _no_tail
-        self.methods: Mapping[int, FramedMethod] = {}
 
     def open(self, broker: Broker) -> None:
         """Serve calls from now on."""
@@ -288,22 +290,23 @@ class CallConversation:
             self._let_go(size_bytes)
             self._fail_at_once(number, opaque, error)
             return
-        if method is None:
-            work = self._tail(opaque, request, timeout_ms)
-        else:
-            work = self._serve(method, number, opaque, request, timeout_ms)
         self._shared.served.counters.begun[_NAMES[number]] += 1
         context = self._connection.account.context
-        self._under_way[opaque] = task = self._loop.create_task(work, context=context)
+        self._under_way[opaque] = task = self._loop.create_task(
+            self._serve(method, number, opaque, request, timeout_ms), context=context
+        )
         task.add_done_callback(partial(self._on_ended, number, size_bytes))
 
     async def _serve(
-        self, method: FramedMethod, number: int, opaque: int, request: Message, timeout_ms: int
+        self, method: FramedMethod | None, number: int, opaque: int, request: Any, timeout_ms: int
     ) -> None:
         try:
-            work = self._answer_of(method, request)
-            if timeout_ms:
-                work = within(work, timeout_ms, lambda: method.late(timeout_ms))
+            if method is None:
+                work: Awaitable[Answer] = self._tail(opaque, request, timeout_ms)
+            else:
+                work = self._answer_of(method, request)
+                if timeout_ms:
+                    work = within(work, timeout_ms, partial(method.late, timeout_ms))
             response, records = await work
         except Exception as error:  # noqa: BLE001 - the client gets every error.
             if self._is_wanted(opaque):
@@ -322,8 +325,9 @@ class CallConversation:
             await turn.next()
         return await method.call(request)
 
-    async def _tail(self, opaque: int, request: TailRequest, timeout_ms: int) -> None:
-        connection, method = self._connection, Method.TAIL
+    async def _tail(self, opaque: int, request: TailRequest, timeout_ms: int) -> Answer:
+        """Send all answers but the last, which is returned."""
+        connection = self._connection
         try:
             async with (
                 asyncio.timeout(timeout_ms / 1000 if timeout_ms else None),
@@ -332,19 +336,12 @@ class CallConversation:
                 async for response, records in pulled:
                     await connection.writable()
                     message = response.SerializeToString()
-                    head = encode_response(method, MORE, opaque, message, len(records))
-                    size_bytes = len(head) + len(records)
+                    head = encode_response(Method.TAIL, MORE, opaque, message, len(records))
                     if not connection.write_body(head, records):
-                        raise self._waits(size_bytes)
+                        raise self._waits(len(head) + len(records))
         except TimeoutError:
-            if self._is_wanted(opaque):
-                self._answer_error(method, opaque, read_late(timeout_ms))
-        except Exception as error:  # noqa: BLE001 - the client gets every error.
-            if self._is_wanted(opaque):
-                self._answer_error(method, opaque, error)
-        else:
-            if self._is_wanted(opaque):
-                self._answer(method, opaque, PullResponse(), NO_BODY)
+            raise read_late(timeout_ms) from None
+        return PullResponse(), NO_BODY
 
     def _is_wanted(self, opaque: int) -> bool:
         """Whether the caller of the running task still waits; if so its call is over with this
@@ -400,11 +397,3 @@ class CallConversation:
 def _undecodable(kind: type[Message], header: bytes) -> BadRequestError:
     size_bytes = len(header) - HEADER_SIZE_BYTES
     return BadRequestError("request", f"a {kind.DESCRIPTOR.name}", f"{size_bytes} other bytes")
-
-
-def _no_append(_request: AppendRequest, _records: bytes) -> "asyncio.Future[AppendResponse]":
-    raise AssertionError("calls are refused before the port is open")
-
-
-def _no_tail(_request: TailRequest) -> AsyncGenerator[Any, None]:
-    raise AssertionError("calls are refused before the port is open")

@@ -29,7 +29,6 @@ _CLOSED_COUNT: Final = 256
 _LOOK_MS: Final = 1_000
 _IDLE_LOOKS: Final = 20
 """Looks at idle connections within the time that one may be idle."""
-_LOG_INTERVAL_MS: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
 
@@ -50,9 +49,7 @@ class FramedConnections:
         self.scratch = memoryview(bytearray(limits.read_size_bytes))
         self._timer: Final = LookTimer(_LOOK_MS, self._look_again, monotonic_s)
         self._idle_looked_s = self._timer.now_s()
-        self._rate_limited: Final = RateLimitedLog(
-            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=self._timer.clock()
-        )
+        self._rate_limited: Final = RateLimitedLog(_log, monotonic_s=self._timer.clock())
         self._connections: dict[FramedConnection, None] = {}
         self._half: dict[FramedConnection, None] = {}
         """Connections with bytes that are not handed on."""

@@ -9,7 +9,6 @@ import errno
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable, Collection
 from functools import partial
 from types import MappingProxyType
@@ -46,7 +45,6 @@ _TLS_HANDSHAKE: Final = b"\x16"
 PLAIN_SIZE_BYTES: Final = 4 << 10
 _TLS_SIZE_BYTES: Final = 72 << 10
 """Memory of an idle connection, with what OpenSSL keeps for one."""
-_LOG_INTERVAL_MS: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
 
@@ -81,9 +79,7 @@ class FramedServer:
         )
         self.accept_failure_count = 0
         self._loop = asyncio.get_running_loop()
-        self._rate_limited = RateLimitedLog(
-            _log, interval_ms=_LOG_INTERVAL_MS, monotonic_s=time.monotonic
-        )
+        self._rate_limited = RateLimitedLog(_log)
         self._listeners: dict[socket.socket, _Listener] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accept_later: asyncio.TimerHandle | None = None

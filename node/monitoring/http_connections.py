@@ -10,20 +10,19 @@ keeping, and the node never reads bytes that a client sends behind its request.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from node.config.limits import PortLimits
+from node.runtime.busiest import of_busiest
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 
 CONNECTION_COUNT_MAX: Final = 256
 """Connections at once. Above it the node closes an old one, so a new client is always let in."""
 REQUEST_SIZE_BYTES_MAX: Final = 16 * 1024
 """Bytes received on one connection. A browser's head has 2 KiB, and no page takes a body."""
-LOG_INTERVAL_MS: Final = 10_000
 
 NO_ROOM: Final = "no_room"
 TOO_SLOW: Final = "too_slow"
@@ -41,14 +40,16 @@ class HttpConnections:
 
     def __init__(self, limits: PortLimits) -> None:
         self.connection_ms_max: Final = limits.http_ms_max
-        self._by_host: dict[str, dict[HttpConnection, None]] = {}
-        """Connections by address, oldest first. Invariant: no inner table is empty."""
-        self.count = 0
+        self._connections: dict[HttpConnection, None] = {}
+        """Oldest first."""
         self.closed: Final[Counter[str]] = Counter(dict.fromkeys(REASONS, 0))
         """Connections that the node closed, by reason."""
-        self._rate_limited: Final = RateLimitedLog(
-            _log, interval_ms=LOG_INTERVAL_MS, monotonic_s=time.monotonic
-        )
+        self._rate_limited: Final = RateLimitedLog(_log)
+
+    @property
+    def count(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
 
     def protocol(self, **given: Any) -> "HttpConnection":
         """Return the protocol of a new connection; `given` are uvicorn's arguments."""
@@ -57,19 +58,12 @@ class HttpConnections:
     def admit(self, connection: "HttpConnection") -> None:
         """Add a connection; close another one if the table is full."""
         if self.count >= CONNECTION_COUNT_MAX:
-            crowd = max(self._by_host.values(), key=len)
-            self.refuse(next(iter(crowd)), NO_ROOM)
-        self._by_host.setdefault(connection.host, {})[connection] = None
-        self.count += 1
+            self.refuse(of_busiest(self._connections, lambda each: each.host), NO_ROOM)
+        self._connections[connection] = None
 
     def forget(self, connection: "HttpConnection") -> None:
         """Remove a closed connection. A repeated call does nothing."""
-        same = self._by_host.get(connection.host, {})
-        if connection in same:
-            del same[connection]
-            self.count -= 1
-            if not same:
-                del self._by_host[connection.host]
+        self._connections.pop(connection, None)
 
     def refuse(self, connection: "HttpConnection", reason: str) -> None:
         """Close a connection at once, and count the reason."""
@@ -78,7 +72,7 @@ class HttpConnections:
         connection.transport.abort()
 
     def note(self, reason: str, host: str) -> None:
-        """Count a reason, and log it at most once in LOG_INTERVAL_MS."""
+        """Count a reason, and log it at intervals."""
         self.closed[reason] += 1
         self._rate_limited.warn(reason, f"an HTTP connection from {host} was closed")
 

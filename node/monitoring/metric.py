@@ -5,6 +5,7 @@ Must not know any metric.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import (
@@ -120,22 +121,16 @@ def _add(family: Any, value: Value) -> None:
 
 
 def _buckets(latencies: LatencyStats) -> tuple[list[tuple[str, float]], float]:
-    """Return cumulative buckets and the sum, in s. Our bucket k counts times below 2**k us."""
-    seen, buckets = 0, []
-    for k, count in enumerate(latencies.counts[:-1]):
-        seen += count
-        if k >= 3:  # Buckets below 8 us are of no use.
-            buckets.append((f"{(1 << k) / 1e6:g}", float(seen)))
-    buckets.append(("+Inf", float(latencies.count)))
-    return buckets, latencies.total_us / 1e6
+    """Return cumulative buckets and the sum, in s. Our bucket k counts times below 2**k us; those
+    below 8 us are of no use."""
+    sums = enumerate(accumulate(latencies.counts[:-1]))
+    buckets = [(f"{(1 << k) / 1e6:g}", float(count)) for k, count in sums if k >= 3]
+    return [*buckets, ("+Inf", float(latencies.count))], latencies.total_us / 1e6
 
 
 def _sizes(sizes: AppendedSizes) -> tuple[list[tuple[str, float]], float]:
-    """Return cumulative buckets and the sum, in bytes. Our bucket k counts sizes below 2**k."""
-    seen, buckets = 0, []
-    for k, count in enumerate(sizes.buckets[:-1]):
-        seen += count
-        if k >= 7:  # The smallest record has 91 bytes.
-            buckets.append((f"{(1 << k) - 1}", float(seen)))
-    buckets.append(("+Inf", float(sizes.record_count)))
-    return buckets, float(sizes.size_bytes)
+    """Return cumulative buckets and the sum, in bytes. Our bucket k counts sizes below 2**k; the
+    smallest record has 91."""
+    sums = enumerate(accumulate(sizes.buckets[:-1]))
+    buckets = [(f"{(1 << k) - 1}", float(count)) for k, count in sums if k >= 7]
+    return [*buckets, ("+Inf", float(sizes.record_count))], float(sizes.size_bytes)

@@ -16,10 +16,10 @@ from node.peers.frames import (
     FrameKind,
     FrameParser,
 )
-from node.peers.handshake import PeerInfo
-from node.peers.stream import LinkTraffic, Side, Stream
+from node.peers.handshake import CloseCode, PeerInfo
+from node.peers.stream import LinkTraffic, Side, Stream, StreamOwner
 from node.peers.types import LinkLimits, TakeFrame
-from raft.errors import PeerProtocolError
+from raft.errors import PeerProtocolError, TermJumpError
 from raft.messages import NO_NODE, NodeId
 from store.files import failpoints
 
@@ -31,34 +31,14 @@ def _drop_frame(node: NodeId, kind: FrameKind, header: bytes, payload: memoryvie
     """Drop a frame, since the link stops."""
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(StreamOwner["PeerConnection"], Protocol):
     """Receives the events of a connection. Implemented by the link."""
-
-    def on_made(self, connection: "PeerConnection") -> None:
-        """Note that the connection has a socket."""
-        ...
-
-    def on_handshake_frame(
-        self, connection: "PeerConnection", kind: FrameKind, header: bytes
-    ) -> None:
-        """Take a handshake frame. A late one is a violation, except for a Goodbye."""
-        ...
 
     has_more: bool
     """Whether more bytes came with the read that brought the frame in hand; set before each."""
 
     def on_first_request(self, connection: "PeerConnection") -> None:
         """Note that the peer's requests come on this connection from here on."""
-        ...
-
-    def on_bad_bytes(
-        self, connection: "PeerConnection", error: FrameError | PeerProtocolError
-    ) -> None:
-        """Close the connection, since its bytes break the protocol."""
-        ...
-
-    def on_closed(self, connection: "PeerConnection") -> None:
-        """Forget the connection, which is closed. Called once for each that was made."""
         ...
 
 
@@ -184,11 +164,12 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
                 if code is not None:
                     return
         except (FrameError, PeerProtocolError) as error:
-            self._owner.on_bad_bytes(self, error)
+            code = CloseCode.TERM_JUMP if isinstance(error, TermJumpError) else None
+            owner.on_bad_bytes(self, error.detail, code)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.finish():
-            self._owner.on_closed(self)
+            self._owner.on_lost(self)

@@ -25,6 +25,7 @@ class PeerRecord:
 
     __slots__ = (
         "address",
+        "dialler",
         "dropped_full_count",
         "dropped_unconnected_count",
         "forwarding_token",
@@ -36,6 +37,8 @@ class PeerRecord:
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         self.node, self.address = node, address
+        self.dialler: asyncio.Task[None] | None = None
+        """Keeps one connection to the peer, from the start of the link on."""
         self.traffic = LinkTraffic()
         self.dropped_unconnected_count = self.dropped_full_count = 0
         self.last_trouble = ""
@@ -44,16 +47,26 @@ class PeerRecord:
         self.is_tried = False
         """Whether the peer was met or could not be reached, since the start of the link."""
 
-    def stats(self, connections: Sequence[Stream]) -> PeerStats:
-        """Return a snapshot of the counters, with these usable connections."""
+    @property
+    def connections(self) -> Sequence[Stream]:
+        """Usable connections, oldest first."""
+        raise NotImplementedError
+
+    @property
+    def queued_size_bytes(self) -> int:
+        """Bytes that wait to be sent to the peer."""
+        return sum(each.queued_size_bytes for each in self.connections)
+
+    def stats(self) -> PeerStats:
+        """Return a snapshot of the counters."""
         host, port = self.address
         return PeerStats(
             node=self.node,
             host=host,
             port=port,
-            is_connected=bool(connections),
-            connection_count=len(connections),
-            queued_size_bytes=sum(each.queued_size_bytes for each in connections),
+            is_connected=bool(self.connections),
+            connection_count=len(self.connections),
+            queued_size_bytes=self.queued_size_bytes,
             sent_size_bytes=self.traffic.sent_size_bytes,
             received_size_bytes=self.traffic.received_size_bytes,
             dropped_unconnected_count=self.dropped_unconnected_count,

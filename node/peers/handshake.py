@@ -22,6 +22,10 @@ from raft.messages import NO_INDEX, Index, NodeId
 
 PROTOCOL: Final = 1
 NONCE_SIZE_BYTES: Final = 16
+_SIGNED_OF_HELLO: Final = (
+    *("protocol", "cluster_id", "group", "node_id", "to_node_id", "version", "address", "nonce"),
+    *("last_index", "file_size_bytes"),
+)
 _TEXT_SIZE_MAX: Final = 200  # Characters of a peer's text that are shown.
 
 _Handshake = TypeVar("_Handshake", pb.Challenge, pb.Hello, pb.Welcome)
@@ -53,7 +57,7 @@ class CloseCode(StrEnum):
     BAD_CHECKSUM = "bad_checksum"
     """Bytes of a proven peer changed on the way."""
 
-    # Never sent: the other side is no peer, or does not read.
+    # From here on never sent: the other side is no peer, or does not read.
     GARBAGE = "garbage"
     """The bytes of a stranger are no handshake."""
     DISPLACED = "displaced"
@@ -69,24 +73,8 @@ class CloseCode(StrEnum):
     """Closed by the other side or the network."""
 
 
-CODES_SAID: Final = frozenset(
-    {
-        CloseCode.WRONG_PROTOCOL,
-        CloseCode.WRONG_CLUSTER,
-        CloseCode.WRONG_GROUP,
-        CloseCode.WRONG_NODE,
-        CloseCode.UNKNOWN_NODE,
-        CloseCode.BAD_AUTH,
-        CloseCode.WRONG_FILE_SIZE,
-        CloseCode.OLD_COPY,
-        CloseCode.REPLACED,
-        CloseCode.REMOVED,
-        CloseCode.STOPPING,
-        CloseCode.PROTOCOL_ERROR,
-        CloseCode.TERM_JUMP,
-        CloseCode.BAD_CHECKSUM,
-    }
-)
+_CODES: Final = tuple(CloseCode)
+CODES_SAID: Final = frozenset(_CODES[: _CODES.index(CloseCode.GARBAGE)])
 """Codes that are sent in a Goodbye. A stranger without a valid handshake gets none."""
 
 
@@ -278,36 +266,12 @@ def _check_lives(
 
 
 def _sign_hello(secret: bytes, nonce: bytes, made: pb.Hello) -> bytes:
-    return sign(
-        secret,
-        "hello",
-        nonce,
-        made.protocol,
-        made.cluster_id,
-        made.group,
-        made.node_id,
-        made.to_node_id,
-        made.version,
-        made.address,
-        made.nonce,
-        made.last_index,
-        made.file_size_bytes,
-    )
+    return sign(secret, "hello", nonce, *(getattr(made, name) for name in _SIGNED_OF_HELLO))
 
 
 def _sign_welcome(identity: LinkIdentity, to: NodeId, nonce: int, made: pb.Welcome) -> bytes:
-    return sign(
-        identity.secret,
-        "welcome",
-        nonce,
-        identity.cluster_id,
-        identity.group,
-        to,
-        made.node_id,
-        made.version,
-        made.address,
-        made.last_index,
-    )
+    signed = (made.node_id, made.version, made.address, made.last_index)
+    return sign(identity.secret, "welcome", nonce, identity.cluster_id, identity.group, to, *signed)
 
 
 def _sign_lives(

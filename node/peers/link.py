@@ -15,29 +15,19 @@ from collections.abc import Mapping
 from random import Random
 from typing import Final
 
-from node.peers import handshake
-from node.peers.acceptor import Acceptor
+from node.peers.common_link import CommonLink
 from node.peers.connection import PeerConnection
-from node.peers.dialler import Dialler, LinkTasks, PeerRecord
-from node.peers.faults import LinkFaults
-from node.peers.frames import REPLY_KINDS, EncodedFrame, FrameError, FrameKind
-from node.peers.greeting import Greeter
+from node.peers.dialler import PeerRecord
+from node.peers.frames import REPLY_KINDS, EncodedFrame, FrameKind
 from node.peers.handshake import (
-    CODES_SAID,
     CloseCode,
     HandshakeRefusedError,
     LinkIdentity,
     PeerInfo,
+    read_goodbye,
 )
 from node.peers.stream import Side
-from node.peers.types import (
-    LinkHandler,
-    LinkLimits,
-    LinkStats,
-    PeerLives,
-)
-from node.runtime.logs.rate_limited_log import RateLimitedLog
-from raft.errors import PeerProtocolError, TermJumpError
+from node.peers.types import LinkHandler, LinkLimits, PeerLives
 from raft.messages import NodeId
 
 _log: Final = logging.getLogger(__name__)
@@ -46,12 +36,10 @@ _log: Final = logging.getLogger(__name__)
 class LinkPeer(PeerRecord):
     """One other node of the peer link."""
 
-    __slots__ = ("accepted", "dialled", "dialler", "requests_in", "requests_out")
+    __slots__ = ("accepted", "dialled", "requests_in", "requests_out")
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
         super().__init__(node, address)
-        self.dialler: asyncio.Task[None] | None = None
-        """Keeps one connection to the peer, from the start of the link on."""
         self.dialled: PeerConnection | None = None
         self.accepted: PeerConnection | None = None
         """Invariant: a connection in either place may be used for sending now."""
@@ -65,14 +53,11 @@ class LinkPeer(PeerRecord):
         """Usable connections, at most two."""
         return [each for each in (self.dialled, self.accepted) if each is not None]
 
-    @property
-    def queued_size_bytes(self) -> int:
-        """Bytes that wait to be sent to the peer."""
-        return sum(each.queued_size_bytes for each in self.connections)
 
-
-class PeerLink:
+class PeerLink(CommonLink[PeerConnection, LinkPeer]):
     """All connections of one node to its peers. Belongs to the running event loop."""
+
+    name = "peer link"
 
     def __init__(
         self,
@@ -85,56 +70,32 @@ class PeerLink:
         lives: PeerLives,
         random: Random | None = None,
     ) -> None:
-        self.identity, self.limits = identity, limits or LinkLimits()
-        self._handler = handler
-        self._greeting = Greeter(identity, handler.last_index, lives)
-        self._tasks = LinkTasks("peer link")
-        self._random = random or Random()
-        self._faults = LinkFaults.from_environment(identity.node_id, self._random)
-        self._loop = asyncio.get_running_loop()
-        self._log = RateLimitedLog(
-            _log, interval_ms=self.limits.log_interval_ms, monotonic_s=self._loop.time
-        )
-        self._peers: dict[NodeId, LinkPeer] = {}
-        self._connections: dict[PeerConnection, None] = {}
-        """Every connection whose socket may be open, oldest first."""
-        self._dialler = Dialler(
-            self.limits,
-            lambda node: PeerConnection(self, self.limits, Side.DIALLED, to=node),
-            self._end,
-            self._drop,
-            tls=client_tls,
-            random=self._random,
+        limits = limits or LinkLimits()
+        super().__init__(
+            identity,
+            handler.last_index,
+            lives,
+            limits,
+            random or Random(),
+            server_tls=server_tls,
+            client_tls=client_tls,
             # A connection that drops again and again right after the handshake must not be dialled
             # faster and faster.
-            settled_ms=self.limits.reconnect_ms_max,
+            settled_ms=limits.reconnect_ms_max,
         )
-        self._acceptor = Acceptor(
-            self.limits,
-            self._tasks,
-            lambda: PeerConnection(self, self.limits, Side.ACCEPTED),
-            self._greeting.challenge,
-            self._end,
-            self._drop,
-            self._log,
-            tls=server_tls,
-        )
+        self._handler = handler
         self._encoded: EncodedFrame | None = None
         """The frame sent last: mostly all peers get the same."""
         self.has_more = False
         """While the handler takes a frame: whether more bytes came with the same read. What it does
         once for all frames of a read, it does with the last one."""
-        self._closed_counts: dict[str, int] = {}
-        self._is_stopping = False
 
     # --- Public interface ---
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and dial the peers; return the port (a free one for 0). Raises OSError."""
-        listening_port = await self._acceptor.start(host, port)
+        listening_port = await super().start(host, port)
         self._tasks.run(self._watch_silence())
-        for peer in self._peers.values():
-            peer.dialler = self._tasks.run(self._dialler.dial(peer))
         return listening_port
 
     def set_peers(self, addresses: Mapping[NodeId, tuple[str, int]]) -> None:
@@ -207,25 +168,11 @@ class PeerLink:
             connection.send_encoded(frame, at_once=at_once)
         return True
 
-    async def wait_tried(self) -> None:
-        """Wait until each peer was met or could not be reached, at most `first_meeting_ms_max`."""
-        await self._dialler.wait_tried(self._peers.values())
-
     def cut_off(self, node: NodeId, code: CloseCode, detail: str) -> None:
         """End the connections to a peer for a reason; the peer is dialled again."""
         peer = self._peers.get(node)
         for connection in peer.connections if peer is not None else ():
             self._end(connection, code, detail)
-
-    def is_connected(self, node: NodeId) -> bool:
-        """Whether a frame to `node` has a connection to leave on."""
-        peer = self._peers.get(node)
-        return peer is not None and bool(peer.dialled or peer.accepted)
-
-    def forwarding_token(self, node: NodeId) -> bytes:
-        """Return what proves this node to the framed port of `node`; empty: it has not said."""
-        peer = self._peers.get(node)
-        return peer.forwarding_token if peer is not None else b""
 
     def queued_size_bytes(self, node: NodeId) -> int:
         """Return the bytes that wait to be sent to `node`; a sender of large data keeps this
@@ -233,36 +180,13 @@ class PeerLink:
         peer = self._peers.get(node)
         return peer.queued_size_bytes if peer is not None else 0
 
-    def stats(self) -> LinkStats:
-        """Return a snapshot of the counters. Not for the hot path."""
-        return LinkStats(
-            tuple(peer.stats(peer.connections) for peer in self._peers.values()),
-            self._acceptor.stranger_count,
-            self._acceptor.accepted_count,
-            self._acceptor.failure_count,
-            dict(self._closed_counts),
-        )
-
     async def stop(self) -> None:
         """Say Goodbye to all peers and close all sockets. The handler is not called any more."""
-        self._is_stopping = True
-        if self._faults is not None:
-            self._faults.stop()
         for peer in self._peers.values():
             peer.dialled = peer.accepted = peer.requests_out = None
         for connection in self._connections:
             connection.drop_frames()
-        await self._acceptor.stop()
-        await self._tasks.stop()
-        left = list(self._connections)
-        for connection in left:
-            connection.close(
-                CloseCode.STOPPING, "the node stops", goodbye_too=connection.info is not None
-            )
-        await asyncio.gather(*(asyncio.shield(connection.closed) for connection in left))
-        assert not self._connections, "a connection outlived its end"
-
-    # --- Dialled connections ---
+        await super().stop()
 
     def _stop_dialling(self, peer: LinkPeer) -> None:
         if peer.dialler is not None:
@@ -271,28 +195,15 @@ class PeerLink:
 
     # --- ConnectionOwner ---
 
-    def on_made(self, connection: PeerConnection) -> None:
-        self._connections[connection] = None
-
     def on_handshake_frame(
         self, connection: PeerConnection, kind: FrameKind, header: bytes
     ) -> None:
-        if kind is FrameKind.GOODBYE:
-            code, text = handshake.read_goodbye(header)
-            if connection.side is Side.ACCEPTED and connection.info is None:
-                self._end(connection, CloseCode.GARBAGE, "a Goodbye instead of a Hello")
-                return
-            peer = self._peers.get(connection.info.node_id) if connection.info else None
-            if peer is not None and code == CloseCode.PROTOCOL_ERROR and not self._is_stopping:
-                self._handler.on_refused(peer.node)
-            self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
-            return
-        try:
-            info = self._greeting.take(connection, kind, header, self._peers)
-            if info is not None:
-                self._open(connection, info)
-        except HandshakeRefusedError as error:
-            self._end(connection, error.code, error.detail)
+        info = connection.info
+        if info is not None and kind is FrameKind.GOODBYE and not self._is_stopping:
+            code, _ = read_goodbye(header)
+            if code == CloseCode.PROTOCOL_ERROR and info.node_id in self._peers:
+                self._handler.on_refused(info.node_id)
+        super().on_handshake_frame(connection, kind, header)
 
     def on_first_request(self, connection: PeerConnection) -> None:
         """Use this connection for the peer's requests. The one before it has ended at the peer:
@@ -305,28 +216,12 @@ class PeerLink:
             before.has_requests = False
             self._end(before, CloseCode.REPLACED, f"by the one from {connection.remote}")
 
-    def on_bad_bytes(
-        self, connection: PeerConnection, error: FrameError | PeerProtocolError
-    ) -> None:
-        is_known = connection.info is not None
-        code = CloseCode.PROTOCOL_ERROR if is_known else CloseCode.GARBAGE
-        if isinstance(error, TermJumpError):
-            code = CloseCode.TERM_JUMP
-        self._end(connection, code, error.detail)
-
-    def on_closed(self, connection: PeerConnection) -> None:
-        self._drop(connection)
-        if connection.close_code is None:
-            self._end(connection, CloseCode.LOST, "closed by the other side or the network")
-
-    def _drop(self, connection: PeerConnection) -> None:
-        self._connections.pop(connection, None)
-
     # --- Handshake ---
 
+    def _make(self, side: Side, to: NodeId) -> PeerConnection:
+        return PeerConnection(self, self.limits, side, to=to)
+
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
-        """Use this connection from here on: its handshake was good. Raises
-        HandshakeRefusedError."""
         peer = self._peers.get(info.node_id)
         if self._is_stopping or peer is None:
             raise HandshakeRefusedError(
@@ -349,31 +244,7 @@ class PeerLink:
 
     # --- The end of connections ---
 
-    def _end(self, connection: PeerConnection, code: CloseCode, detail: str) -> None:
-        """Close a connection for a reason: tell the peer, count and log it. Once for each
-        connection."""
-        if connection.close_code is not None:
-            return
-        is_peer = connection.info is not None
-        has_word = code in CODES_SAID and not connection.closed.done()
-        connection.close(code, detail, goodbye_too=has_word)
-        self._closed_counts[code] = self._closed_counts.get(code, 0) + 1
-        node = connection.info.node_id if connection.info is not None else connection.to
-        peer = self._peers.get(node)
-        whom = f"node {node}" if node else connection.remote
-        trouble = f"{code}: {detail}"
-        if peer is not None:
-            peer.last_trouble = trouble
-        if not self._is_stopping and code is not CloseCode.STOPPING:
-            kind = (
-                f"connection {'to a peer' if peer is not None else 'of a stranger'} ended, {code}"
-            )
-            self._log.warn(kind, f"{whom}: {detail}")
-        if is_peer and peer is not None:
-            self._forget(peer, connection)
-
     def _forget(self, peer: LinkPeer, connection: PeerConnection) -> None:
-        """Use a connection no more, and tell the handler."""
         if peer.dialled is connection:
             peer.dialled = None
         elif peer.accepted is connection:

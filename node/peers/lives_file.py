@@ -8,7 +8,7 @@ damaged file does not prevent a start: it is set aside, and learned again.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -93,21 +93,12 @@ _LOWEST: Final = Known(acked=NO_INDEX, committed=NO_INDEX)
 
 
 def _encode(record: LivesRecord) -> dict[str, Json]:
-    views: dict[str, Json] = {str(node): found._asdict() for node, found in record.known.items()}
-    apart: dict[str, Json] = {
-        str(node): [found._asdict() for found in several] for node, several in record.apart.items()
-    }
-    return {
-        "cluster_id": record.cluster_id,
-        "node_id": record.node_id,
-        "life": record.life,
+    fields: dict[str, Any] = {name: getattr(record, name) for name in LivesRecord.__slots__}
+    lives = record.apart.items()
+    return fields | {
         "nonces": list(record.nonces),
-        "joined": record.joined,
-        "lost": record.lost,
-        "committed": record.committed,
-        "incarnation": record.incarnation,
-        "known": views,
-        "apart": apart,
+        "known": {str(node): life._asdict() for node, life in record.known.items()},
+        "apart": {str(node): [life._asdict() for life in several] for node, several in lives},
     }
 
 

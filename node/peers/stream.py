@@ -9,7 +9,7 @@ thirds of the time of one write each.
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 from node.peers.frames import JOINED_SIZE_BYTES_MAX, FrameKind, encode_head
 from node.peers.handshake import CloseCode, PeerInfo, goodbye
@@ -28,6 +28,33 @@ class Side(Enum):
 
     DIALLED = "dialled"
     ACCEPTED = "accepted"
+
+
+_Stream_contra = TypeVar("_Stream_contra", bound="Stream", contravariant=True)
+
+
+class StreamOwner(Protocol[_Stream_contra]):
+    """Receives the events of a connection. Implemented by the links."""
+
+    def on_made(self, connection: _Stream_contra, /) -> None:
+        """Note that the connection has a socket."""
+        ...
+
+    def on_handshake_frame(
+        self, connection: _Stream_contra, kind: FrameKind, header: bytes, /
+    ) -> None:
+        """Take a handshake frame. A late one is a violation, except for a Goodbye."""
+        ...
+
+    def on_bad_bytes(
+        self, connection: _Stream_contra, detail: str, code: CloseCode | None, /
+    ) -> None:
+        """Close the connection, since its bytes break the protocol. None: the usual code."""
+        ...
+
+    def on_lost(self, connection: _Stream_contra, /) -> None:
+        """Forget the connection, which is closed. Called once for each that was made."""
+        ...
 
 
 class LinkTraffic:

@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol
 
 from node.broker import Broker
 from node.config.settings import Settings
-from node.contract import Link, ReplicaStatus
+from node.contract import ReplicaStatus
 from node.errors.common import WrongModeError
 from node.monitoring.health import Health
+from node.peers.common_link import Link
 from node.replication.lives import NodeLives
 from quorumlog.pb import admin_pb2 as pb
 from quorumlog.version import __version__

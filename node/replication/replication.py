@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.config.settings import Settings
-from node.contract import Driver, Link, ReceiptRules, ReplicaStatus
+from node.contract import Driver, ReceiptRules, ReplicaStatus
 from node.monitoring.health import Health
 from node.monitoring.pages import Pages
 from node.nameserver.local_broker import LocalBroker
+from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles
 from node.replication.admin_parts import NodeCalls, NodeParts

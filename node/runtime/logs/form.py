@@ -54,7 +54,7 @@ def configure(
     if not is_console and not is_own:
         stream = _taken_over(stream)
     processors: list[Any] = [
-        _Bound(dict(bound or {})),
+        _bound(dict(bound or {})),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         hide_secrets,
@@ -82,18 +82,15 @@ def configure(
         logging.getLogger(package).setLevel(_LEVELS[level])
 
 
-class _Bound:
-    """Puts the same values into every line."""
+def _bound(values: Mapping[str, object]) -> Any:
+    """Return what puts the same values into every line."""
 
-    def __init__(self, values: dict[str, object]) -> None:
-        self._values = values
-
-    def __call__(
-        self, _logger: object, _method: str, line: MutableMapping[str, Any]
-    ) -> MutableMapping[str, Any]:
-        for name, value in self._values.items():
+    def add(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        for name, value in values.items():
             line.setdefault(name, value)
         return line
+
+    return add
 
 
 def hide_secrets(

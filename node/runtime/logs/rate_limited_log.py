@@ -4,6 +4,7 @@ Owns the rule: one line for each kind in an interval; the next one states how ma
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 
@@ -13,7 +14,11 @@ class RateLimitedLog:
     __slots__ = ("_interval_s", "_kinds", "_log", "_monotonic_s")
 
     def __init__(
-        self, log: logging.Logger, *, interval_ms: int, monotonic_s: Callable[[], float]
+        self,
+        log: logging.Logger,
+        *,
+        interval_ms: int = 10_000,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._interval_s = interval_ms / 1000

@@ -67,12 +67,17 @@ def _read(reading: int, write: Write) -> None:
     os.close(reading)
 
 
+class _OfThread(threading.local):
+    rest = ""
+    is_writing = False
+
+
 class _Lines(io.TextIOBase):
     """Takes the place of `sys.stderr`."""
 
     def __init__(self, on_line: Write, real: TextIO) -> None:
         self._on_line, self._real = on_line, real
-        self._thread = threading.local()
+        self._thread = _OfThread()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -89,30 +94,21 @@ class _Lines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Take text; whole lines are written at once."""
-        *lines, rest = (self._rest + text).split("\n")
-        self._rest = rest
+        *lines, rest = (self._thread.rest + text).split("\n")
+        self._thread.rest = rest
         for line in lines:
             self._put(line)
         return len(text)
 
     def flush(self) -> None:
         """Write the incomplete line of this thread."""
-        rest, self._rest = self._rest, ""
+        rest, self._thread.rest = self._thread.rest, ""
         self._put(rest)
-
-    @property
-    def _rest(self) -> str:
-        rest: str = getattr(self._thread, "rest", "")
-        return rest
-
-    @_rest.setter
-    def _rest(self, rest: str) -> None:
-        self._thread.rest = rest
 
     def _put(self, line: str) -> None:
         if not line.strip():
             return
-        if getattr(self._thread, "is_writing", False):  # Logging itself has failed.
+        if self._thread.is_writing:  # Logging itself has failed.
             self._real.write(f"{line}\n")
             return
         self._thread.is_writing = True

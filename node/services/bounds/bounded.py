@@ -42,19 +42,16 @@ def refusing(function: Any, answer: Callable[[NodeError], bytes]) -> Any:
 
 def bounded(handler: grpc.RpcMethodHandler, bounds: Bounds) -> grpc.RpcMethodHandler:
     """Return a handler of the same method with its calls, requests and responses bounded."""
-    if handler.request_streaming:
-        assert handler.response_streaming, "no method streams only requests"
-        stream = _both_streams(handler, bounds)
-        return grpc.stream_stream_rpc_method_handler(stream, None, None)
+    assert handler.response_streaming or not handler.request_streaming, "only requests stream"
     if not handler.response_streaming:
-        return grpc.stream_unary_rpc_method_handler(_unary(handler, bounds), None, None)
-    if inspect.isasyncgenfunction(handler.unary_stream):
-        stream = _server_stream(handler, bounds)
-        return grpc.stream_stream_rpc_method_handler(stream, None, None)
+        call = _unary(handler.unary_unary, handler, bounds)
+        return grpc.stream_unary_rpc_method_handler(call, None, None)
+    if handler.request_streaming or inspect.isasyncgenfunction(handler.unary_stream):
+        return grpc.stream_stream_rpc_method_handler(_stream(handler, bounds), None, None)
     # The method writes its responses itself, as that of health does: small ones, and with gRPC's
     # own serializer.
-    stream = _written_stream(handler, bounds)
-    return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+    call = _unary(handler.unary_stream, handler, bounds)
+    return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
 
 
 class _Call:
@@ -92,7 +89,7 @@ class _Call:
         """Return the request, once the call is granted. Raises BusyError, and as
         `RequestWatch.whole`."""
         self.begin()
-        data = await self.bounds.requests.whole(context, self.caller)
+        data = await self.bounds.requests.whole(context.read, self.caller)
         self.size_bytes = len(data)
         self.caller.took(self.size_bytes)
         return data
@@ -122,88 +119,54 @@ class _Call:
             self.aborted.__traceback__ = self.aborted.__context__ = None
 
 
-def _unary(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse, serialize = handler.unary_unary, _parser(handler), handler.response_serializer
+def _unary(function: Any, handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
+    parse, serialize = _parser(handler), handler.response_serializer
+    is_written = handler.response_streaming
 
     async def call(_requests: AsyncIterator[bytes], context: Any) -> Any:
-        with _Call(bounds, context.peer()) as one:
+        with _Call(bounds, context.peer()) as under_way:
             try:
-                request = parse(await one.request(context))
+                response = await function(parse(await under_way.request(context)), context)
+                if is_written:
+                    return None
+                data = response if serialize is None else serialize(response)
+                under_way.answer(len(data))
             except NodeError as error:
-                return await one.refuse(function, error, context)
-            response = await function(request, context)
-            data = response if serialize is None else serialize(response)
-            try:
-                one.answer(len(data))
-            except NodeError as error:
-                return await one.refuse(function, error, context)
+                return await under_way.refuse(function, error, context)
             return data
 
     return call
 
 
-def _server_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse, serialize = handler.unary_stream, _parser(handler), handler.response_serializer
-    responses = bounds.responses
-
-    async def call(_requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        with _Call(bounds, context.peer()) as one:
-            try:
-                request = parse(await one.request(context))
-                async for response in function(request, context):
-                    data = response if serialize is None else serialize(response)
-                    waiting = responses.begin(one.caller, len(data))
-                    try:
-                        yield data
-                    finally:
-                        responses.end(waiting)
-            except NodeError as error:
-                yield await one.refuse(function, error, context)
-
-    return call
-
-
-def _written_stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse = handler.unary_stream, _parser(handler)
-
-    async def call(_requests: AsyncIterator[bytes], context: Any) -> None:
-        with _Call(bounds, context.peer()) as one:
-            try:
-                request = parse(await one.request(context))
-            except NodeError as error:
-                await one.refuse(function, error, context)
-                return
-            await function(request, context)
-
-    return call
-
-
-def _both_streams(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
-    function, parse = handler.stream_stream, _parser(handler)
-    serialize = handler.response_serializer
-    watch, responses = bounds.requests, bounds.responses
+def _stream(handler: grpc.RpcMethodHandler, bounds: Bounds) -> Any:
+    parse, serialize = _parser(handler), handler.response_serializer
+    requests_of, responses = bounds.requests.each, bounds.responses
+    has_stream, is_raw = handler.request_streaming, handler.request_deserializer is None
+    function: Any = handler.stream_stream if has_stream else handler.unary_stream
 
     async def parsed(requests: AsyncIterator[bytes], caller: GrpcCaller) -> AsyncIterator[Any]:
-        async for data in watch.each(requests, caller):
+        async for data in requests_of(requests, caller):
             yield parse(data)
 
-    is_raw = handler.request_deserializer is None
-    given_of = watch.each if is_raw else parsed
+    given_of = requests_of if is_raw else parsed
 
     async def call(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        with _Call(bounds, context.peer()) as one:
-            caller = one.caller
+        with _Call(bounds, context.peer()) as under_way:
             try:
-                one.begin()
-                async for response in function(given_of(requests, caller), context):
+                if has_stream:
+                    under_way.begin()
+                    given: Any = given_of(requests, under_way.caller)
+                else:
+                    given = parse(await under_way.request(context))
+                async for response in function(given, context):
                     data = response if serialize is None else serialize(response)
-                    waiting = responses.begin(caller, len(data))
+                    waiting = responses.begin(under_way.caller, len(data))
                     try:
                         yield data
                     finally:
                         responses.end(waiting)
             except NodeError as error:
-                yield await one.refuse(function, error, context)
+                yield await under_way.refuse(function, error, context)
 
     return call
 

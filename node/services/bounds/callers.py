@@ -24,6 +24,11 @@ class GrpcCaller(Lease):
         super().__init__(account)
         self.peer, self.account = peer, account
 
+    @property
+    def host(self) -> str:
+        """The address of the connection, as accounts count it."""
+        return self.account.address.what
+
     def begin(self) -> None:
         """Have a counted call granted; the rest of the task is in this caller's name. Raises
         BusyError."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from node.runtime.accounts import network_of
 from store.files.spare_descriptors import NONE_LEFT, SPARE
 
 _DESCRIPTORS: Final = "/proc/self/fd"
@@ -118,12 +117,6 @@ def _sockets(descriptors: Iterable[int]) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 yield descriptor
-
-
-def host_of(peer: str) -> str:
-    """Return what the address in a peer name of gRPC counts as; the name for any other."""
-    address = address_of(peer)
-    return peer if address is None else network_of(str(address[0]))
 
 
 def address_of(peer: str) -> TcpAddress | None:

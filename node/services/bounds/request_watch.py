@@ -17,8 +17,8 @@ from here, so its connection is cut.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import grpc
 
@@ -26,8 +26,9 @@ from node.config.limits import PortLimits
 from node.errors.common import BadRequestError
 from node.errors.requests import RequestSlowError, StreamSilentError
 from node.runtime.accounts import Kind, Level
+from node.runtime.busiest import of_busiest
 from node.services.bounds.callers import GrpcCaller
-from node.services.bounds.connection_cut import Cut, host_of
+from node.services.bounds.connection_cut import Cut
 from node.services.bounds.half_sent import HALF_SIZE_BYTES_MIN, HalfSent, WatchedConnection
 from node.services.bounds.look_timer import LookTimer
 from node.services.bounds.reading_line import ReadingLine
@@ -59,25 +60,17 @@ HALF_TOO_MUCH: Final = "half_too_much"
 REASONS: Final = (TOO_SLOW, TOO_MANY, SILENT, TOO_MANY_STREAMS, HALF_TOO_SLOW, HALF_TOO_MUCH)
 
 
-class WatchedContext(Protocol):
-    """The methods of grpc.aio.ServicerContext that the watch uses."""
-
-    async def read(self) -> Any: ...
-
-
 class _Wait:
     """A call or a stream that waits for the next bytes of its client."""
 
-    __slots__ = ("given_up", "peer", "since_s", "task")
+    __slots__ = ("caller", "given_up", "since_s", "task")
 
-    def __init__(self, peer: str, task: "asyncio.Task[Any] | None", since_s: float) -> None:
-        self.peer, self.task, self.since_s = peer, task, since_s
+    def __init__(
+        self, caller: GrpcCaller, task: "asyncio.Task[Any] | None", since_s: float
+    ) -> None:
+        self.caller, self.task, self.since_s = caller, task, since_s
         self.given_up = ""
         """The reason to end the call, whose task is then cancelled; empty: none."""
-
-    @property
-    def host(self) -> str:
-        return host_of(self.peer)
 
     def give_up(self, reason: str) -> None:
         assert self.task is not None, "there is no call that waits"
@@ -118,17 +111,16 @@ class RequestWatch:
         """The count of streams of requests."""
         return len(self._streams)
 
-    async def whole(self, context: WatchedContext, caller: GrpcCaller) -> bytes:
-        """Return the request of a call, once there is room to read it. The caller charges its bytes
-        before it awaits again. Raises RequestSlowError, BusyError, or BadRequestError without one.
-        """
+    async def whole(self, read: Callable[[], Awaitable[Any]], caller: GrpcCaller) -> bytes:
+        """Return the request of a call, which `read` returns, once there is room to read it. The
+        caller charges its bytes before it awaits again. Raises RequestSlowError, BusyError, or
+        BadRequestError without one."""
         self._look_later()
         await self._line.enter(caller, self._now_s())
-        peer = caller.peer
-        wait = _Wait(peer, asyncio.current_task(), self._now_s())
+        wait = _Wait(caller, asyncio.current_task(), self._now_s())
         self._arriving[wait] = None
         try:
-            data = await context.read()
+            data = await read()
         except asyncio.CancelledError:
             if not wait.given_up:
                 raise
@@ -140,7 +132,7 @@ class RequestWatch:
             raise BadRequestError("request", "one message", "none")
         request: bytes = data
         if self._half.is_counting:
-            self._half.took_call(peer, len(request))
+            self._half.took_call(caller.peer, len(request))
         return request
 
     async def each(
@@ -150,7 +142,7 @@ class RequestWatch:
         # Each message passes here, so each costs only a reading of the clock.
         loop, now_s = asyncio.get_running_loop(), self._timer.clock()
         peer, half = caller.peer, self._half
-        wait = _Wait(peer, None, now_s())
+        wait = _Wait(caller, None, now_s())
         if len(self._streams) >= STREAM_COUNT_MAX:
             self._make_room()
         half.opened(caller, wait.since_s)
@@ -181,11 +173,13 @@ class RequestWatch:
             if (now_s - wait.since_s) * 1000 >= self._limits.request_ms_max:
                 self._give_up(wait, TOO_SLOW)
         slow = [wait for wait in self._slow(now_s) if not wait.given_up]
-        for wait in _beyond_half(slow):
+        while slow:
+            wait = of_busiest(slow, _host)
+            of_address = sum(_host(other) == _host(wait) for other in slow)
+            if len(slow) <= SLOW_COUNT_MAX and of_address <= SLOW_COUNT_MAX // 2:
+                break
             self._give_up(wait, TOO_MANY)
-        slow = [wait for wait in slow if not wait.given_up]
-        for wait in _of_busiest(slow, len(slow) - SLOW_COUNT_MAX):
-            self._give_up(wait, TOO_MANY)
+            slow.remove(wait)
         self._line.go_on()
         self._line.refuse(now_s - self._limits.request_ms_max / 1000)
         for wait in self._silent_streams():
@@ -202,7 +196,7 @@ class RequestWatch:
         half.sample(now_s)
         streams: dict[str, list[_Wait]] = {}
         for wait in self._streams:
-            streams.setdefault(wait.peer, []).append(wait)
+            streams.setdefault(wait.caller.peer, []).append(wait)
         for peer, one in half.connections.items():
             since_s = one.likely_since_s
             if since_s is not None and (now_s - since_s) * 1000 >= self._limits.half_ms_max:
@@ -228,7 +222,7 @@ class RequestWatch:
             if wait.given_up:
                 has_ended = True
             elif wait.task is None:
-                if ms >= self._limits.half_ms_max and self._cut(wait.peer):
+                if ms >= self._limits.half_ms_max and self._cut(wait.caller.peer):
                     self.given_up[reason] += 1
                     return True
             elif ms >= silent_ms:
@@ -239,8 +233,8 @@ class RequestWatch:
     def _make_room(self) -> None:
         """End the stream of the busiest address that was silent for longest."""
         waiting = sorted(self._silent_streams(), key=lambda wait: wait.since_s)
-        for wait in _of_busiest(waiting, 1):
-            self._give_up(wait, TOO_MANY_STREAMS)
+        if waiting:
+            self._give_up(of_busiest(waiting, _host), TOO_MANY_STREAMS)
 
     def _give_up(self, wait: _Wait, reason: str) -> None:
         self.given_up[reason] += 1
@@ -294,8 +288,8 @@ def _of_greediest(
     by_host: dict[str, list[tuple[str, WatchedConnection]]] = {}
     sizes: Counter[str] = Counter()
     for peer, connection in sorted(connections.items(), key=lambda item: item[1].held_size_bytes):
-        by_host.setdefault(host_of(peer), []).append((peer, connection))
-        sizes[host_of(peer)] += connection.held_size_bytes
+        by_host.setdefault(connection.account.address.what, []).append((peer, connection))
+        sizes[connection.account.address.what] += connection.held_size_bytes
     while sizes:
         host = max(sizes, key=sizes.__getitem__)
         peer, connection = by_host[host].pop()
@@ -305,22 +299,5 @@ def _of_greediest(
         yield peer, connection
 
 
-def _beyond_half(slow: list[_Wait]) -> Iterator[_Wait]:
-    """Yield the oldest requests of each address that has more than half of SLOW_COUNT_MAX."""
-    counts = Counter(wait.host for wait in slow)
-    for wait in slow:
-        if counts[wait.host] > SLOW_COUNT_MAX // 2:
-            counts[wait.host] -= 1
-            yield wait
-
-
-def _of_busiest(waiting: list[_Wait], count: int) -> list[_Wait]:
-    """Return `count` of them; the next is always the first of the address with most of the rest."""
-    by_host: dict[str, list[_Wait]] = {}
-    if count > 0:
-        for wait in reversed(waiting):
-            by_host.setdefault(wait.host, []).append(wait)
-    largest = []
-    for _ in range(min(count, len(waiting))):
-        largest.append(max(by_host.values(), key=len).pop())
-    return largest
+def _host(wait: _Wait) -> str:
+    return wait.caller.host

@@ -14,8 +14,9 @@ from typing import Final
 
 from node.errors.requests import ResponsesWaitError
 from node.runtime.accounts import Account, Kind, Level
+from node.runtime.busiest import of_busiest
 from node.services.bounds.callers import GrpcCaller
-from node.services.bounds.connection_cut import Cut, host_of
+from node.services.bounds.connection_cut import Cut
 from node.services.bounds.look_timer import LookTimer
 
 LARGE_SIZE_BYTES: Final = 64 * 1024
@@ -88,10 +89,10 @@ class ResponseWatch:
         now_s = self._timer.now_s()
         was_held = (now_s - self._looked_s) * 1000 >= _PAUSE_MS
         self._looked_s = now_s
-        unread = Counter(response.peer for response in self._older(now_s, UNREAD_MS))
-        while unread.total() > UNREAD_COUNT_MAX and not was_held:
-            peer = _of_busiest(unread)
-            del unread[peer]
+        unread = list(self._older(now_s, UNREAD_MS))
+        while len(unread) > UNREAD_COUNT_MAX and not was_held:
+            peer = of_busiest(unread, _host).peer
+            unread = [response for response in unread if response.peer != peer]
             self._let_go(peer)
         late = {
             response.peer
@@ -120,7 +121,7 @@ class ResponseWatch:
         for response in self._older(self._timer.now_s(), STUCK_MS):
             if not response.size_bytes or over not in response.account.levels:
                 continue
-            host = host_of(response.peer)
+            host = _host(response)
             by_host[host] += response.size_bytes
             oldest.setdefault(host, response.peer)
         for host, _ in by_host.most_common(1):
@@ -157,10 +158,5 @@ def _add(account: Account, size_bytes: int) -> None:
     account.set_size(Kind.ANSWERS, account.sizes[Kind.ANSWERS] + size_bytes)
 
 
-def _of_busiest(counts: Counter[str]) -> str:
-    """Return the first peer of the address with the highest count."""
-    by_host: Counter[str] = Counter()
-    for peer, count in counts.items():
-        by_host[host_of(peer)] += count
-    ((busiest, _),) = by_host.most_common(1)
-    return next(peer for peer in counts if host_of(peer) == busiest)
+def _host(response: Response) -> str:
+    return response.account.address.what

@@ -16,11 +16,10 @@ from node.peers.frames import (
     HANDSHAKE_KINDS,
     HANDSHAKE_SIZE_BYTES_MAX,
     FrameError,
-    FrameKind,
     FrameParser,
 )
 from node.peers.handshake import CloseCode, PeerInfo
-from node.peers.stream import LinkTraffic, Side, Stream
+from node.peers.stream import LinkTraffic, Side, Stream, StreamOwner
 from node.peers.types import LinkLimits
 from node.replication.ha.core.wire import (
     DownParser,
@@ -39,19 +38,11 @@ KEEPALIVE_S: Final = 5
 connection ends. The machine's own time-out finds a hanging process."""
 
 
-class HaConnectionOwner(Protocol):
+class HaConnectionOwner(StreamOwner["HaConnection"], Protocol):
     """Receives the events of a connection. Implemented by the link."""
 
-    def on_made(self, connection: HaConnection) -> None: ...
-    def on_handshake_frame(
-        self, connection: HaConnection, kind: FrameKind, header: bytes
-    ) -> None: ...
     def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
-    def on_bad_bytes(
-        self, connection: HaConnection, detail: str, code: CloseCode | None = None
-    ) -> None: ...
     def on_too_much(self, connection: HaConnection) -> None: ...
-    def on_lost(self, connection: HaConnection) -> None: ...
 
 
 class HaConnection(Stream, asyncio.Protocol):
@@ -166,7 +157,7 @@ class HaConnection(Stream, asyncio.Protocol):
             return False
         size_bytes = 4 + int.from_bytes(self._held[:4], "big")
         if size_bytes > HANDSHAKE_SIZE_BYTES_MAX:
-            self._owner.on_bad_bytes(self, f"a handshake of {size_bytes} bytes")
+            self._owner.on_bad_bytes(self, f"a handshake of {size_bytes} bytes", None)
             return False
         if len(self._held) < size_bytes:
             return False
@@ -181,7 +172,7 @@ class HaConnection(Stream, asyncio.Protocol):
         try:
             frame = parser.next_frame()
         except FrameError as error:
-            self._owner.on_bad_bytes(self, error.detail)
+            self._owner.on_bad_bytes(self, error.detail, None)
             return False
         if frame is not None:  # Otherwise an optional frame of a later version.
             self._owner.on_handshake_frame(self, frame[0], frame[1])

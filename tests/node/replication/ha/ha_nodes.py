@@ -14,8 +14,8 @@ from typing import Any
 
 from node.config.settings import Settings
 from node.config.types import Address
-from node.contract import Link
 from node.node import Node
+from node.peers.common_link import Link
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles
 from node.replication.ha.admin import HaAdmin

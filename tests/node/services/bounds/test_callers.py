@@ -21,8 +21,8 @@ from node.runtime.accounts import (
     caller,
 )
 from node.services.bounds.bounded import refusing
-from node.services.bounds.connection_cut import host_of
 from node.services.server import GrpcServer
+from tests.node.services.bounds.callers import Callers
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
 
@@ -205,4 +205,8 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
 
 def test_a_network_of_ipv6_addresses_is_one_host_for_every_watch() -> None:
     peers = ("ipv6:%5B2001:db8::1%5D:7", "ipv6:%5B2001:db8::ffff%5D:8", "ipv4:10.0.0.1:9", "unix:x")
-    assert [host_of(peer) for peer in peers] == ["2001:db8::/64"] * 2 + ["10.0.0.1", "unix:x"]
+    callers = Callers()
+    assert [callers.of(peer).host for peer in peers] == [
+        *["2001:db8::/64"] * 2,
+        *("10.0.0.1", "unix:x"),
+    ]

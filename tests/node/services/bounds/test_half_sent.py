@@ -126,7 +126,7 @@ async def test_a_stream_that_works_is_let_be() -> None:
     for _ in range(200):
         for _ in range(10):
             await busy.send(bytes(1_000))
-        reading = asyncio.create_task(here.watch.whole(unary, here.callers(unary.name)))
+        reading = asyncio.create_task(here.watch.whole(unary.read, here.callers(unary.name)))
         await unary.send(bytes(5_000))
         await reading
         here.came(busy.name, 9_000, sent=1 << 20)  # Headers, windows, pings.
@@ -240,7 +240,7 @@ async def test_overhead_of_http2_and_tls_never_adds_up() -> None:
             here.came(busy.name, 50)
             await busy.send(b"x")
             here.came(calls.name, 100)
-            reading = asyncio.create_task(here.watch.whole(calls, here.callers(calls.name)))
+            reading = asyncio.create_task(here.watch.whole(calls.read, here.callers(calls.name)))
             await calls.send(b"x")
             await reading
         for _ in range(10):

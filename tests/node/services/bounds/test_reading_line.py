@@ -42,15 +42,13 @@ class _Here:
         await self.settle()
 
     async def _call(self, caller: GrpcCaller) -> bytes:
-        return await self.watch.whole(self._Context(self.reading[caller.peer]), caller)
+        reading = self.reading[caller.peer]
 
-    class _Context:
-        def __init__(self, reading: list[asyncio.Future[bytes]]) -> None:
-            self._reading = reading
+        async def read() -> bytes:
+            reading.append(asyncio.get_running_loop().create_future())
+            return await reading[-1]
 
-        async def read(self) -> Any:
-            self._reading.append(asyncio.get_running_loop().create_future())
-            return await self._reading[-1]
+        return await self.watch.whole(read, caller)
 
     async def settle(self) -> None:
         for _ in range(8):
