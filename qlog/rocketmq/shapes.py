@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from node.rocketmq.remoting.protocol.fields import INT64_MAX
-from node.state.checkpoint_tables import load_table
+from node.state.registry import load_table
 from quorumlog.cluster.routes import is_address
 from quorumlog.command_errors import CliError
 from store.record.topic_names import TRACE_TOPIC, is_reserved

@@ -4,6 +4,7 @@ Owns RocketMQ's processes, what is done, the questions, and the form in which tw
 beside each other. The table of docs/rocketmq-answers.md says what may differ, and why.
 """
 
+import asyncio
 import json
 import re
 import socket
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from bench.peers.java_programs import java_words, write_properties
 from bench.peers.processes import Processes
 from bench.peers.rocketmq_settings import JAVA_OPTIONS, choose_ports
-from deploy.local_process import free_ports, is_free
+from deploy.local_process import free_ports
 from store.record.message import decode_message
 from tests.java import SHORT_LIVED
 from tests.node.rocketmq.remoting.clients import ClassicClient, Heard, json_frame, send_fields
@@ -86,15 +87,15 @@ def rocketmq(directory: Path, cluster: str) -> Iterator[tuple[int, int]]:
             write_properties(path, properties)
             words = java_words("rocketmq", home, _OPTIONS, f"{_PACKAGE}.{main}", ("-c", path))
             processes.start(name, words, {"ROCKETMQ_HOME": home})
-            processes.wait(lambda: not is_free(names), "the name server does not listen")
+            asyncio.run(processes.until_listening(names, "the name server"))
         # A broker that missed the name server tries again ten seconds later.
-        processes.wait(partial(_is_known, names, ports.listen), "the broker is not known")
+        asyncio.run(processes.until(partial(_is_known, names, ports.listen), "no broker is known"))
         yield names, ports.listen
     finally:
         processes.kill_all()
 
 
-def _is_known(names: int, broker: int) -> bool:
+async def _is_known(names: int, broker: int) -> bool:
     with socket.create_connection(("127.0.0.1", names)) as stream:
         stream.sendall(json_frame({"code": 106, "opaque": 1, "flag": 0, "extFields": {}}))
         return b":%d" % broker in stream.recv(65_536)

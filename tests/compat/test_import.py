@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.peers.installed import why_missing
 from bench.peers.peer import PeerLoad
-from bench.peers.rocketmq import RocketMqPeer, why_missing
+from bench.peers.rocketmq import RocketMqPeer
 from deploy.local import LocalCluster
 from qlog import main
 from qlog.connection import SERVER_VARIABLE
@@ -57,7 +58,7 @@ def authenticate(peer: RocketMqPeer, directory: Path) -> None:
 
 
 def test_messages_of_rocketmq_are_copied_once(cluster: LocalCluster, tmp_path: Path) -> None:
-    why = why_missing()
+    why = why_missing("rocketmq")
     if why is not None:
         missing.foreign(why)
     directory, keys = tmp_path / "rocketmq", tmp_path / "keys"
