@@ -37,7 +37,8 @@ from pipeline.options import (
     source_options,
     stream_options,
 )
-from pipeline.plan import Bounds, OffsetRange, bounds, queue_of, queues_of, ranges, resolve
+from pipeline.plan import Bounds, bounds, queue_of, queues_of, ranges, resolve
+from pipeline.range_partition import RangePartition
 from pipeline.reader import read_range
 from pipeline.schema import spark_schema
 from quorumlog.consume.reads import QueueOffsets
@@ -87,14 +88,6 @@ class QuorumlogSource(DataSource):
 
         check_overwrite(overwrite)
         return StreamWriter(sink_options(self.options), schema)
-
-
-class RangePartition(InputPartition):
-    """One range, as Spark hands it to a task."""
-
-    def __init__(self, wanted: OffsetRange) -> None:
-        super().__init__(None)
-        self.wanted = wanted
 
 
 class BatchReader(DataSourceReader):

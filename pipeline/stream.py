@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 from pipeline.connection import Connection
 from pipeline.options import SourceOptions
 from pipeline.plan import bounds, check_survived, key_of, queue_of, queues_of, ranges
+from pipeline.range_partition import RangePartition
 from pipeline.reader import read_range
-from pipeline.source import RangePartition
 from quorumlog.consume.reads import QueueOffsets
 from quorumlog.records.options import END
 from quorumlog.records.queues import Queue

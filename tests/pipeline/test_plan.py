@@ -12,8 +12,9 @@ from pipeline.connection import Connection
 from pipeline.errors import OptionError
 from pipeline.options import SourceOptions, source_options
 from pipeline.plan import OffsetRange, bounds, queues_of, ranges
+from pipeline.range_partition import RangePartition
 from pipeline.reader import read_range
-from pipeline.source import QuorumlogSource, RangePartition
+from pipeline.source import QuorumlogSource
 from pipeline.stream import StreamReader
 from quorumlog.client import connect
 from quorumlog.errors import UnknownTopicError

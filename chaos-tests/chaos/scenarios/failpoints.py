@@ -7,6 +7,7 @@ point was passed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from chaos.ends import EXIT_BROKEN, KILLED
@@ -26,7 +27,7 @@ from chaos.scenarios.membership import (
 from chaos.scenarios.process import ROLLING
 from chaos.strikes import gives_lead
 from quorumlog.errors import QuorumlogError
-from store.files.staging import TEMPORARY_SUFFIX
+from store.files.staging import staged_path
 
 CALLS: Final = (
     "fs.sync", "fs.rename", "fs.open", "fs.allocate", "fs.write", "fs.unlink", "fs.sync_directory",
@@ -186,7 +187,9 @@ def _leave_over(x: ScenarioContext, node: int) -> None:
     is_raft = x.options.mode is ClusterMode.RAFT
     directory = next(data.glob("dledger-*/data")) if is_raft else data / "commitlog"
     newest = max(path for path in directory.iterdir() if path.name.isdecimal())
-    newest.with_name(newest.name + TEMPORARY_SUFFIX).write_bytes(bytes(4096))
+    half = Path(staged_path(str(directory), newest.name))
+    half.parent.mkdir(exist_ok=True)
+    half.write_bytes(bytes(4096))
 
 
 @scenario("kill-in-snapshots", "P2 M5", profile=FORGETFUL, modes=RAFT, pause_s=0.005)

@@ -17,7 +17,7 @@ from node.broker.groups.division import queues_of_member
 from node.broker.groups.filters import comparable
 from node.broker.groups.member import MemberKind
 from node.broker.groups.member_group import Shares
-from node.broker.groups.members import Members
+from node.broker.groups.members import Consumer, Members
 from node.broker.groups.settings import check_member
 from node.errors.common import BadRequestError, GroupNotEmptyError, UnknownGroupError
 from node.runtime.accounts import ROW_SIZE_BYTES
@@ -103,20 +103,13 @@ class Groups:
         if length > _FILTER_LENGTH_MAX:
             expected = f"at most {_FILTER_LENGTH_MAX} characters of tags and sql"
             raise BadRequestError("tags", expected, str(length))
+        reading = comparable(request.tags, request.sql)
+        consumer = Consumer(request.client_id, request.instance, request.is_new)
         if request.is_popping:
-            reading, now_ms = comparable(request.tags, request.sql), self._context.clock_ms()
             for topic in sorted(topics):
-                self._members.receive(
-                    request.group,
-                    request.client_id,
-                    topic,
-                    reading,
-                    now_ms,
-                    is_new=request.is_new,
-                    instance=request.instance,
-                )
+                self._members.receive(request.group, consumer, topic, reading)
             if request.is_new:
-                self._members.check_settled(request.group, now_ms)
+                self._members.check_settled(request.group, self._context.clock_ms())
             return HeartbeatResponse(heartbeat_ms=limits.heartbeat_ms, session_ms=limits.session_ms)
         # Each name is kept once; of topics that it does not read a member reads no queue.
         is_sharing = kind is MemberKind.SHARING
@@ -128,14 +121,11 @@ class Groups:
         )
         shares = self._members.heartbeat(
             request.group,
-            request.client_id,
+            consumer,
             topics,
             kind,
-            self._context.clock_ms(),
             request.strategy,
-            comparable(request.tags, request.sql),
-            is_new=request.is_new,
-            instance=request.instance,
+            reading,
             queues=queues,
             wanted=wanted,
         )

@@ -10,7 +10,7 @@ a call looks at it; a timer gives back what members hold that no call looks at.
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.broker.core.context import Context
 from node.broker.groups.member import (
@@ -34,6 +34,15 @@ invisible time is that long."""
 _STOOD_S: Final = 1.0
 """How late a timer has to be for this node not to have run."""
 _NOTHING: Final = Reported({}, {})
+
+
+class Consumer(NamedTuple):
+    """A consumer that calls. `instance` is the consumer itself, of which each has another;
+    `is_new`: no leader let it in so far."""
+
+    client_id: str
+    instance: int = 0
+    is_new: bool = False
 
 
 class _Node:
@@ -69,38 +78,35 @@ class Members:
     def heartbeat(
         self,
         group: str,
-        client_id: str,
+        consumer: Consumer,
         topics: frozenset[str],
         kind: MemberKind,
-        now_ms: int,
         strategy: str = "",
         reading: str = "",
         *,
-        is_new: bool = False,
-        instance: int = 0,
         queues: Queues = NO_QUEUES,
         wanted: Queues = NO_QUEUES,
     ) -> Shares:
         """Note that a member is alive; return how those of its kind share the group. `reading` is
-        its filter, see `comparable`; `is_new`: no leader let it in so far; `instance`: the consumer
-        itself, of which each has another. It reads `queues`, and begins with those of `wanted` that
-        are not withheld: a new leader grants none before all members have named theirs.
+        its filter, see `comparable`. It reads `queues`, and begins with those of `wanted` that are
+        not withheld: a new leader grants none before all members have named theirs.
 
         Raises NotReadyError while a new leader collects the members, ClientIdInUseError,
         GroupKindError, LimitReachedError, BusyError.
         """
+        client_id, now_ms = consumer.client_id, self._context.clock_ms()
         self.begin_term(now_ms)
         members = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
-        member = self._of_instance(members, client_id, instance, now_ms, is_new=is_new)
+        member = self._of_instance(members, consumer, now_ms)
         filters = dict.fromkeys(topics, reading)
         if member is None or member.kind is not kind or member.is_refused:
             members.check_kind(kind, self.unsettled_ms(now_ms))
         if member is None:
             size_bytes = size_bytes_of(topics, filters, frozenset())
             member = self._add(members, client_id, kind, size_bytes)
-        member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
+        member.is_refused = consumer.is_new and self.unsettled_ms(now_ms) > 0
         statement = (topics, filters, kind, strategy)
-        member.instance, member.spoke_ms = instance, now_ms
+        member.instance, member.spoke_ms = consumer.instance, now_ms
         member.until_ms = now_ms + self._context.limits.session_ms
         if (member.topics, member.filters, member.kind, member.strategy) != statement:
             member.resize(topics, filters, member.queues)
@@ -114,25 +120,22 @@ class Members:
     def receive(
         self,
         group: str,
-        client_id: str,
+        consumer: Consumer,
         topic: str,
         reading: str,
-        now_ms: int,
         wait_ms: int = 0,
         invisible_ms: int = 0,
-        *,
-        is_new: bool = False,
-        instance: int = 0,
     ) -> None:
-        """Note that a client waits for messages by pop, or has got some. `reading`, `is_new` and
-        `instance` as of `heartbeat`.
+        """Note that a client waits for messages by pop, or has got some. `reading` as of
+        `heartbeat`.
 
         Raises ClientIdInUseError, GroupKindError, LimitReachedError, BusyError.
         """
+        client_id, now_ms = consumer.client_id, self._context.clock_ms()
         self.begin_term(now_ms)
         members = self._group(group, now_ms) or MemberGroup(group, self._next_generation())
         members.check_kind(MemberKind.POPPING, self.unsettled_ms(now_ms))
-        member = self._of_instance(members, client_id, instance, now_ms, is_new=is_new)
+        member = self._of_instance(members, consumer, now_ms)
         topics = (member.topics if member is not None else NO_TOPICS) | {topic}
         limit = self._context.limits.member_topic_count_max
         if len(topics) > limit:
@@ -146,8 +149,8 @@ class Members:
             member.resize(topics, filters, member.queues)
             member.topics, member.filters, member.kind = statement
             self._changed(members)
-        member.is_refused = is_new and self.unsettled_ms(now_ms) > 0
-        member.instance, member.spoke_ms = instance, now_ms
+        member.is_refused = consumer.is_new and self.unsettled_ms(now_ms) > 0
+        member.instance, member.spoke_ms = consumer.instance, now_ms
         holding_ms = max(self._context.limits.session_ms, min(invisible_ms, _HOLDING_MS_MAX))
         member.until_ms = max(member.until_ms, now_ms + wait_ms + holding_ms)
 
@@ -160,22 +163,22 @@ class Members:
             self._remove(members, [client_id])
 
     def _of_instance(
-        self, group: MemberGroup, client_id: str, instance: int, now_ms: int, *, is_new: bool
+        self, group: MemberGroup, consumer: Consumer, now_ms: int
     ) -> GroupMember | None:
         """Return the member that a consumer is, None so far. Raises ClientIdInUseError while it is
         another one: they would divide as one. Of two that a new leader hears of, the one that the
         old leader let in stays."""
-        member = group.members.get(client_id)
-        if member is None or member.is_of(instance):
+        member = group.members.get(consumer.client_id)
+        if member is None or member.is_of(consumer.instance):
             return member
         left_ms = self._context.limits.session_ms
         if not member.nodes:
             left_ms -= now_ms - member.spoke_ms
-        if left_ms > 0 and (is_new or not member.is_refused):
-            raise ClientIdInUseError(client_id, group.name, left_ms)
+        if left_ms > 0 and (consumer.is_new or not member.is_refused):
+            raise ClientIdInUseError(consumer.client_id, group.name, left_ms)
         for reporter in member.nodes:
-            del group.reported[reporter][client_id]
-            group.left_out.setdefault(reporter, []).append(client_id)
+            del group.reported[reporter][consumer.client_id]
+            group.left_out.setdefault(reporter, []).append(consumer.client_id)
         member.nodes.clear()
         return member
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from node.broker.append.produce import Refused
 from node.broker.core.context import DAMAGE
 from node.broker.groups.filters import comparable
-from node.broker.groups.members import Members
+from node.broker.groups.members import Consumer, Members
 from node.broker.groups.settings import check_reader, settings_of
 from node.broker.pop.handles import PopHandle, encode_handle
 from node.broker.pop.shared import PopShared, UnderWay
@@ -186,14 +186,11 @@ class Receives:
         self._context.topic(receive.topic)
         self._members.receive(
             receive.group,
-            request.client_id,
+            Consumer(request.client_id, request.instance, request.is_new),
             receive.topic,
             comparable(request.tags, request.sql),
-            self._context.clock_ms(),
             wait_ms,
             receive.invisible_ms,
-            is_new=request.is_new,
-            instance=request.instance,
         )
 
     def _queue_ids(self, receive: _Receive, hint: int | None) -> Sequence[int]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from node.broker.core.context import noted
+from node.broker.groups.members import Consumer
 from node.config.limits import Limits
 from node.errors.common import SequenceReusedError
 from node.errors.delay import DelayTooLongError
@@ -188,7 +189,7 @@ async def delete(node: Fixture) -> None:
 
 
 async def be_popped(node: Fixture) -> None:
-    node.broker.group_members.receive("g", "c", "orders", "", node.clock.now_ms, 60_000)
+    node.broker.group_members.receive("g", Consumer("c"), "orders", "", 60_000)
 
 
 async def drain(node: Fixture) -> None:

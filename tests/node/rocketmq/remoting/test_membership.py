@@ -10,6 +10,7 @@ import pytest
 
 from node.broker.groups.filters import comparable
 from node.broker.groups.member import MemberKind, Reported
+from node.broker.groups.members import Consumer
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
 from node.errors.groups import GroupKindError
@@ -145,14 +146,14 @@ async def test_members_that_differ_are_told(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway:
         members = gateway.node.broker.group_members
         orders, both, sharing = {"orders"}, {"orders", "bills"}, MemberKind.SHARING
-        first = members.heartbeat(GROUP, "a", frozenset(orders), sharing, 0, "averagely")
+        first = members.heartbeat(GROUP, Consumer("a"), frozenset(orders), sharing, "averagely")
         assert first.warnings == []
-        second = members.heartbeat(GROUP, "b", frozenset(both), sharing, 0, "circle")
+        second = members.heartbeat(GROUP, Consumer("b"), frozenset(both), sharing, "circle")
         assert second.readers == {"bills": [1]}
         topics, division = second.warnings
         assert ": not all members " in topics
         assert ": members divide queues " in division
-        members.heartbeat(GROUP, "c", frozenset(orders), MemberKind.BROADCASTING, 0)
+        members.heartbeat(GROUP, Consumer("c"), frozenset(orders), MemberKind.BROADCASTING)
         assert "broadcasting and sharing" in members.warnings_of(GROUP, 0)[0]
 
 
