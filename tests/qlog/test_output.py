@@ -53,20 +53,6 @@ def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None
     assert "──" in terminal.getvalue()
 
 
-def test_json_is_one_document_with_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"count": 1}, *ROWS], Format.JSON, columns=COLUMNS)
-    document = json.loads(capsys.readouterr().out)
-    assert [list(row) for row in document] == [COLUMNS] * 3
-    assert document[0] == {"name": None, "count": 1, "share": None}
-    print_rows([], Format.JSON, columns=COLUMNS)
-    assert json.loads(capsys.readouterr().out) == []
-
-
-def test_jsonl_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"name": "a\nb"}, {"name": "c"}], Format.JSONL, columns=["name"])
-    assert capsys.readouterr().out == '{"name": "a\\nb"}\n{"name": "c"}\n'
-
-
 def test_a_record_is_names_and_values_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
     print_record({"ok": False, "findings": [{"at": 4}, {"at": 12}], "files": 3}, Format.TABLE)
     assert capsys.readouterr().out.splitlines() == [
