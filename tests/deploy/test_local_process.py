@@ -15,36 +15,28 @@ from node.config.load import load
 from node.config.settings import Settings
 
 
-def started(tmp_path: Path) -> NodeProcess:
-    """A process that sleeps until it gets a signal."""
-    log = tmp_path / "log"
-    return spawn("http.server", ["--bind", "127.0.0.1", "0"], log=log, environment=os.environ)
-
-
-def test_a_process_is_started_detached_and_ended(tmp_path: Path) -> None:
-    process = started(tmp_path)
+def test_a_process_is_detached_paused_and_ended_and_known_to_others(tmp_path: Path) -> None:
+    words = ["--bind", "127.0.0.1", "0"]
+    process = spawn("http.server", words, log=tmp_path / "log", environment=os.environ)
+    other = NodeProcess(process.pid, process.started)  # As another command knows it.
     try:
         assert process.is_alive
         assert os.getsid(process.pid) == process.pid
+        process.send(signal.SIGSTOP)
+        assert process.wait_paused(5_000)
+        assert process.is_alive
+        process.send(signal.SIGCONT)
+        while process.is_paused:
+            os.sched_yield()
+        assert other.is_alive
+        assert other.exit_code is None
     finally:
         process.send(signal.SIGKILL)
+    assert other.wait_end(5_000), "a zombie counts as ended"
     assert process.wait_end(5_000)
     exit_code = process.exit_code
     assert exit_code == -signal.SIGKILL
     assert process.send(signal.SIGTERM) is False
-
-
-def test_a_process_of_another_command_is_recognised_by_its_start(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    try:
-        again = NodeProcess(process.pid, process.started)
-        assert again.is_alive
-        assert again.exit_code is None
-        process.send(signal.SIGKILL)
-        assert again.wait_end(5_000), "a zombie counts as ended"
-    finally:
-        process.send(signal.SIGKILL)
-        process.wait_end(5_000)
 
 
 def test_a_pid_that_belongs_to_somebody_else_by_now_gets_no_signal() -> None:
@@ -52,20 +44,6 @@ def test_a_pid_that_belongs_to_somebody_else_by_now_gets_no_signal() -> None:
     other = NodeProcess(os.getpid(), f"{boot_id}:{float(ticks) - 1:g}")
     assert not other.is_alive
     assert other.send(signal.SIGKILL) is False
-
-
-def test_pausing_is_seen(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    try:
-        process.send(signal.SIGSTOP)
-        assert process.wait_paused(5_000)
-        assert process.is_alive
-        process.send(signal.SIGCONT)
-        while process.is_paused:
-            os.sched_yield()
-    finally:
-        process.send(signal.SIGKILL)
-        process.wait_end(5_000)
 
 
 def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -> None:
