@@ -86,7 +86,13 @@ def test_ports_come_round_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
-    made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"log_level": "debug"})
+    made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"retention_ms": "1h"})
+    for node_id in made.node_ids:
+        settings = load(made.node_directory(node_id) / "node.toml", {}, {}).settings
+        assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
+        assert settings.cluster_id == made.cluster_id
+        assert str(settings.peers[node_id].address) == made.address(node_id)
+        assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
     opened = LocalCluster.open(tmp_path / "c")
     assert (opened.bootstrap, opened.node_ids, opened.flush) == (made.bootstrap, (1, 2, 3), "async")
     assert [state.state for state in opened.status()] == ["stopped"] * 3
@@ -94,16 +100,6 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
     with pytest.raises(LocalError) as caught:
         LocalCluster.create(tmp_path / "c")
     assert caught.value.code == "local.exists"
-
-
-def test_the_settings_of_every_node_are_good_ones(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path, 3, settings={"retention_ms": "1h"})
-    for node_id in cluster.node_ids:
-        settings = load(cluster.node_directory(node_id) / "node.toml", {}, {}).settings
-        assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
-        assert settings.cluster_id == cluster.cluster_id
-        assert str(settings.peers[node_id].address) == cluster.address(node_id)
-        assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from qlog import CliError, ExitCode, LazyCommand, LazyGroup, main
+from qlog import CliError, ExitCode, LazyGroup, main
 from quorumlog.version import __version__
 
 
@@ -141,19 +141,6 @@ def test_a_reader_that_goes_away_is_no_finding() -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN_PIPE, b"")
-
-
-def test_a_lazy_command_that_is_missing_is_said() -> None:
-    group = LazyGroup("qlog", lazy={"gone": LazyCommand("quorumlog.no_such_module:x", "Gone.")})
-    assert CliRunner().invoke(group, ["--help"]).exit_code == 0
-    result = CliRunner().invoke(group, ["gone"])
-    assert result.exit_code == 3
-    assert "quorumlog.no_such_module" in result.stderr
-
-
-def test_a_lazy_target_must_be_a_command() -> None:
-    with pytest.raises(AssertionError, match="no click command"):
-        LazyCommand("quorumlog:__version__", "Not a command.").load()
 
 
 @pytest.mark.parametrize(

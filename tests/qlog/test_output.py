@@ -11,12 +11,6 @@ import pytest
 
 from qlog.output import Format, print_record, print_rows
 
-ROWS = [
-    {"name": "orders", "count": 12, "share": 0.5},
-    {"name": "refunds-eu", "count": 7, "share": None},
-]
-COLUMNS = ["name", "count", "share"]
-
 
 class Colour(enum.Enum):
     """Some enum."""
@@ -30,15 +24,6 @@ class Range:
 
     lo: int
     hi: int
-
-
-def test_a_table_that_is_piped_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, Format.TABLE, columns=COLUMNS)
-    assert capsys.readouterr().out.splitlines() == [
-        "name        count  share",
-        "orders         12    0.5",
-        "refunds-eu      7      -",
-    ]
 
 
 def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

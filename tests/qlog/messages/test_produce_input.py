@@ -131,12 +131,6 @@ def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str
     assert says in str(error)
 
 
-def test_raw_is_one_message(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"a\nb\n\x00")
-    assert read(path, "raw")[0] == [InputMessage(b"a\nb\n\x00")]
-
-
 @pytest.mark.parametrize("input_format", ["lines", "raw"])
 def test_input_without_an_end_in_sight_is_refused(tmp_path: Path, input_format: str) -> None:
     path = tmp_path / "in"
