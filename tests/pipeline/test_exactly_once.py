@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pipeline
-from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
 from deploy.local_process import free_ports
 from quorumlog import sync
 from tests import missing
-from tests.patience import PATIENCE_S, wait_for
+from tests.patience import wait_for
 from tests.pipeline.topics import fill, read, running, sent
 
 pytestmark = pytest.mark.long
@@ -34,6 +33,9 @@ TRIGGER_COUNT = 1_000
 PROFILE = Profile(settings=(("batch_size_bytes_max", "1MiB"),))  # As large as the sink's batches.
 LINK_KIB_A_S = 1_500
 """Slow enough that a micro-batch takes a while, in the middle of which something may happen."""
+
+
+METRIC = "quorumlog_append_duplicates_total"
 
 
 @pytest.fixture
@@ -91,23 +93,11 @@ def test_a_task_that_runs_twice_at_once_leaves_each_row_once(tmp_path: Path, mas
         assert done.returncode == 0, done.stderr[-4_000:]
         attempts = {path.name for path in marks.iterdir()}
         assert {"attempt-0", "attempt-1"} <= attempts, "the task did not run twice at once"
-        assert duplicate_count(local) > 0, "the attempts did not send the same"
+        duplicates = (metric_of(local, node, METRIC) for node in local.node_ids)
+        assert sum(duplicates) > 0, "the attempts did not send the same"
         copied = read(client, "copied")
         assert Counter(m.body for m in copied) == Counter(m.body for m in read(client, "orders"))
         assert sent(copied) == sent(read(client, "orders"))
-
-
-def duplicate_count(local: LocalCluster) -> float:
-    """Batches that the nodes knew already."""
-    count = 0.0
-    for node in local.status():
-        with urllib.request.urlopen(
-            f"http://{node.http_address}/metrics", timeout=PATIENCE_S
-        ) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith("quorumlog_append_duplicates_total"):
-                    count += float(line.rpartition(" ")[2])
-    return count
 
 
 @pytest.fixture
