@@ -21,13 +21,7 @@ from store.replicated.ledger_store import ReplicaStore
 from store.store import Store
 from tests.store.crash_check import must_not_die
 from tests.store.foreign_logs import BATCHES, inner_batch, plain, write_log
-from tests.store.fsck_stores import (
-    flip,
-    fsck_config,
-    log_files,
-    make_store,
-    open_store,
-)
+from tests.store.fsck_stores import flip, fsck_config, log_files, make_store, open_store
 from tests.store.ledger_stores import make_restarted, make_wreck
 
 COUNT = 60

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning.capacity.leaders import HOT_RATIO, LedGroup, balance, hot_ratio, loads_of
-from planning.capacity.placement import (
-    FleetHost,
-    PlacementError,
-    next_host,
-    place,
-    shared_groups,
-)
+from planning.capacity.placement import FleetHost, PlacementError, next_host, place, shared_groups
 
 
 def fleet(zones: int, per_zone: int, room: int) -> list[FleetHost]:
