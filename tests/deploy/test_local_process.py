@@ -91,6 +91,7 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
         settings = load(made.node_directory(node_id) / "node.toml", {}, {}).settings
         assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
         assert settings.cluster_id == made.cluster_id
+        assert (settings.listen.host, settings.secret_file) == ("127.0.0.1", None)
         assert str(settings.peers[node_id].address) == made.address(node_id)
         assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
     opened = LocalCluster.open(tmp_path / "c")

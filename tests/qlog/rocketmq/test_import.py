@@ -151,11 +151,11 @@ async def test_a_batch_that_another_run_stored_with_other_bounds_is_not_stored_a
         source = RocketSource([f"127.0.0.1:{clusters.source.port}"])
         queues = await source.queues("orders")
         early, late = [await queues_of_topic(client, "orders", queues, "") for _ in range(2)]
-        for one, other, queue in zip(early, late, queues, strict=True):
+        for first, second, queue in zip(early, late, queues, strict=True):
             messages, _ = await source.pull(queue, 0)
-            await one.append(messages[:2])
-            await other.append(messages)  # It knows of none.
-            await one.append(messages)
+            await first.append(messages[:2])
+            await second.append(messages)  # It knows of none.
+            await first.append(messages)
         await check(clusters, 5)
         with pytest.raises(TargetError, match="brokers or queues of the source changed"):
             await queues_of_topic(client, "orders", queues[::-1], "")
@@ -220,7 +220,7 @@ async def test_a_message_that_is_not_taken_holds_no_other(
         for count in (5, 0):
             copies, _ = await clusters.copy()
             assert copies.topics[0].message_count == count
-            assert [one.name for one in copies.refused] == ["orders"] * (count > 0)
+            assert [refused.name for refused in copies.refused] == ["orders"] * (count > 0)
             (queue, *_) = await target.messages("orders", 4)
             assert [m.body for m in queue] == [body for body in bodies if body != b"large"]
         assert copies.topics[0].queues[0].offset_of(7) == 5

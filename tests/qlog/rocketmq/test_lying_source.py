@@ -156,9 +156,9 @@ def test_an_address_that_is_silent_is_given_up() -> None:
         lost = source.RocketSource([HERE], pause_s=0)
         whys = []
         for _ in range(source.SILENT_CALL_COUNT_MAX + 1):
-            with pytest.raises(SourceError) as found:
+            with pytest.raises(SourceError) as refused:
                 await lost.topics()
-            whys.append(found.value.explanation.why)
+            whys.append(refused.value.explanation.why)
         return whys
 
     *others, last = asyncio.run(ask())
