@@ -1,13 +1,11 @@
 """Copies are spread over zones and hosts, whatever the fleet."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning.capacity.leaders import HOT_RATIO, LedGroup, balance, hot_ratio, loads_of
 from planning.capacity.placement import FleetHost, PlacementError, next_host, place, shared_groups
 
 
@@ -73,19 +71,3 @@ def test_groups_of_a_host_are_shared_with_many_others() -> None:
         assert sum(others) == 60
         assert len(others) == 20, f"{host.name} shares with {len(others)} hosts of other zones"
         assert max(others) <= 5
-
-
-@pytest.mark.long
-def test_no_host_is_hot_whichever_host_is_away() -> None:
-    hosts = fleet(3, 10, 100)
-    placement = place(hosts, [f"g{n}" for n in range(300)], 3)
-    for away in (host.name for host in hosts):
-        left = [host.name for host in hosts if host.name != away]
-        groups = [
-            LedGroup(name, min(able), able)
-            for name, chosen in placement.items()
-            for able in (tuple(host for host in chosen if host != away),)
-        ]
-        targets = {move.group: move.target for move in balance(groups, left)}
-        after = [replace(one, leader=targets.get(one.name, one.leader)) for one in groups]
-        assert hot_ratio(loads_of(after, left)) <= HOT_RATIO
