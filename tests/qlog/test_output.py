@@ -38,19 +38,6 @@ def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None
     assert "──" in terminal.getvalue()
 
 
-def test_a_record_is_names_and_values_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    print_record({"ok": False, "findings": [{"at": 4}, {"at": 12}], "files": 3}, Format.TABLE)
-    assert capsys.readouterr().out.splitlines() == [
-        "ok     no",
-        "files  3",
-        "",
-        "findings",
-        "at",
-        " 4",
-        "12",
-    ]
-
-
 @pytest.mark.parametrize("output", [Format.JSON, Format.JSONL])
 def test_a_record_is_one_object(output: Format, capsys: pytest.CaptureFixture[str]) -> None:
     record = {"raw": b"\x00\xff", "path": Path("a/b"), "colour": Colour.RED, "range": Range(1, 2)}

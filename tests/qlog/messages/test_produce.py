@@ -2,7 +2,6 @@
 
 import json
 import signal
-from functools import partial
 from pathlib import Path
 
 from qlog.messages.produce import COMPRESSIONS
@@ -20,11 +19,6 @@ def write(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "in"
     path.write_bytes(data)
     return path
-
-
-def has_all(qlog: Qlog, topic: str, node_id: int) -> bool:
-    consumed = qlog("consume", topic, "--until", "end", "--node", node_id)
-    return consumed.stdout_bytes == TEXT
 
 
 def message_count(qlog: Qlog, topic: str) -> int:
@@ -48,8 +42,9 @@ def test_a_file_comes_back_byte_for_byte(qlog: Qlog, tmp_path: Path, topic: str)
     }
     assert summary["acked_size_bytes"] == sum(map(len, LINES))
     assert qlog("consume", topic, "--until", "end").stdout_bytes == TEXT
-    for node_id in qlog.nodes.node_ids:
-        wait_for(f"all of it at node {node_id}", partial(has_all, qlog, topic, node_id))
+    read = ("consume", topic, "--until", "end", "--node")
+    nodes = qlog.nodes.node_ids
+    wait_for("all at each", lambda: all(qlog(*read, n).stdout_bytes == TEXT for n in nodes))
 
 
 def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> None:
