@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -14,31 +13,27 @@ from tests.patience import PATIENCE_S
 DELAY_MS = 30.0
 
 
-class Target:
-    """Listens, and keeps what one connection after the other brought."""
-
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.listener.settimeout(PATIENCE_S)
-        self.port = self.listener.getsockname()[1]
-
-    def accept(self) -> socket.socket:
-        connection, _ = self.listener.accept()
-        connection.settimeout(PATIENCE_S)
-        return connection
-
-
 @pytest.fixture
-def target() -> Iterator[Target]:
-    listening = Target()
-    with closing(listening.listener):
-        yield listening
+def target() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        yield listener
 
 
 @pytest.fixture
 def links() -> Iterator[DelayedLinks]:
-    with DelayedLinks(DELAY_MS) as found:
-        yield found
+    with DelayedLinks(DELAY_MS) as links:
+        yield links
+
+
+def relay(links: DelayedLinks, target: socket.socket, source: int = 1, to: int = 2) -> int:
+    return links.relay(source, to, target.getsockname()[1])
+
+
+def accept(target: socket.socket) -> socket.socket:
+    connection, _ = target.accept()
+    connection.settimeout(PATIENCE_S)
+    return connection
 
 
 def dial(port: int) -> socket.socket:
@@ -71,8 +66,8 @@ def is_refused(port: int) -> bool:
 
 
 @pytest.mark.long
-def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: Target) -> None:
-    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: socket.socket) -> None:
+    with dial(relay(links, target)) as source, accept(target) as there:
         began = time.perf_counter()
         for n in range(100):
             source.sendall(n.to_bytes(2, "big"))
@@ -82,41 +77,42 @@ def test_both_directions_are_late_and_in_order(links: DelayedLinks, target: Targ
         assert (time.perf_counter() - began) * 1e3 >= 2 * DELAY_MS
 
 
-def test_more_than_a_link_holds_arrives_whole(links: DelayedLinks, target: Target) -> None:
+def test_more_than_a_link_holds_arrives_whole(links: DelayedLinks, target: socket.socket) -> None:
     data = bytes(range(256)) * (96 << 10)  # 24 MiB: more than is held on the way.
-    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+    with dial(relay(links, target)) as source, accept(target) as there:
         sender = threading.Thread(target=source.sendall, args=(data,))
         sender.start()
         assert read_exactly(there, len(data)) == data
         sender.join(PATIENCE_S)
 
 
-def test_bytes_sent_before_a_close_arrive(links: DelayedLinks, target: Target) -> None:
-    with dial(links.relay(1, 2, target.port)) as source, target.accept() as there:
+def test_bytes_sent_before_a_close_arrive(links: DelayedLinks, target: socket.socket) -> None:
+    with dial(relay(links, target)) as source, accept(target) as there:
         source.sendall(b"last words")
         source.close()
         assert read_exactly(there, 10) == b"last words"
         assert is_reset(there)
 
 
-def test_a_cut_drops_what_is_on_its_way_and_refuses_until_joined(target: Target) -> None:
+def test_a_cut_drops_what_is_on_its_way_and_refuses_until_joined(target: socket.socket) -> None:
     with DelayedLinks(60_000) as links:  # Nothing arrives within the test.
-        port = links.relay(1, 2, target.port)
-        other = links.relay(2, 3, target.port)
-        with dial(port) as source, target.accept() as there:
+        port, other = relay(links, target), relay(links, target, 2, 3)
+        with dial(port) as source, accept(target) as there:
             source.sendall(b"never to arrive")
             links.cut(1)
             assert is_reset(there)
             assert is_reset(source)
             assert is_refused(port)
-        with dial(other), target.accept():
+        with dial(other), accept(target):
             pass  # It has nothing to do with node 1.
         links.join(1)
-        with dial(port), target.accept():
+        with dial(port), accept(target):
             pass
 
 
-def test_a_node_that_is_down_resets_who_dials_it(links: DelayedLinks, target: Target) -> None:
-    port = links.relay(1, 2, target.port)
-    target.listener.close()
+def test_a_node_that_is_down_resets_who_dials_it(
+    links: DelayedLinks, target: socket.socket
+) -> None:
+    port = relay(links, target)
+    target.close()
     assert is_refused(port)

@@ -10,9 +10,7 @@ from bench.memory import touch_free_memory
 _MIB = 1 << 20
 
 
-def test_half_of_the_free_memory_is_touched_and_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_half_of_the_free_memory_is_touched_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     closed: list[int] = []
 

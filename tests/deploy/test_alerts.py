@@ -9,7 +9,7 @@ import pytest
 
 from deploy.alerts import PAGE_FILE, RULES_FILE, alerts, page
 from node.metrics import METRICS
-from node.monitoring.metric import PREFIX, counter, gauge, histogram
+from node.monitoring.metric import PREFIX
 from node.nameserver.replica.status import STATES
 from node.peers.handshake import CloseCode
 from raft.messages import Standing
@@ -70,17 +70,6 @@ def faults(condition: str) -> list[str]:
         if label in VALUES:
             names_not_shown += [f"{label}={v}" for v in values.split("|") if v not in VALUES[label]]
     return names_not_shown
-
-
-def test_shown_metrics_have_the_suffixes_of_their_kinds() -> None:
-    specs = {"a": counter("", len, "x"), "b": histogram("", len), "c": gauge("", len)}
-    assert documents.shown_metrics(specs, "q_") == {
-        "q_a_total": ("x",),
-        "q_b_bucket": (),
-        "q_b_count": (),
-        "q_b_sum": (),
-        "q_c": (),
-    }
 
 
 @pytest.mark.long

@@ -40,6 +40,9 @@ def set_part(monkeypatch: pytest.MonkeyPatch, *command: str, tools: tuple[str, .
 
 
 def test_a_part_is_made_once_for_each_content_of_its_pins(made: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(NotInstalledError, match="run tests/run --setup --all"):
+        find("tool")
+    assert made == []
     first = make("tool")
     assert make("tool") == first == find("tool")
     assert (first / "program").read_text() == "it"
@@ -48,12 +51,6 @@ def test_a_part_is_made_once_for_each_content_of_its_pins(made: list[Path], tmp_
     assert place("tool") != first
     make("tool")
     assert len(made) == 2
-
-
-def test_find_makes_nothing_and_names_the_command(made: list[Path]) -> None:
-    with pytest.raises(NotInstalledError, match="run tests/run --setup --all"):
-        find("tool")
-    assert made == []
 
 
 def test_a_part_that_fails_leaves_nothing_and_says_why(

@@ -75,7 +75,7 @@ def test_the_life_of_a_cluster_by_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_as_a_context_and_a_paused_leader(tmp_path: Path) -> None:
+def test_a_leader_is_paused_and_another_process_takes_the_cluster_over(tmp_path: Path) -> None:
     with LocalCluster.create(tmp_path, 3, settings=SMALL) as cluster:
         leader = cluster.leader_id()
         assert leader in cluster.node_ids
@@ -86,20 +86,14 @@ def test_a_cluster_as_a_context_and_a_paused_leader(tmp_path: Path) -> None:
         assert cluster.wait_ready(node_ids=others) in others
         cluster.resume(leader)
         assert cluster.wait_ready() in cluster.node_ids
-    assert [cluster.exit_code(n) for n in cluster.node_ids] == [0, 0, 0]
-    assert [s.state for s in cluster.status()] == ["stopped"] * 3
-
-
-@pytest.mark.long
-def test_another_process_can_take_the_cluster_over(tmp_path: Path) -> None:
-    with LocalCluster.create(tmp_path, 1, settings=SMALL) as cluster:
         other = LocalCluster.open(tmp_path)
-        assert other.leader_id() == 1
         assert other.start() == []
-        assert other.kill(1) is True
-        with pytest.raises(LocalError, match="node 1 ended with exit code -9") as caught:
-            cluster.wait_ready(node_ids=(1,))
+        assert other.kill(leader) is True
+        with pytest.raises(LocalError, match=f"node {leader} ended with exit code -9") as caught:
+            cluster.wait_ready(node_ids=(leader,))
         assert caught.value.code == "local.died"
+    assert [cluster.exit_code(n) for n in others] == [0, 0]
+    assert [s.state for s in cluster.status()] == ["stopped"] * 3
 
 
 @pytest.mark.long

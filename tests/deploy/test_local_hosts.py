@@ -36,12 +36,6 @@ def test_nodes_of_other_hosts_listen_to_them_and_prove_a_secret(tmp_path: Path) 
     ]
 
 
-def test_nodes_without_hosts_listen_on_loopback_and_have_no_secret(tmp_path: Path) -> None:
-    settings = settings_of(LocalCluster.create(tmp_path / "c", 2), 2)
-    assert settings["listen"].startswith("127.0.0.1:")
-    assert "secret_file" not in settings
-
-
 def test_a_node_of_another_host_is_not_started_on_this_one(tmp_path: Path) -> None:
     LocalCluster.create(tmp_path / "c", 2, hosts=HOSTS)
     with pytest.raises(LocalError, match="node 2 runs on host host-2") as caught:

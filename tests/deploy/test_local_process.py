@@ -15,36 +15,28 @@ from node.config.load import load
 from node.config.settings import Settings
 
 
-def started(tmp_path: Path) -> NodeProcess:
-    """A process that sleeps until it gets a signal."""
-    log = tmp_path / "log"
-    return spawn("http.server", ["--bind", "127.0.0.1", "0"], log=log, environment=os.environ)
-
-
-def test_a_process_is_started_detached_and_ended(tmp_path: Path) -> None:
-    process = started(tmp_path)
+def test_a_process_is_detached_paused_and_ended_and_known_to_others(tmp_path: Path) -> None:
+    words = ["--bind", "127.0.0.1", "0"]
+    process = spawn("http.server", words, log=tmp_path / "log", environment=os.environ)
+    other = NodeProcess(process.pid, process.started)  # As another command knows it.
     try:
         assert process.is_alive
         assert os.getsid(process.pid) == process.pid
+        process.send(signal.SIGSTOP)
+        assert process.wait_paused(5_000)
+        assert process.is_alive
+        process.send(signal.SIGCONT)
+        while process.is_paused:
+            os.sched_yield()
+        assert other.is_alive
+        assert other.exit_code is None
     finally:
         process.send(signal.SIGKILL)
+    assert other.wait_end(5_000), "a zombie counts as ended"
     assert process.wait_end(5_000)
     exit_code = process.exit_code
     assert exit_code == -signal.SIGKILL
     assert process.send(signal.SIGTERM) is False
-
-
-def test_a_process_of_another_command_is_recognised_by_its_start(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    try:
-        again = NodeProcess(process.pid, process.started)
-        assert again.is_alive
-        assert again.exit_code is None
-        process.send(signal.SIGKILL)
-        assert again.wait_end(5_000), "a zombie counts as ended"
-    finally:
-        process.send(signal.SIGKILL)
-        process.wait_end(5_000)
 
 
 def test_a_pid_that_belongs_to_somebody_else_by_now_gets_no_signal() -> None:
@@ -52,20 +44,6 @@ def test_a_pid_that_belongs_to_somebody_else_by_now_gets_no_signal() -> None:
     other = NodeProcess(os.getpid(), f"{boot_id}:{float(ticks) - 1:g}")
     assert not other.is_alive
     assert other.send(signal.SIGKILL) is False
-
-
-def test_pausing_is_seen(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    try:
-        process.send(signal.SIGSTOP)
-        assert process.wait_paused(5_000)
-        assert process.is_alive
-        process.send(signal.SIGCONT)
-        while process.is_paused:
-            os.sched_yield()
-    finally:
-        process.send(signal.SIGKILL)
-        process.wait_end(5_000)
 
 
 def test_free_ports_are_free_different_and_not_those_of_outgoing_connections() -> None:
@@ -108,7 +86,14 @@ def test_ports_come_round_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
-    made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"log_level": "debug"})
+    made = LocalCluster.create(tmp_path / "c", 3, flush="async", settings={"retention_ms": "1h"})
+    for node_id in made.node_ids:
+        settings = load(made.node_directory(node_id) / "node.toml", {}, {}).settings
+        assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
+        assert settings.cluster_id == made.cluster_id
+        assert (settings.listen.host, settings.secret_file) == ("127.0.0.1", None)
+        assert str(settings.peers[node_id].address) == made.address(node_id)
+        assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
     opened = LocalCluster.open(tmp_path / "c")
     assert (opened.bootstrap, opened.node_ids, opened.flush) == (made.bootstrap, (1, 2, 3), "async")
     assert [state.state for state in opened.status()] == ["stopped"] * 3
@@ -116,16 +101,6 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
     with pytest.raises(LocalError) as caught:
         LocalCluster.create(tmp_path / "c")
     assert caught.value.code == "local.exists"
-
-
-def test_the_settings_of_every_node_are_good_ones(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path, 3, settings={"retention_ms": "1h"})
-    for node_id in cluster.node_ids:
-        settings = load(cluster.node_directory(node_id) / "node.toml", {}, {}).settings
-        assert (settings.node_id, settings.voters) == (node_id, (1, 2, 3))
-        assert settings.cluster_id == cluster.cluster_id
-        assert str(settings.peers[node_id].address) == cluster.address(node_id)
-        assert (settings.retention_ms, settings.file_size_bytes) == (3_600_000, 64 << 20)
 
 
 @pytest.mark.parametrize(

@@ -124,13 +124,6 @@ def pids_below(process: psutil.Process) -> list[int]:
     return [below.pid for below in process.children(recursive=True)]
 
 
-def test_the_thread_and_the_process_that_started_it_may_be_gone() -> None:
-    with run(sys.executable, "-c", textwrap.dedent(RUN_WITH_A_THREAD)) as (process, sleeper):
-        assert sleeper.is_alive
-        process.kill()
-        assert sleeper.wait_end(END_TIMEOUT_MS), "the process outlived the run"
-
-
 def test_a_run_that_ends_by_itself_leaves_nothing_either() -> None:
     with run(sys.executable, "-c", textwrap.dedent(RUN_WITH_A_THREAD)) as (process, sleeper):
         assert process.stdin is not None
@@ -165,7 +158,7 @@ def test_a_killed_script_leaves_no_tests_running(number: signal.Signals, checkou
         assert tests.wait_end(END_TIMEOUT_MS), "the tests outlived the script"
 
 
-def test_processes_of_another_run_stay(tmp_path: Path) -> None:
+def test_processes_of_a_killed_run_end_and_those_of_another_stay(tmp_path: Path) -> None:
     # This one has the mark of the tests that run here, as any process that a test starts.
     ours = spawn(
         "http.server", ["--bind", "127.0.0.1", "0"], log=tmp_path / "log", environment=os.environ

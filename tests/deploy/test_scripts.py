@@ -120,21 +120,19 @@ def test_scripts_are_executable_and_parse(name: str) -> None:
     subprocess.run(["bash", "-n", ROOT / name], check=True)
 
 
-def test_no_python_is_said_in_three_lines(checkout: Path, tools: Path) -> None:
-    done = run_venv(checkout, PATH=str(tools), PYTHON="")
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [("", "no Python 3.11 or newer found"), ("python3", "PYTHON=python3 is not usable")],
+)
+def test_no_python_and_an_old_one_are_said_in_three_lines(
+    checkout: Path, tools: Path, python: str, said: str
+) -> None:
+    write_python(tools / "python3", "exit 1")
+    done = run_venv(checkout, PATH=str(tools), PYTHON=python)
     assert done.returncode == 3
     lines = done.stderr.splitlines()
-    assert lines[0] == "deploy/venv: no Python 3.11 or newer found"
+    assert lines[0] == f"deploy/venv: {said}"
     assert [line[:6] for line in lines[1:]] == ["  why:", "  do: "]
-
-
-def test_an_old_python_is_refused(checkout: Path, tools: Path) -> None:
-    write_python(tools / "python3", "exit 1")
-    assert "no Python 3.11" in run_venv(checkout, PATH=str(tools), PYTHON="").stderr
-    done = run_venv(checkout, PATH=str(tools), PYTHON="python3")
-    assert done.returncode == 3
-    assert done.stderr.startswith("deploy/venv: PYTHON=python3 is not usable\n")
-    assert len(done.stderr.splitlines()) == 3
 
 
 def test_a_missing_venv_module_is_said_in_three_lines(checkout: Path, tools: Path) -> None:
@@ -266,17 +264,19 @@ def test_an_environment_with_all_packages_stays_one(checkout: Path, calls: Path)
     assert calls.read_text().splitlines()[1].split()[-1] == "requirements.lock"
 
 
-def test_an_unknown_option_is_refused(checkout: Path, calls: Path) -> None:
-    done = run_venv(checkout, "deploy/venv", "--run-time")
+@pytest.mark.parametrize(
+    ("options", "cache", "said"),
+    [
+        (["--run-time"], "/tmp", "--run-time is no option"),
+        ([], "cache", "QUORUMLOG_CACHE=cache is not usable"),
+    ],
+)
+def test_an_unknown_option_and_a_relative_cache_are_refused(
+    checkout: Path, calls: Path, options: list[str], cache: str, said: str
+) -> None:
+    done = run_venv(checkout, "deploy/venv", *options, QUORUMLOG_CACHE=cache)
     assert done.returncode == 3
-    assert done.stderr.startswith("deploy/venv: --run-time is no option\n")
-    assert calls.read_text() == ""
-
-
-def test_a_relative_cache_is_refused(checkout: Path, calls: Path) -> None:
-    done = run_venv(checkout, QUORUMLOG_CACHE="cache")
-    assert done.returncode == 3
-    assert done.stderr.startswith("deploy/venv: QUORUMLOG_CACHE=cache is not usable\n")
+    assert done.stderr.startswith(f"deploy/venv: {said}\n")
     assert calls.read_text() == ""
 
 

@@ -6,7 +6,6 @@ way at once and send the same rows.
 """
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from pipeline.session import stop
+from tests.patience import wait_for
 
 SLOW_PARTITION = 0
 HALF_WAY = 6
 """Of the ten Arrow batches of a partition."""
-WAIT_S = 400.0
 SETTINGS = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -41,14 +40,6 @@ SETTINGS = {
 HandOver = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def wait_for(path: Path) -> None:
-    pause, waited_s = threading.Event(), 0.0
-    while not path.exists() and waited_s < WAIT_S:
-        pause.wait(0.05)
-        waited_s += 0.05
-    assert path.exists(), f"waited in vain for {path}"
-
-
 def both_at_once(directory: Path) -> HandOver:
     """Hand rows through; the first attempt of one partition waits in the middle for its copy."""
 
@@ -62,7 +53,7 @@ def both_at_once(directory: Path) -> HandOver:
             if is_slow and number == HALF_WAY:  # What came before fills a batch of the sink.
                 (directory / f"attempt-{attempt}").touch()
                 if attempt == 0:
-                    wait_for(directory / "attempt-1")
+                    wait_for("the copy", (directory / "attempt-1").exists)
 
     return hand_over
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pipeline
-from deploy.local import LocalCluster
+from deploy.local_metrics import metric_of
 from deploy.local_process import free_ports
 from quorumlog import sync
 from tests import missing
-from tests.patience import PATIENCE_S
+from tests.patience import wait_for
 from tests.pipeline.topics import fill, read, running, sent
 
 pytestmark = pytest.mark.long
@@ -35,6 +33,9 @@ TRIGGER_COUNT = 1_000
 PROFILE = Profile(settings=(("batch_size_bytes_max", "1MiB"),))  # As large as the sink's batches.
 LINK_KIB_A_S = 1_500
 """Slow enough that a micro-batch takes a while, in the middle of which something may happen."""
+
+
+METRIC = "quorumlog_append_duplicates_total"
 
 
 @pytest.fixture
@@ -92,23 +93,11 @@ def test_a_task_that_runs_twice_at_once_leaves_each_row_once(tmp_path: Path, mas
         assert done.returncode == 0, done.stderr[-4_000:]
         attempts = {path.name for path in marks.iterdir()}
         assert {"attempt-0", "attempt-1"} <= attempts, "the task did not run twice at once"
-        assert duplicate_count(local) > 0, "the attempts did not send the same"
+        duplicates = (metric_of(local, node, METRIC) for node in local.node_ids)
+        assert sum(duplicates) > 0, "the attempts did not send the same"
         copied = read(client, "copied")
         assert Counter(m.body for m in copied) == Counter(m.body for m in read(client, "orders"))
         assert sent(copied) == sent(read(client, "orders"))
-
-
-def duplicate_count(local: LocalCluster) -> float:
-    """Batches that the nodes knew already."""
-    count = 0.0
-    for node in local.status():
-        with urllib.request.urlopen(
-            f"http://{node.http_address}/metrics", timeout=PATIENCE_S
-        ) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith("quorumlog_append_duplicates_total"):
-                    count += float(line.rpartition(" ")[2])
-    return count
 
 
 @pytest.fixture
@@ -148,11 +137,11 @@ def test_a_partition_within_a_micro_batch_leaves_each_row_once(
         ).start()
         try:
             old = proxied.leader()
-            at = wait_for_the_middle_of_a_batch(client, query)
+            at = wait_for("the middle of a micro-batch", lambda: count_in_a_batch(client, query))
             cut = [*links.isolate(old), (CLIENTS, old)]
             links.cut([(CLIENTS, old)])
-            new = wait_for_another_leader(proxied, old)
-            wait_for_more(client, at)
+            wait_for("another leader", lambda: leaders(proxied) - {old})
+            wait_for("rows at the new leader", lambda: count_of(client) > at)
             assert query.isActive, "it was over before the cut was healed"
             links.join(cut)
             links.remove(links.of_clients(), "bandwidth")
@@ -160,7 +149,6 @@ def test_a_partition_within_a_micro_batch_leaves_each_row_once(
         finally:
             query.stop()
         assert query.exception() is None
-        assert new != old
         assert sum(progress["numInputRows"] for progress in query.recentProgress) >= COUNT
         proxied.wait_ready()
         copied = read(client, "copied")
@@ -172,33 +160,12 @@ def count_of(client: sync.Client) -> int:
     return sum(queue.max_offset for queue in client.queue_offsets("copied"))
 
 
-def wait_for_the_middle_of_a_batch(client: sync.Client, query: StreamingQuery) -> int:
-    """Wait until a micro-batch, not the first one, has sent a part of its rows."""
-    pause, waited_s = threading.Event(), 0.0
-    while waited_s < DEADLINE_S and query.isActive:
-        count = count_of(client)
-        if TRIGGER_COUNT < count < COUNT and count % TRIGGER_COUNT:
-            return count
-        pause.wait(0.02)
-        waited_s += 0.02
-    raise AssertionError(f"no micro-batch was ever in the middle: {query.exception()}")
+def count_in_a_batch(client: sync.Client, query: StreamingQuery) -> int:
+    """Return the count of rows once a micro-batch, not the first one, has sent a part of its."""
+    assert query.isActive, f"no micro-batch was ever in the middle: {query.exception()}"
+    count = count_of(client)
+    return count if TRIGGER_COUNT < count < COUNT and count % TRIGGER_COUNT else 0
 
 
-def wait_for_another_leader(cluster: ChaosCluster, old: int) -> int:
-    pause, waited_s = threading.Event(), 0.0
-    while waited_s < DEADLINE_S:
-        leaders = {n for n, s in cluster.status().items() if s.role == "leader" and s.is_ready}
-        if leaders - {old}:
-            return max(leaders - {old})
-        pause.wait(0.1)
-        waited_s += 0.1
-    raise AssertionError("nobody else leads")
-
-
-def wait_for_more(client: sync.Client, count: int) -> None:
-    """Wait until rows arrive at the new leader, while the old one is still cut off."""
-    pause, waited_s = threading.Event(), 0.0
-    while count_of(client) <= count:
-        assert waited_s < DEADLINE_S, "nothing arrives any more"
-        pause.wait(0.1)
-        waited_s += 0.1
+def leaders(cluster: ChaosCluster) -> set[int]:
+    return {n for n, s in cluster.status().items() if s.role == "leader" and s.is_ready}

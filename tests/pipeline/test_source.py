@@ -84,7 +84,7 @@ def test_filters_narrow_down_what_is_read(spark: SparkSession, cluster: Running)
     times = sorted(m.store_unix_ms for m in read(cluster[1], "orders"))
     middle = times[len(times) // 2]
     time = f.timestamp_millis(f.lit(middle))
-    rows = table(spark, cluster, columns="queue_id,queue_offset,store_time,body")
+    rows = table(spark, cluster, columns="queue_id, queue_offset,store_time,body")
     chosen = rows.where((f.col("queue_id") == 2) & (f.col("queue_offset").between(5, 9)))
     assert [row["queue_offset"] for row in chosen.collect()] == [5, 6, 7, 8, 9]
     plan = rows.where(f.col("queue_id") == 2)._jdf.queryExecution().toString()

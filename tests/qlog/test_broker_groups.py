@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from deploy.local import LocalCluster
 from qlog import main
-from qlog.connection import SERVER_VARIABLE
+from tests.patience import wait_for
 from tests.qlog.running import Qlog, check_keys
 
 TOPIC = "orders"
@@ -30,12 +30,12 @@ def qlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qlog]:
 
 def healthy(qlog: Qlog, *arguments: str) -> str:
     """What a command prints once it finds nothing wrong: a busy machine may be late to answer."""
-    runner, environment = CliRunner(), {SERVER_VARIABLE: qlog.nodes.bootstrap}
-    for _ in range(20):
-        result = runner.invoke(main, list(arguments), env=environment)
-        if result.exit_code == 0:
-            return result.stdout
-    raise AssertionError(f"{arguments} goes on finding something: {result.stdout}")
+
+    def shown() -> str | None:
+        result = qlog(*arguments, code=None)
+        return result.stdout if result.exit_code == 0 else None
+
+    return wait_for(f"{arguments} without a finding", shown) or ""
 
 
 def test_nodes_are_shown_with_their_group(qlog: Qlog) -> None:

@@ -1,4 +1,4 @@
-"""The decorators of commands: keys of the help, tables, exit codes, confirmation."""
+"""The decorators of commands: keys of the help, tables, exit codes."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qlog.command_decorators import Printout, TableRows, confirmed, keys_of, printed
+from qlog.command_decorators import Printout, TableRows, keys_of, printed
 from quorumlog.command_errors import ExitCode
 
 
@@ -103,20 +103,3 @@ def test_tables_omit_keys_and_the_only_group() -> None:
 def test_a_table_of_its_own_replaces_the_value_in_tables_only() -> None:
     assert out("table").splitlines() == ["size  1", "", "head", "   7"]
     assert json.loads(out("table", "-o", "json"))["name"] == "a"
-
-
-def test_confirmed_command_runs_only_with_yes() -> None:
-    runs: list[str] = []
-
-    @click.command()
-    @click.argument("name")
-    @confirmed("Drop {name}?")
-    def drop(name: str) -> int:
-        runs.append(name)
-        return ExitCode.OK
-
-    refused = CliRunner().invoke(drop, ["orders"])
-    assert "Drop orders?" in str(refused.exception)
-    assert not runs
-    assert CliRunner().invoke(drop, ["orders", "--yes"]).exit_code == 0
-    assert runs == ["orders"]

@@ -86,6 +86,7 @@ def test_tls_needs_a_certificate_with_its_key(
 def test_irreversible_commands_need_a_yes_without_a_terminal() -> None:
     result = CliRunner().invoke(main, ["topic", "delete", "orders", "-s", "127.0.0.1:1"])
     assert result.exit_code == 3
+    assert "orders" in result.stderr
     assert "run it again with --yes" in result.stderr
     confirm("?", is_confirmed=True)
 
@@ -105,30 +106,7 @@ def test_signals_set_events_one_after_the_other() -> None:
     assert asyncio.run(act()) == [(True, False), (True, True)]
 
 
-async def test_work_ends_by_itself_or_when_told() -> None:
-    event = asyncio.Event()
-    assert await until(event, asyncio.sleep(0, "done")) == "done"
-    event.set()
-    cleaned = asyncio.Event()
-
-    async def forever() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.set()
-
-    await until(event, forever())
-    assert cleaned.is_set(), "the work was not waited for"
-
-    async def fail() -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        await until(asyncio.Event(), fail())
-
-
-async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
+async def test_work_ends_by_itself_or_when_told_and_a_helper_with_it_or_before() -> None:
     ended = []
 
     async def forever(name: str) -> str:
@@ -145,19 +123,23 @@ async def test_a_helper_ends_with_the_work_and_may_fail_it() -> None:
     async def helper() -> None:
         await forever("helper")
 
-    async def short() -> None:
-        await asyncio.sleep(0)
-
     async def late() -> str:
         for _ in range(10):
             await asyncio.sleep(0)
         return "done"
 
+    event = asyncio.Event()
+    assert await until(event, asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(ValueError, match="broken"):
+        await until(event, fail())
+    event.set()
+    await until(event, forever("told"))
+    assert ended == ["told"], "the work was not waited for"
     assert await beside(helper(), asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ValueError, match="broken"):
         await beside(fail(), forever("work"))
-    assert await beside(short(), late()) == "done"
-    assert ended == ["helper", "work"]
+    assert await beside(asyncio.sleep(0), late()) == "done"
+    assert ended == ["told", "helper", "work"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,12 +11,6 @@ import pytest
 
 from qlog.output import Format, print_record, print_rows
 
-ROWS = [
-    {"name": "orders", "count": 12, "share": 0.5},
-    {"name": "refunds-eu", "count": 7, "share": None},
-]
-COLUMNS = ["name", "count", "share"]
-
 
 class Colour(enum.Enum):
     """Some enum."""
@@ -32,15 +26,6 @@ class Range:
     hi: int
 
 
-def test_a_table_that_is_piped_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, Format.TABLE, columns=COLUMNS)
-    assert capsys.readouterr().out.splitlines() == [
-        "name        count  share",
-        "orders         12    0.5",
-        "refunds-eu      7      -",
-    ]
-
-
 def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -51,33 +36,6 @@ def test_a_table_on_a_terminal_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None
     print_rows([{"name": "[bold]x[/bold]", "count": 1}], Format.TABLE, columns=["name", "count"])
     assert "[bold]x[/bold]" in terminal.getvalue()
     assert "──" in terminal.getvalue()
-
-
-def test_json_is_one_document_with_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"count": 1}, *ROWS], Format.JSON, columns=COLUMNS)
-    document = json.loads(capsys.readouterr().out)
-    assert [list(row) for row in document] == [COLUMNS] * 3
-    assert document[0] == {"name": None, "count": 1, "share": None}
-    print_rows([], Format.JSON, columns=COLUMNS)
-    assert json.loads(capsys.readouterr().out) == []
-
-
-def test_jsonl_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"name": "a\nb"}, {"name": "c"}], Format.JSONL, columns=["name"])
-    assert capsys.readouterr().out == '{"name": "a\\nb"}\n{"name": "c"}\n'
-
-
-def test_a_record_is_names_and_values_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    print_record({"ok": False, "findings": [{"at": 4}, {"at": 12}], "files": 3}, Format.TABLE)
-    assert capsys.readouterr().out.splitlines() == [
-        "ok     no",
-        "files  3",
-        "",
-        "findings",
-        "at",
-        " 4",
-        "12",
-    ]
 
 
 @pytest.mark.parametrize("output", [Format.JSON, Format.JSONL])

@@ -1,13 +1,9 @@
-"""The counter of interpreter calls: each call once, its own left out, planted ones shown."""
+"""The counter of interpreter calls: each call once, its own left out."""
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Callable
-from functools import partial
-
-import pytest
 
 from bench.calls.counter import CallCounter, CallCounts
 
@@ -21,12 +17,6 @@ def counted(work: Callable[[], object]) -> CallCounts:
 
 def named(counts: CallCounts, name: str) -> int:
     return sum(count for function, count in counts.python.items() if function.endswith(f" {name}"))
-
-
-def test_counter_itself_is_not_counted() -> None:
-    counter = CallCounter()
-    counter.start()
-    assert counter.stop().total == 0
 
 
 def plain() -> int:
@@ -56,19 +46,6 @@ def test_call_in_c_is_counted_with_its_caller() -> None:
     made = {called: count for (caller, called), count in counts.c.items() if "work" in caller}
     assert made == {"len": 2, "list.append": 1}
     assert counts.total == 4
-
-
-@pytest.mark.parametrize("planted_count", [1, 3])
-def test_planted_calls_are_shown_exactly(planted_count: int) -> None:
-    def work(planted: int) -> None:
-        for _ in range(100):
-            re.escape("a.b")
-            for _ in range(planted):
-                plain()
-
-    without, counts = counted(partial(work, 0)), counted(partial(work, planted_count))
-    assert counts.total - without.total == 100 * planted_count
-    assert named(counts, "plain") == 100 * planted_count
 
 
 def test_each_step_of_a_coroutine_is_a_call() -> None:
@@ -102,7 +79,7 @@ def test_other_threads_are_not_counted() -> None:
     assert named(counts, "plain") == 1
 
 
-def test_start_counts_from_zero() -> None:
+def test_start_counts_from_zero_and_not_the_counter() -> None:
     counter = CallCounter()
     for _ in range(2):
         counter.start()

@@ -75,17 +75,13 @@ async def _kill_leader_under_load(peer: MeasuredPeer) -> None:
         await asyncio.wait([running])
 
 
-def _run(name: str, directory: Path) -> dict[str, int]:
-    return asyncio.run(asyncio.wait_for(_drive(name, directory), _DEADLINE_S))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_peer_takes_messages_gives_them_back_and_is_gone(name: str, directory: Path) -> None:
     why = ENTRIES[name].why_missing()
     if why is not None:
         missing.program(why)
-    pids = _run(name, directory)
+    pids = asyncio.run(asyncio.wait_for(_drive(name, directory), _DEADLINE_S))
     assert len(pids) >= 3
     assert [pid for pid in pids.values() if psutil.pid_exists(pid)] == []
 

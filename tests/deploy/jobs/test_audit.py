@@ -10,24 +10,27 @@ from deploy.jobs.progress import JobStep
 from deploy.jobs.stdlib_source import SourceFile, find_files
 
 Line = tuple[str, int, bytes]
+CONTENTS = {
+    "a/empty.py": b"",
+    "a/one.py": b"x = 1\ny = 2\n",
+    "b/two.py": b"first\n\nno end",
+    "three.py": b"\n" * 5,
+}
+"""Two packages, an empty file, and a file without a last line end."""
+LINES: list[Line] = [
+    (name, n, line)
+    for name, content in CONTENTS.items()
+    for n, line in enumerate(content.splitlines(keepends=True))
+]
+FIRST, SECOND, THIRD, *OTHERS = LINES
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[SourceFile]:
-    """Two packages, an empty file, and a file without a last line end."""
-    for name, content in {
-        "a/one.py": b"x = 1\ny = 2\n",
-        "a/empty.py": b"",
-        "b/two.py": b"first\n\nno end",
-        "three.py": b"\n" * 5,
-    }.items():
+    for name, content in CONTENTS.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     return find_files(str(tmp_path))
-
-
-def lines_of(files: list[SourceFile]) -> list[Line]:
-    return [(file.name, n, line) for file in files for n, line in enumerate(file.lines())]
 
 
 def judged(files: list[SourceFile], found: list[Line]) -> MainJobSummary:
@@ -49,43 +52,28 @@ def judged(files: list[SourceFile], found: list[Line]) -> MainJobSummary:
 
 
 def test_everything_once_passes(files: list[SourceFile]) -> None:
-    summary = judged(files, lines_of(files))
+    summary = judged(files, LINES)
     assert (summary.verdict, summary.lost, summary.duplicates) == ("passed", 0, 0)
     assert summary.files_equal == 4
     assert summary.replicas_equal == [1]
 
 
-def test_a_lost_line_is_counted(files: list[SourceFile]) -> None:
-    summary = judged(files, lines_of(files)[1:])
-    assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 1, 0)
-    assert len(summary.files_different) == 1
-    assert summary.replicas_equal == []
-
-
-def test_a_duplicate_is_counted(files: list[SourceFile]) -> None:
-    lines = lines_of(files)
-    summary = judged(files, [*lines, lines[-1]])
-    assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 0, 1)
-
-
-def test_a_changed_byte_is_seen(files: list[SourceFile]) -> None:
-    lines = lines_of(files)
-    name, number, body = lines[2]
-    lines[2] = (name, number, body[::-1])
-    assert judged(files, lines).verdict == "failed"
-
-
-def test_swapped_lines_are_seen(files: list[SourceFile]) -> None:
-    lines = lines_of(files)
-    at = next(i for i, line in enumerate(lines) if line[0] == "a/one.py")
-    lines[at], lines[at + 1] = lines[at + 1], lines[at]
+@pytest.mark.parametrize(
+    ("lines", "lost", "duplicates"),
+    [
+        pytest.param(LINES[1:], 1, 0, id="lost"),
+        pytest.param([*LINES, LINES[-1]], 0, 1, id="doubled"),
+        pytest.param([FIRST, SECOND, (*THIRD[:2], b"tsrif\n"), *OTHERS], 0, 0, id="changed"),
+        pytest.param([SECOND, FIRST, THIRD, *OTHERS], 0, 0, id="swapped"),
+        pytest.param([*LINES, ("elsewhere.py", 0, b"")], 0, 1, id="never sent"),
+    ],
+)
+def test_a_fault_fails_the_job(
+    files: list[SourceFile], lines: list[Line], lost: int, duplicates: int
+) -> None:
     summary = judged(files, lines)
-    assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", 0, 0)
-
-
-def test_a_line_that_was_never_sent_is_surplus(files: list[SourceFile]) -> None:
-    summary = judged(files, [*lines_of(files), ("elsewhere.py", 0, b"")])
-    assert (summary.verdict, summary.duplicates) == ("failed", 1)
+    assert (summary.verdict, summary.lost, summary.duplicates) == ("failed", lost, duplicates)
+    assert summary.replicas_equal == []
 
 
 def test_a_run_that_did_nothing_fails() -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -89,14 +90,10 @@ class History:
             if one.queue == queue and one.kind is Kind.APPEND and one.outcome is Outcome.APPLIED
         ]
 
-    def change_drain(
-        self, replica: int, queue: str, change: Callable[[list[object]], None]
-    ) -> None:
-        for at, drain in enumerate(self.drains):
-            if (drain.replica, drain.queue) == (replica, queue):
-                values: list[object] = list(drain.values)
-                change(values)
-                self.drains[at] = drain._replace(values=values)  # type: ignore[arg-type]
+    def values(self, replica: int, queue: str) -> list[Any]:
+        """Return the values of a drain; a change of them is one of the history."""
+        chosen = (d for d in self.drains if (d.replica, d.queue) == (replica, queue))
+        return cast("list[Any]", next(chosen).values)
 
 
 def _moved(one: Operation, queue: str, op_id: int) -> Operation:
@@ -109,72 +106,69 @@ def _moved(one: Operation, queue: str, op_id: int) -> Operation:
     return one._replace(queue=queue, op_id=one.op_id + op_id, request=request, result=result)
 
 
-def _lost(random: Random, found: History) -> None:
+def _lost(random: Random, history: History) -> None:
     queue = random.choice(QUEUES)
-    at = found.operations[random.choice(found.acked(queue))].result
-    assert isinstance(at, HistoryReceipt)
-    offset = at.offset
-    found.change_drain(1, queue, lambda values: values.__delitem__(offset))
+    receipt = history.operations[random.choice(history.acked(queue))].result
+    assert isinstance(receipt, HistoryReceipt)
+    del history.values(1, queue)[receipt.offset]
 
 
-def _swapped(random: Random, found: History) -> None:
-    def swap(values: list[object]) -> None:
-        values[0], values[1] = values[1], values[0]
-
-    found.change_drain(2, random.choice(QUEUES), swap)
+def _swapped(random: Random, history: History) -> None:
+    values = history.values(2, random.choice(QUEUES))
+    values[0], values[1] = values[1], values[0]
 
 
-def _phantom(random: Random, found: History) -> None:
-    found.change_drain(3, random.choice(QUEUES), lambda values: values.__setitem__(2, "nobody's"))
+def _phantom(random: Random, history: History) -> None:
+    history.values(3, random.choice(QUEUES))[2] = "nobody's"
 
 
-def _of_another_queue(random: Random, found: History) -> None:
+def _of_another_queue(random: Random, history: History) -> None:
     """A message turns up in a queue that it was not sent to."""
-    value = found.drains[-1].values[0]
+    value = history.drains[-1].values[0]
     for replica in (1, 2, 3):
-        found.change_drain(replica, "q0", lambda values: values.append(value))
+        history.values(replica, "q0").append(value)
 
 
-def _hole(random: Random, found: History) -> None:
-    found.change_drain(1, random.choice(QUEUES), lambda values: values.__setitem__(1, None))
+def _hole(random: Random, history: History) -> None:
+    history.values(1, random.choice(QUEUES))[1] = None
 
 
-def _stale(random: Random, found: History) -> None:
+def _stale(random: Random, history: History) -> None:
     queue = random.choice(QUEUES)
-    late = max(one.return_ns or 0 for one in found.operations) + 10
+    late = max(one.return_ns or 0 for one in history.operations) + 10
     tail = call(99_999, Kind.TAIL, (late, late + 1), None, 0)
-    found.operations.append(tail._replace(queue=queue))
+    history.operations.append(tail._replace(queue=queue))
 
 
-def _late_append(random: Random, found: History) -> None:
-    at = found.acked(random.choice(QUEUES))[0]
-    late = max(one.return_ns or 0 for one in found.operations) + 10
-    found.operations[at] = found.operations[at]._replace(invoke_ns=late, return_ns=late + 5)
+def _late_append(random: Random, history: History) -> None:
+    at = history.acked(random.choice(QUEUES))[0]
+    late = max(one.return_ns or 0 for one in history.operations) + 10
+    history.operations[at] = history.operations[at]._replace(invoke_ns=late, return_ns=late + 5)
 
 
-def _skipped(random: Random, found: History) -> None:
+def _skipped(random: Random, history: History) -> None:
     """Two readers skip; one had got its queue anew before, which excuses it."""
     late = 10**6
     for process, queue in ((77, "q1"), (78, "q2")):
-        values = next(drain for drain in found.drains if drain.queue == queue).values
+        values = history.values(1, queue)
         for step, offset in enumerate((0, 3)):
             if step and queue == "q2":
                 assign = call(late, Kind.ASSIGN, (late, late), ("q2", "q0"), None, process=78)
-                found.operations.append(assign)
-            records = Records(((offset, values[offset]),))  # type: ignore[arg-type]
+                history.operations.append(assign)
+            records = Records(((offset, values[offset]),))
             poll = call(late, Kind.POLL, (late, late + 1), ReadCall(offset, 1), records,
                         process=process)  # fmt: skip
-            found.operations.append(poll._replace(queue=queue))
+            history.operations.append(poll._replace(queue=queue))
             late += 10
 
 
-def _stale_register(random: Random, found: History) -> None:
+def _stale_register(random: Random, history: History) -> None:
     get = call(99_998, Kind.GET, (500, 501), None, Seen("r-1", 1))
-    found.operations.append(get._replace(queue=REGISTER))
+    history.operations.append(get._replace(queue=REGISTER))
 
 
-def _overclaimed(random: Random, found: History) -> None:
-    found.notes.append(FaultNote("mode", -100, HistoryDurability.REPLICATED))
+def _overclaimed(random: Random, history: History) -> None:
+    history.notes.append(FaultNote("mode", -100, HistoryDurability.REPLICATED))
 
 
 PLANTS: tuple[Plant, ...] = (

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,10 @@ from pipeline.jobs.ingest import ingest
 from pipeline.table import CHECKPOINT, MERGE_COUNT_MIN, LakeTable, read_table
 from quorumlog import sync
 from quorumlog.records.message import Message
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_for
 from tests.pipeline.topics import fill, read, running
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 300
 Running = tuple[LocalCluster, sync.Client]
 
 
@@ -79,7 +77,8 @@ def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
         stdin=subprocess.DEVNULL,
     )
     try:
-        assert _first_file(path, job), "the job ended before it could be killed"
+        wait_for("a file", lambda: job.poll() or any(path.glob("topic=*/date=*/*.parquet")))
+        assert job.poll() is None, "the job ended before it could be killed"
     finally:
         family = psutil.Process(job.pid).children(recursive=True)
         os.killpg(job.pid, signal.SIGKILL)
@@ -96,17 +95,6 @@ def test_a_killed_job_and_a_killed_leader_leave_each_row_once(
         local.wait_ready()
     assert 1 <= done.batch_count <= 3
     assert rows(path) == rows_of(read(client, "orders"))
-
-
-def _first_file(path: Path, job: "subprocess.Popen[bytes]") -> bool:
-    """Wait for the first file that is moved into the table; False if the job ends before that."""
-    pause, waited_ms = threading.Event(), 0
-    while job.poll() is None and waited_ms < DEADLINE_S * 1000:
-        if any(path.glob("topic=*/date=*/*.parquet")):
-            return True
-        pause.wait(0.01)
-        waited_ms += 10
-    return False
 
 
 @pytest.mark.long

@@ -68,13 +68,6 @@ def test_a_node_is_drained_and_back(qlog: Qlog) -> None:
     assert qlog.json("cluster", "status")["healthy"] is True
 
 
-def test_members_are_listed(qlog: Qlog) -> None:
-    rows = qlog.json("cluster", "members", "list")
-    assert [row["node_id"] for row in rows] == [1, 2, 3]
-    assert all(row["is_voter"] for row in rows)
-    assert [row["address"] for row in rows] == [qlog.nodes.address(n) for n in (1, 2, 3)]
-
-
 @pytest.mark.long
 def test_a_learner_is_added_and_removed(qlog: Qlog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens there: a learner that is away holds up nothing."""

@@ -4,21 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from qlog import main
 from tests.patience import wait_for
 from tests.qlog.running import Qlog
 
 
 def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
-    arguments = ["nameserver", "status", "-o", "json", "--server", qlog.nodes.bootstrap]
     status: dict[str, Any] = {}
 
     def is_whole() -> bool:
         # The first answers after a start may still be those of an election, and a node says why it
         # could not register until it has.
-        status.update(json.loads(CliRunner().invoke(main, arguments).stdout))
+        status.update(json.loads(qlog("nameserver", "status", "-o", "json", code=None).stdout))
         groups = [len(group["brokers"]) for group in status["groups"]]
         problems = [one["problem"] for one in status["replicas"]]
         return bool(status["healthy"]) and groups == [3] and not any(problems)
@@ -35,14 +32,10 @@ def test_status_names_every_replica_and_every_broker(qlog: Qlog) -> None:
     assert len(json.loads(output)["replicas"]) == 3, "the others are learnt"
 
 
-def _is_known(qlog: Qlog, topic: str) -> bool:
-    arguments = ["nameserver", "route", topic, "--server", qlog.nodes.bootstrap]
-    return CliRunner().invoke(main, arguments).exit_code == 0
-
-
 def test_a_route_says_where_a_topic_lives(qlog: Qlog, topic: str) -> None:
-    wait_for("the topic", lambda: _is_known(qlog, topic))
-    (share,) = qlog.json("nameserver", "route", topic)
+    route = ("nameserver", "route", topic)
+    wait_for("the topic", lambda: qlog(*route, code=None).exit_code == 0)
+    (share,) = qlog.json(*route)
     assert (share["group"], share["write_queue_count"], share["permission"]) == ("g0", 1, 6)
     assert {broker["role"] for broker in share["brokers"]} == {"master", "slave"}
     form = json.loads(qlog("nameserver", "route", topic, "--rocketmq").stdout)

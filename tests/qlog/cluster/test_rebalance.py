@@ -1,6 +1,7 @@
 """`qlog cluster rebalance`: who may lead, which hosts count, and real hand-overs."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,18 +47,9 @@ def status(*nodes: NodeStatus | NodeDown) -> ClusterStatus:
 
 def three_groups(**changes: Any) -> ClusterStatus:
     """Three groups on hosts a, b and c, all led from a; `changes` are of the nodes on b."""
-    return status(
-        *(
-            node(
-                10 * at + n,
-                f"g{at}",
-                host,
-                **({"role": "leader"} if host == "a" else changes if host == "b" else {}),
-            )
-            for at in range(3)
-            for n, host in enumerate("abc", 1)
-        )
-    )
+    roles: dict[str, dict[str, Any]] = {"a": {"role": "leader"}, "b": changes, "c": {}}
+    spots = itertools.product(range(3), enumerate("abc", 1))
+    return status(*(node(10 * at + n, f"g{at}", host, **roles[host]) for at, (n, host) in spots))
 
 
 def test_leaders_of_one_host_are_spread_over_three() -> None:
@@ -71,12 +63,7 @@ def test_leaders_of_one_host_are_spread_over_three() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"standing": "joining"},
-        {"is_draining": True},
-        {"last_index": 3_999},
-    ],
+    "changes", [{"standing": "joining"}, {"is_draining": True}, {"last_index": 3_999}]
 )
 def test_a_node_that_could_not_lead_is_no_target(changes: dict[str, Any]) -> None:
     seen = SeenLeaders(three_groups(**changes), {}, None)

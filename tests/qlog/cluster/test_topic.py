@@ -39,15 +39,6 @@ def test_a_topic_from_create_to_delete(qlog: Qlog, tmp_path: Path) -> None:
     assert len(gone.stderr.splitlines()) == 3
 
 
-def test_a_recreated_topic_has_no_message_of_the_old_one(qlog: Qlog, tmp_path: Path) -> None:
-    for text in ("old 1\nold 2\n", "new\n"):
-        qlog("topic", "create", "twice", "--queues", 1)
-        qlog.produce(tmp_path, "twice", text)
-        seen = qlog("consume", "twice", "--from", "first", "--until", "end").stdout
-        assert seen == text
-        qlog("topic", "delete", "twice", "--yes")
-
-
 def test_system_topics_are_listed_when_asked_for(qlog: Qlog, topic: str) -> None:
     plain = {row["topic"] for row in qlog.json("topic", "list")}
     everything = {row["topic"] for row in qlog.json("topic", "list", "--system")}

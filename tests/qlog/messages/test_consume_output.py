@@ -125,21 +125,6 @@ def test_a_table_has_a_head_and_escapes_what_a_terminal_would_obey(
     assert head.index("body") == line.index(r"\x1b")
 
 
-def test_a_reader_that_went_away_is_met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    stdout = open(writing, "w", encoding="utf-8")  # noqa: SIM115
-    monkeypatch.setattr(sys, "stdout", stdout)
-
-    async def act() -> None:
-        async with MessageWriter.opened(OutputFormat.LINES) as writer:
-            await writer.write(made([b"one"]))
-
-    with pytest.raises(BrokenPipeError):
-        asyncio.run(act())
-    stdout.close()
-
-
 def test_a_slow_reader_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     stdout = open(writing, "w", encoding="utf-8")  # noqa: SIM115  Closed below.

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from functools import partial
 from pathlib import Path
 
 from qlog.messages.produce import COMPRESSIONS
@@ -20,11 +19,6 @@ def write(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "in"
     path.write_bytes(data)
     return path
-
-
-def has_all(qlog: Qlog, topic: str, node_id: int) -> bool:
-    consumed = qlog("consume", topic, "--until", "end", "--node", node_id)
-    return consumed.stdout_bytes == TEXT
 
 
 def message_count(qlog: Qlog, topic: str) -> int:
@@ -48,8 +42,9 @@ def test_a_file_comes_back_byte_for_byte(qlog: Qlog, tmp_path: Path, topic: str)
     }
     assert summary["acked_size_bytes"] == sum(map(len, LINES))
     assert qlog("consume", topic, "--until", "end").stdout_bytes == TEXT
-    for node_id in qlog.nodes.node_ids:
-        wait_for(f"all of it at node {node_id}", partial(has_all, qlog, topic, node_id))
+    read = ("consume", topic, "--until", "end", "--node")
+    nodes = qlog.nodes.node_ids
+    wait_for("all at each", lambda: all(qlog(*read, n).stdout_bytes == TEXT for n in nodes))
 
 
 def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> None:
@@ -70,10 +65,10 @@ def test_where_to_begin_and_to_end(qlog: Qlog, tmp_path: Path, topic: str) -> No
 
 def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     rows = [
-        {"body": "hello", "key": "k", "tag": "t", "properties": {"colour": "red"}},
+        {"body": "höllo", "key": "k", "tag": "t", "queue_id": 0, "properties": {"colour": "red"}},
         {"body": "AAH/", "body_encoding": "base64"},
     ]
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode() + b"\n  \n"
     qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, data))
     first = qlog("consume", topic, "--until", "end", "-o", "jsonl").stdout_bytes
     qlog("produce", topic, "--format", "jsonl", "--file", write(tmp_path, first))
@@ -82,9 +77,9 @@ def test_json_lines_can_be_produced_again(qlog: Qlog, tmp_path: Path, topic: str
     assert [{key: row[key] for key in kept} for row in messages[:2]] == [
         {key: row[key] for key in kept} for row in messages[2:]
     ]
-    assert [row["body"] for row in messages[:2]] == ["hello", "AAH/"]
+    assert [row["body"] for row in messages[:2]] == ["höllo", "AAH/"]
     assert messages[0]["properties"].items() >= {"colour": "red"}.items()
-    assert qlog.json("consume", topic, "--until", "end", "--tag", "t")[0]["body"] == "hello"
+    assert qlog.json("consume", topic, "--until", "end", "--tag", "t")[0]["body"] == "höllo"
     assert len(qlog.json("consume", topic, "--until", "end", "--tag", "t")) == 2
 
 
@@ -133,9 +128,11 @@ def test_a_failure_is_counted_and_ends_the_reading(qlog: Qlog, tmp_path: Path, t
 
 def test_a_bad_line_stops_it_after_the_good_ones(qlog: Qlog, tmp_path: Path, topic: str) -> None:
     path = write(tmp_path, b"a=1\nb=2\nbad\n")
-    result = qlog("produce", topic, "--file", path, "--key-separator", "=", code=3)
-    assert "line 3 of" in result.stderr
+    send = ("produce", topic, "--file", path, "--key-separator", "=")
+    assert f"line 3 of {path} has no key separator '='" in qlog(*send, code=3).stderr
     assert message_count(qlog, topic) == 2
+    path.write_bytes(b"\xff=1\n")
+    assert "no UTF-8" in qlog(*send, code=3).stderr
 
 
 def test_ctrl_c_waits_for_receipts_of_what_was_taken(qlog: Qlog, topic: str) -> None:

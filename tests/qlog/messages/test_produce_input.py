@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import os
 import threading
 from pathlib import Path
@@ -78,32 +77,6 @@ def test_the_key_ends_at_the_first_separator(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_at_fault_comes_after_the_lines_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"a=1\nb=2\nno separator\nc=3\n")
-    messages, error = read(path, key_separator="=")
-    assert [m.key for m in messages] == ["a", "b"]
-    assert error is not None
-    assert "line 3 of in has no key separator '='" in str(error)
-    path.write_bytes(b"\xff=1\n")
-    assert "no UTF-8" in str(read(path, key_separator="=")[1])
-
-
-def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    rows: list[dict[str, object]] = [
-        {"body": "höllo", "key": "k", "tag": "t", "queue_id": 3, "properties": {"a": "b"}},
-        {"body": "AAH/", "body_encoding": "base64", "queue_offset": 17, "message_id": "x"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n  \n")
-    messages, error = read(path, "jsonl")
-    assert error is None
-    assert messages == [
-        InputMessage("höllo".encode(), "k", "t", 3, {"a": "b"}),
-        InputMessage(b"\x00\x01\xff"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -123,18 +96,12 @@ def test_json_lines_take_what_consume_writes(tmp_path: Path) -> None:
 )
 def test_json_that_is_no_message_is_refused(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "in"
-    path.write_text('{"body": "good"}\n' + line + "\n")
+    path.write_text('{"body": "good", "queue_id": 3}\n' + line + "\n")
     messages, error = read(path, "jsonl")
-    assert [m.body for m in messages] == [b"good"]
+    assert messages == [InputMessage(b"good", queue_id=3)]
     assert error is not None
     assert "line 2 of in is no message" in str(error)
     assert says in str(error)
-
-
-def test_raw_is_one_message(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.write_bytes(b"a\nb\n\x00")
-    assert read(path, "raw")[0] == [InputMessage(b"a\nb\n\x00")]
 
 
 @pytest.mark.parametrize("input_format", ["lines", "raw"])

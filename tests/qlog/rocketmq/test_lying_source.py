@@ -4,10 +4,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -47,10 +46,6 @@ def _one_further(ext: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
     return 20, {"nextBeginOffset": str(int(ext["queueOffset"]) + 1)}, b""
 
 
-def _group(**settings: Any) -> Lie:
-    return said({"subscriptionGroupTable": {"g": settings}})
-
-
 def _pages() -> Lie:
     numbers = count()
     total = {"totalGroupNum": "100000"}
@@ -62,56 +57,66 @@ def _pages() -> Lie:
 
 
 _MANY = _record(0, {f"p{n}": "x" for n in range(9)})
-CASES: dict[str, Callable[[], Case]] = {
-    "pulls without progress": lambda: Case(
+_GOOD = _record(0)
+CASES = {
+    "pulls without progress": Case(
         {MAX: said(offset=str(1 << 62)), PULL: _one_further}, 1, "21 pulls in a row"
     ),
-    "a broker without a master holds up no other": lambda: Case(
+    "a broker without a master holds up no other": Case(
         {CLUSTER: said({"brokerAddrTable": {"x": {"brokerAddrs": {}}}, "clusterAddrTable": {}})},
         1,
         "broker x has no master now",
     ),
-    "pages of groups": lambda: Case({ALL_GROUPS: _pages()}, 3, "more than 3 pages of groups"),
-    "groups": lambda: Case(
+    "pages of groups": Case({ALL_GROUPS: _pages()}, 3, "more than 3 pages of groups"),
+    "groups": Case(
         {ALL_GROUPS: said({"subscriptionGroupTable": {str(n): {} for n in range(9)}})},
         3,
         "more than 8 groups",
     ),
-    "refusals": lambda: Case(
+    "refusals": Case(
         {TOPICS: said({"topicList": [f"/{n}" for n in range(9)]})}, 3, "more than 8 topics and"
     ),
-    "queues": lambda: Case(
+    "queues": Case(
         {TOPICS: said({"topicList": ["t", "u"]})}, 1, "topic u has 1 queues, and 0 more"
     ),
-    "values": lambda: Case(
+    "values": Case(
         {ALL_GROUPS: said(b'{"g":[' + b"[]," * 300_000 + b"[]]}")}, 3, "more than 262144 values"
     ),
-    "size": lambda: Case({ROUTE: said(b'"' * (2 << 20))}, 1, "at most 1048576 are read"),
-    "depth": lambda: Case({TOPICS: said(b"[" * 300_000)}, 3, "nested more than 12 deep"),
-    "quotes of a string without an end": lambda: Case(
+    "size": Case({ROUTE: said(b'"' * (2 << 20))}, 1, "at most 1048576 are read"),
+    "depth": Case({TOPICS: said(b"[" * 300_000)}, 3, "nested more than 12 deep"),
+    "quotes of a string without an end": Case(
         {TOPICS: said(b'{"' + rb"\"" * 2_000_000)}, 3, "a body that is no JSON"
     ),
-    "a frame": lambda: Case({TOPICS: lambda _: b"\x7f\xff\xff\xf0\0\0\0\x0a"}, 3, "length 21474"),
-    "answers without a request": lambda: Case(
+    "a frame": Case({TOPICS: lambda _: b"\x7f\xff\xff\xf0\0\0\0\x0a"}, 3, "length 21474"),
+    "answers without a request": Case(
         {TOPICS: lambda _: frame(1 << 30, 0, {}, b"") * 10}, 3, "9 commands that answer no request"
     ),
-    "messages of a pull": lambda: Case(
+    "messages of a pull": Case(
         _pulled(*map(_record, range(5)), next_offset=5), 1, "5 messages with 0 properties"
     ),
-    "properties of a pull": lambda: Case(
-        _pulled(_MANY, next_offset=1), 1, "1 messages with 9 properties"
-    ),
-    "an offset behind the end": lambda: Case(
+    "properties of a pull": Case(_pulled(_MANY, next_offset=1), 1, "1 messages with 9 properties"),
+    "an offset behind the end": Case(
         _pulled(_record(1 << 60), next_offset=1 << 61), 1, "of a queue that ends at 5"
     ),
-    "a name of another type": lambda: Case({ROUTE: said(route([], HERE))}, 1, "a name that is a"),
-    "a name of many bytes": lambda: Case({TOPICS: said({"topicList": ["ü" * 128]})}, 3, "no name"),
-    "a name with escapes": lambda: Case({ROUTE: said(route(HOSTILE, HERE))}, 1, "is no name"),
-    "an address that is no name of a host": lambda: Case(
+    "an offset that goes back": Case(_pulled(_GOOD, next_offset=0), 1, "cannot be trusted"),
+    "a record that is cut": Case(_pulled(_GOOD[:-1], next_offset=1), 1, "cannot be trusted"),
+    "a size of a body": Case(
+        _pulled(_GOOD[:84] + b"\x40\0\0\0" + _GOOD[88:], next_offset=1), 1, "cannot be trusted"
+    ),
+    "a damaged body": Case(
+        _pulled(_GOOD[:88] + b"y" + _GOOD[89:], next_offset=1), 1, "cannot be trusted"
+    ),
+    "a queue of holes ends the run": Case({}, 0, "t"),
+    "a name of another type": Case({ROUTE: said(route([], HERE))}, 1, "a name that is a"),
+    "a name of many bytes": Case({TOPICS: said({"topicList": ["ü" * 128]})}, 3, "no name"),
+    "a name with escapes": Case({ROUTE: said(route(HOSTILE, HERE))}, 1, "is no name"),
+    "an address that is no name of a host": Case(
         {ROUTE: said(route("b", "a..b:1"))}, 1, "a..b:1 does not do GET_TOPIC_CONFIG"
     ),
-    "a setting out of range": lambda: Case(
-        {ALL_GROUPS: _group(retryMaxTimes=1 << 70)}, 1, "of another type or range"
+    "a setting out of range": Case(
+        {ALL_GROUPS: said({"subscriptionGroupTable": {"g": {"retryMaxTimes": 1 << 70}}})},
+        1,
+        "of another type or range",
     ),
 }
 
@@ -132,7 +137,7 @@ async def test_a_lie_is_a_typed_error_and_nothing_of_it_is_stored(
         (channel, "STRAY_COUNT_MAX", 8),
     ):
         monkeypatch.setattr(module, limit, value)
-    lies, code, why = CASES[name]()
+    lies, code, why = CASES[name]
     async with target_at(tmp_path) as target, source_with(lies) as address:
         words = ["--transport", "grpc", "rocketmq", "import", address]
         environment = {SERVER_VARIABLE: target.address}
@@ -151,9 +156,9 @@ def test_an_address_that_is_silent_is_given_up() -> None:
         lost = source.RocketSource([HERE], pause_s=0)
         whys = []
         for _ in range(source.SILENT_CALL_COUNT_MAX + 1):
-            with pytest.raises(SourceError) as found:
+            with pytest.raises(SourceError) as refused:
                 await lost.topics()
-            whys.append(found.value.explanation.why)
+            whys.append(refused.value.explanation.why)
         return whys
 
     *others, last = asyncio.run(ask())

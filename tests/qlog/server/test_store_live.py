@@ -3,7 +3,6 @@
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import pytest
 from deploy.local import LocalCluster
 from quorumlog import sync
 from quorumlog.command_errors import ExitCode
-from tests.patience import PATIENCE_S
+from tests.patience import wait_for
 from tests.qlog.running import Qlog
 from tests.store.fsck_stores import flip, log_files
 
@@ -93,8 +92,6 @@ def test_a_copy_of_a_live_directory_shows_damage_that_a_read_has_repaired(tmp_pa
         nodes.wait_ready()
         read = ("consume", "orders", "--node", node, "--until", "end")
         assert "body CRC is" in qlog(*read, code=ExitCode.FAILED).stderr
-        deadline = time.monotonic() + PATIENCE_S
-        while qlog(*read, code=None).exit_code != ExitCode.OK:
-            assert time.monotonic() < deadline, "it is not repaired"
+        wait_for("a repair", lambda: qlog(*read, code=None).exit_code == ExitCode.OK)
         nodes.stop(node)
         assert damage(qlog, root) == []
