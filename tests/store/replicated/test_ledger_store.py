@@ -261,16 +261,6 @@ def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_pat
         assert store.engine.retention.newest_times == {first.position: message.store_unix_ms}
 
 
-def test_maintenance_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
-    for lo in range(0, 60, 3):
-        end = put(store, lo, lo + 3, size_bytes=4000)
-    store.dispatch_to(end)
-    kept = len(store.ledger.recent)
-    assert kept > 10
-    store.find_expired()
-    assert len(store.ledger.recent) == kept
-
-
 def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:
     end = put(store, 0, 3)
     store.engine.flush_service.wait(end, 10_000)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,41 +105,6 @@ def test_a_number_of_a_header_that_is_none_is_refused(name: str) -> None:
         content = data[:8] + len(header).to_bytes(4, "big") + header + data[hi:-4]
         with pytest.raises(SnapshotFormatError, match="its header"):
             decode_snapshot(content + crc32c(content).to_bytes(4, "big"))
-
-
-class NotingFileSystem(FileSystem):
-    """Notes what makes a change of names, and what makes it durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def rename(self, source: str, target: str) -> None:
-        self.calls.append("rename")
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self.calls.append("unlink")
-        super().unlink(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.calls.append("sync")
-        super().sync_directory(path)
-
-
-def test_each_step_of_an_installation_is_durable_when_it_returns(tmp_path: Path) -> None:
-    """After a power loss a name of before would let the log and the state differ."""
-    fs = NotingFileSystem()
-    received = ReceivedSnapshot(fs, str(tmp_path))
-    assert received.load() is None
-    snapshot = snapshot_of()
-    data = encode_snapshot(snapshot)
-    steps = (partial(received.stage, data, snapshot), received.mark_installed, received.forget)
-    for step in steps:
-        fs.calls.clear()
-        step()
-        assert fs.calls[-2:] in (["rename", "sync"], ["unlink", "sync"])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_half_a_received_snapshot_is_removed_and_never_staged(tmp_path: Path) -> None:
