@@ -6,7 +6,6 @@ import pytest
 
 from raft.errors import CompactionRefusedError
 from raft.messages import AppendRequest, Configuration, ConfigurationAt, Refusal
-from raft.pump.effects import NO_EFFECTS
 from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append, append_reply, payload_of, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
@@ -24,14 +23,6 @@ def test_hard_state_truncation_write_and_sync_in_this_order() -> None:
     cluster.receive(1, message, payload_of(message))
 
     assert log.operations == ["hard_state 3/0", "truncate 1", "write 1..2", "sync"]
-
-
-def test_quiet_turn_has_no_effects() -> None:
-    cluster = Cluster()
-    replica = cluster.nodes[1].replica
-    assert replica.pump() is NO_EFFECTS
-    replica.tick()
-    assert replica.pump() is NO_EFFECTS
 
 
 def test_own_entry_of_the_same_turn_is_written_before_it_is_cut_off() -> None:
@@ -95,22 +86,6 @@ def test_sync_flag_tells_what_the_page_cache_may_not_hold() -> None:
     replica.on_durable(1)
     no_op = replica.pump()
     assert (no_op.flush, no_op.must_sync) == (2, False)
-
-
-def test_a_sync_report_covers_earlier_tickets() -> None:
-    cluster = Cluster(voters=(1,))
-    cluster.elect(1)
-    cluster.nodes[1].syncs_at_once = False
-    for body in "abc":
-        cluster.propose(1, body)
-    assert cluster.nodes[1].replica.stats().flush_count == 3
-
-    cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[-1])
-    cluster.settle(1)
-
-    assert cluster.nodes[1].applied == ["a", "b", "c"]
-    cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[0])
-    assert cluster.nodes[1].replica.stats().flush_count == 0
 
 
 def test_ticket_never_given_out_is_our_bug() -> None:

@@ -335,6 +335,25 @@ def test_the_steady_decoder_parses_only_what_differs_in_more_than_the_match(
     assert general == [*others, _ack(20_000)]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        _ack(20_000) + b"\x10\x07",
+        b"\x10\x07" + _ack(20_000),
+        _ack(20_000, refusal=Refusal.NO_MATCH),
+        _ack(20_000, standing=Standing.JOINING),
+        _ack(1 << 56),
+        _ack(0),
+        _ack(20_000) + b"\xfa\x07\x40" + bytes(64),
+    ],
+)
+def test_an_ack_of_another_shape_is_parsed_each_time(header: bytes) -> None:
+    decoder = SteadyDecoder("g", 1)
+    for _ in range(2):
+        decoder.decode(FrameKind.APPEND_REPLY, header, 2)
+    assert not decoder._acks
+
+
 def test_a_reply_that_only_says_diverged_is_no_ack() -> None:
     """All else in it is what an ack says."""
     header = pb.AppendReply(
