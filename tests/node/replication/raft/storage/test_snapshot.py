@@ -176,18 +176,6 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
         assert follower.store.reads.queues() == leader.store.reads.queues()
 
 
-def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path: Path) -> None:
-    with new_log(tmp_path / "follower", 2) as follower:
-        snapshot = install(leader, follower, 9)
-        assert snapshot.next_offsets == {(b"orders", 7): 5, (b"orders", 0): 21}
-        ship(leader, follower, 10, leader.last_index + 1)
-        follower.dispatch(leader.store.dispatched_index + 1)
-        assert queue_numbers(follower) == []
-        result = follower.store.reads.pull("orders", 0, 21, max_count=1)
-        assert result.data == leader.store.reads.pull("orders", 0, 21, max_count=1).data
-        assert result.record_count == 1
-
-
 def test_no_snapshot_of_deleted_or_uncommitted_entries_is_built(leader: LedgerLog) -> None:
     delete_files(leader, 2)
     for index in (leader.base_index - 1, leader.store.dispatched_index + 1):
