@@ -11,10 +11,8 @@ from raft.errors import (
     BusyError,
     NotLeaderError,
     RecoveryRefusedError,
-    TransferringError,
 )
 from raft.messages import (
-    CampaignNow,
     Standing,
 )
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster
@@ -68,17 +66,6 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
     assert cluster.nodes[1].log.last_index == last
     if "waiter_count_max" in limit:
         cluster.propose(1, "nobody waits for this")
-
-
-def test_transfer_order_leaves_with_the_same_turn() -> None:
-    cluster = filled()
-    replica = cluster.nodes[1].replica
-    replica.core.transfer_leadership(2)
-    with pytest.raises(TransferringError):
-        replica.check_propose()
-    effects = replica.pump()
-    assert [type(outgoing.message) for outgoing in effects.send] == [CampaignNow]
-    assert effects.send[0].message.to == 2
 
 
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:
