@@ -88,6 +88,22 @@ def test_sync_flag_tells_what_the_page_cache_may_not_hold() -> None:
     assert (no_op.flush, no_op.must_sync) == (2, False)
 
 
+def test_a_sync_report_covers_earlier_tickets() -> None:
+    cluster = Cluster(voters=(1,))
+    cluster.elect(1)
+    cluster.nodes[1].syncs_at_once = False
+    for body in "abc":
+        cluster.propose(1, body)
+    assert cluster.nodes[1].replica.stats().flush_count == 3
+
+    cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[-1])
+    cluster.settle(1)
+
+    assert cluster.nodes[1].applied == ["a", "b", "c"]
+    cluster.nodes[1].replica.on_durable(cluster.nodes[1].tickets[0])
+    assert cluster.nodes[1].replica.stats().flush_count == 0
+
+
 def test_ticket_never_given_out_is_our_bug() -> None:
     cluster = Cluster()
     with pytest.raises(AssertionError, match="never given out"):
