@@ -96,6 +96,19 @@ def test_target_whose_memory_is_in_doubt_is_refused() -> None:
     assert not any(isinstance(m, CampaignNow) for m in cluster.sent)
 
 
+def test_a_long_log_is_no_lag() -> None:
+    cluster = Cluster(transfer_lag_entry_count_max=2)
+    cluster.elect(1)
+    for at in range(6):
+        cluster.propose(1, at)
+    cluster.deliver()
+
+    transfer(cluster, 1, 3)
+    cluster.deliver()
+
+    assert cluster.leaders() == [3]
+
+
 def test_second_transfer_is_refused_while_one_runs() -> None:
     cluster = Cluster()
     cluster.elect(1)

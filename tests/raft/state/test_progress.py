@@ -132,6 +132,21 @@ def test_broken_link_leads_to_probe(state: ProgressState) -> None:
     assert (progress.state, progress.next) == (ProgressState.PROBE, progress.match + 1)
 
 
+@pytest.mark.parametrize("match", [NO_INDEX, 3, 7])
+@pytest.mark.parametrize("refused_prev", [8, 9, 15])
+@pytest.mark.parametrize("agreement", [NO_INDEX, 2, 7, 14, 99])
+def test_hint_makes_progress_and_respects_match(
+    match: int, refused_prev: int, agreement: int
+) -> None:
+    progress = Progress(2, next_index=refused_prev + 1, now=0)
+    progress.match = match
+
+    progress.refuse_at(refused_prev, agreement)
+
+    assert match + 1 <= progress.next <= refused_prev
+    assert progress.state is ProgressState.PROBE
+
+
 @given(
     st.lists(st.integers(1, 9), max_size=30).map(sorted),
     st.lists(st.integers(1, 9), max_size=30).map(sorted),
