@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import runpy
 from pathlib import Path
 
@@ -20,40 +19,6 @@ def test_role_outside_the_table_stops_the_node() -> None:
         cluster.state(1).set_role(Role.LEADER, 1, "vote quorum")
     with pytest.raises(AssertionError, match="'boredom' is not in the table"):
         cluster.state(1).set_role(Role.PRE_CANDIDATE, NO_NODE, "boredom")
-
-
-def test_every_change_of_a_long_random_run_is_in_the_table() -> None:
-    """Follow old and new role of each change, not only the assertion in set_role."""
-    seen: set[tuple[Role, Role, str]] = set()
-    for seed in range(30):
-        draw = random.Random(seed)
-        cluster = Cluster()
-        before = dict.fromkeys((1, 2, 3), Role.FOLLOWER)
-        for _ in range(150):
-            action = draw.randrange(8)
-            node = draw.randint(1, 3)
-            if action < 4:
-                cluster.tick(node, draw.randint(1, 6))
-            elif action < 6:
-                cluster.deliver(count=draw.randint(1, 9))
-            elif action == 6:
-                cluster.isolate(node)
-            else:
-                cluster.heal()
-            for other, found in cluster.nodes.items():
-                for change in found.role_changes:
-                    if change.reason != "leader of this term seen" or change.role != before[other]:
-                        seen.add((before[other], change.role, change.reason))
-                    before[other] = change.role
-                found.role_changes.clear()
-    for old, new, reason in seen:
-        assert reason in TRANSITIONS[old, new]
-    assert {(old, new) for old, new, _ in seen} >= {
-        (Role.FOLLOWER, Role.PRE_CANDIDATE),
-        (Role.PRE_CANDIDATE, Role.CANDIDATE),
-        (Role.CANDIDATE, Role.LEADER),
-        (Role.LEADER, Role.FOLLOWER),
-    }
 
 
 def reach(old: Role, reason: str) -> Cluster:

@@ -330,34 +330,6 @@ async def test_an_old_copy_is_refused_hears_why_and_comes_in_without_a_vote(tmp_
     assert again.known[2].incarnation == disk.found.incarnation
 
 
-async def test_a_copy_that_a_new_member_believes_is_refused_by_those_who_remember(
-    tmp_path: Path,
-) -> None:
-    """The new member tells them of the copy's life before they meet the copy."""
-    lives1, disk = opened(tmp_path / "1", 1)
-    lives2, theirs = opened(tmp_path / "2", 2)
-    lives3, _ = opened(tmp_path / "3", 3)
-    lives1.forget(frozenset({1, 2, 3}))
-    newest = lives2.own()._replace(nonce=55, start_term=3, term=3)
-    assert lives1.judge(2, encode_lives(newest, {}), {}) == ""
-    assert lives3.judge(2, lives2.tell(3), {}) == ""
-    said = encode_lives(lives3.own(), lives3.remembered())
-    lives1.on_frame(3, FrameKind.LIVES, said, memoryview(b""))
-    await lives1.stop()
-    lives1, _ = opened(tmp_path / "1", 1, disk)
-    async with meeting(lives1, lives2) as (first, _):
-        await eventually(lambda: lives2.lost, "the node to hear that it is an old copy")
-        assert "a second time (by node 1)" in lives2.lost
-        assert theirs.found is not None
-        assert theirs.found.standing is Standing.JOINING
-        await eventually(lambda: first.link.is_connected(2), "the node to be let in")
-        assert not lives1.refused
-    await stopped(lives1, lives2, lives3)
-    again = LivesFile(FileSystem(), str(tmp_path / "1")).load("cluster", 1)
-    assert again.known[2].incarnation == theirs.found.incarnation
-    assert again.apart == {}
-
-
 async def test_a_life_is_saved_at_the_handshake_that_told_it(tmp_path: Path) -> None:
     """A replica of a master-slave group hears of peers in handshakes only. One that was killed
     within a second of a peer's start took the peer's former disk back for the newest."""

@@ -52,13 +52,6 @@ def test_folded_promises_wait_for_their_own_writes() -> None:
     assert (stats.flush_count, stats.held_message_count) == (0, 0)
 
 
-def test_first_tickets_are_released_one_by_one() -> None:
-    cluster = follower_with_a_hanging_sync()
-    for index, ticket in enumerate(cluster.nodes[2].tickets[: FLUSH_COUNT_MAX - 1]):
-        cluster.sync(2, through=ticket)
-        assert acks(cluster)[-1] == cluster.state(2).synced == index
-
-
 def test_truncation_moves_a_folded_ticket_back() -> None:
     """What a folded sync covers was replaced: its end says nothing about the new entries."""
     cluster = follower_with_a_hanging_sync()

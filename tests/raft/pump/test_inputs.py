@@ -11,13 +11,10 @@ from raft.errors import (
     BusyError,
     NotLeaderError,
     RecoveryRefusedError,
-    TransferringError,
 )
 from raft.messages import (
-    CampaignNow,
     Standing,
 )
-from raft.transitions import Role
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster
 from tests.raft.memory_log import ENTRY_SIZE_BYTES
 
@@ -32,26 +29,6 @@ def filled(count: int = 4, **settings: Any) -> Cluster:
     cluster.tick(1, HEARTBEAT_TICKS)
     cluster.deliver()
     return cluster
-
-
-def test_the_replica_shows_role_term_and_positions() -> None:
-    cluster = filled()
-    for node, role in ((1, Role.LEADER), (2, Role.FOLLOWER)):
-        replica = cluster.nodes[node].replica
-        state = replica.core.state
-        assert (state.leader, state.role, state.term) == (1, role, 1)
-        assert (state.commit, replica.applied) == (4, 4)
-
-
-def test_applied_is_what_the_shell_reported_and_commit_is_not() -> None:
-    cluster = filled()
-    cluster.nodes[1].applies_at_once = False
-    cluster.propose(1, "late")
-    cluster.deliver()
-    replica = cluster.nodes[1].replica
-    assert (replica.core.state.commit, replica.applied) == (5, 4)
-    cluster.apply(1)
-    assert replica.applied == 5
 
 
 def test_check_propose_on_a_follower_names_the_leader() -> None:
@@ -89,17 +66,6 @@ def test_check_propose_agrees_with_propose_and_changes_nothing(
     assert cluster.nodes[1].log.last_index == last
     if "waiter_count_max" in limit:
         cluster.propose(1, "nobody waits for this")
-
-
-def test_transfer_order_leaves_with_the_same_turn() -> None:
-    cluster = filled()
-    replica = cluster.nodes[1].replica
-    replica.core.transfer_leadership(2)
-    with pytest.raises(TransferringError):
-        replica.check_propose()
-    effects = replica.pump()
-    assert [type(outgoing.message) for outgoing in effects.send] == [CampaignNow]
-    assert effects.send[0].message.to == 2
 
 
 def test_accepted_loss_is_durable_before_the_node_votes_and_is_reported_once() -> None:

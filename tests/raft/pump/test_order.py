@@ -6,7 +6,6 @@ import pytest
 
 from raft.errors import CompactionRefusedError
 from raft.messages import AppendRequest, Configuration, ConfigurationAt, Refusal
-from raft.pump.effects import NO_EFFECTS
 from raft.rules.membership import Change, ChangeKind
 from tests.raft.builders import append, append_reply, payload_of, vote_reply
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster
@@ -24,14 +23,6 @@ def test_hard_state_truncation_write_and_sync_in_this_order() -> None:
     cluster.receive(1, message, payload_of(message))
 
     assert log.operations == ["hard_state 3/0", "truncate 1", "write 1..2", "sync"]
-
-
-def test_quiet_turn_has_no_effects() -> None:
-    cluster = Cluster()
-    replica = cluster.nodes[1].replica
-    assert replica.pump() is NO_EFFECTS
-    replica.tick()
-    assert replica.pump() is NO_EFFECTS
 
 
 def test_own_entry_of_the_same_turn_is_written_before_it_is_cut_off() -> None:

@@ -4,28 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.raft.builders import vote_request
 from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
-
-
-def test_restart_loads_term_vote_log_and_members() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
-    cluster.receive(2, vote_request(3, 2, 9, last=(9, 8), transfer=True))
-    before = cluster.state(2)
-
-    cluster.crash(2)
-    cluster.restart(2)
-
-    after = cluster.state(2)
-    assert (after.term, after.vote) == (9, 3)
-    assert after.log.all_runs() == before.log.all_runs()
-    assert after.configurations == before.configurations
-    assert after.commit <= before.commit, "the commit index may restart low"
-    assert after.synced == after.log.last_index
 
 
 def test_applied_state_is_never_ahead_of_the_durable_log() -> None:

@@ -381,19 +381,6 @@ def test_a_follower_with_other_work_goes_the_general_way(name: str, value: objec
     assert not steady.is_next(cluster.state(2), message)
 
 
-def test_the_ack_of_the_short_way_waits_for_the_sync() -> None:
-    cluster = steady_leader()
-    node = cluster.nodes[2]
-    node.syncs_at_once = False
-    cluster.propose(1, "x")
-    cluster.deliver(link=(1, 2))
-    assert not cluster.take(AppendReply, to=1), "nothing is acked before the sync"
-    assert node.tickets, "a sync is asked for"
-    cluster.sync(2)
-    (reply,) = cluster.take(AppendReply, to=1)
-    assert reply.message.match == node.state.log.last_index  # type: ignore[union-attr]
-
-
 def test_commits_of_two_appends_of_one_turn_are_applied_together() -> None:
     cluster = steady_leader()
     cluster.held = {(2, 1), (3, 1)}
@@ -411,16 +398,6 @@ def test_commits_of_two_appends_of_one_turn_are_applied_together() -> None:
     assert (effects.apply_lo, effects.apply_hi) == (first, first + 2)
 
 
-def test_an_entry_of_any_size_is_offered_alone() -> None:
-    cluster = steady_leader(message_size_bytes_max=1, window_size_bytes_max=1)
-    state = cluster.state(1)
-    assert steady.may_propose(state)
-    steady.propose(state)
-    offers = steady.offers(state)
-    assert offers is not None
-    assert [message.to for message in offers] == [2, 3]
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("is_hard_state_durable", False), ("snapshot_gate", 1), ("own_entries", [None])],
@@ -430,17 +407,6 @@ def test_a_leader_with_other_work_offers_the_general_way(name: str, value: objec
     cluster.nodes[1].replica.propose("x")
     setattr(cluster.state(1), name, value)
     assert steady.offers(cluster.state(1)) is None
-
-
-@pytest.mark.parametrize(("match", "base"), [(3, 4), (0, 1)])
-def test_a_follower_behind_the_log_is_fed_the_general_way(match: int, base: int) -> None:
-    cluster = steady_leader()
-    cluster.nodes[1].replica.propose("x")
-    state = cluster.state(1)
-    assert state.written == 4
-    state.progress[2].match = match
-    state.log.base_index = base
-    assert steady.offers(state) is None
 
 
 def test_two_entries_beyond_the_limits_are_offered_by_the_general_way() -> None:

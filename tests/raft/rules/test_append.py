@@ -140,20 +140,6 @@ def test_commit_never_goes_back() -> None:
     assert cluster.state(2).commit == 2
 
 
-def test_acks_of_one_sync_are_sent_as_one() -> None:
-    cluster = follower([1])
-    replica = cluster.nodes[2].replica
-    cluster.nodes[2].syncs_at_once = False
-    for at in range(3):
-        message = append(1, 2, 5, prev=(at, 5 if at else 1), terms=[5])
-        replica.receive(message, payload_of(message))
-    cluster.settle(2)
-
-    cluster.sync(2)
-
-    assert [m.match for m in cluster.sent if isinstance(m, AppendReply)] == [3]
-
-
 @pytest.mark.parametrize(
     "change",
     [

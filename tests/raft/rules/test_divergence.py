@@ -19,7 +19,6 @@ from raft.messages import (
 )
 from raft.ready import InitialState
 from raft.rules.membership import Change, ChangeKind
-from raft.transitions import Role
 from tests.raft.builders import append, append_reply, install, payload_of, vote_reply, vote_request
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
@@ -318,26 +317,6 @@ def test_a_deposed_leader_of_another_history_decides_nothing(node: int) -> None:
     assert (last_ack(cluster).refusal, last_ack(cluster).term) == (Refusal.OLD_TERM, term)
     assert last_ack(cluster).standing is Standing.FULL
     assert cluster.state(node).divergent_peers == set()
-
-
-@pytest.mark.parametrize("node", [1, 2])
-def test_a_second_leader_of_the_term_ends_the_term(node: int) -> None:
-    """What each of the two has committed is compared when the next one leads."""
-    cluster = Cluster()
-    cluster.elect(1)
-    for body in "abc":
-        cluster.propose(1, body)
-    cluster.deliver()
-    other = history_of_another_leader(has_node_1=True)
-    [message, payload] = other.take(AppendRequest, to=1)[-1]
-    assert isinstance(message, AppendRequest)
-    assert message.term == cluster.state(node).term == 1
-
-    cluster.receive(node, message._replace(to=node), payload)
-
-    state = cluster.state(node)
-    assert (state.term, state.role, state.standing) == (2, Role.FOLLOWER, Standing.FULL)
-    assert state.divergent_peers == set()
 
 
 def test_an_absurd_term_of_another_history_changes_nothing() -> None:

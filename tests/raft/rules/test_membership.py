@@ -13,11 +13,10 @@ from raft.messages import (
     Configuration,
     ConfigurationAt,
     Standing,
-    VoteReply,
 )
 from raft.rules.membership import Change, ChangeKind, changed
 from raft.transitions import Role
-from tests.raft.builders import append, append_reply, payload_of, vote_reply, vote_request
+from tests.raft.builders import append, append_reply, payload_of
 from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
 
 
@@ -103,30 +102,6 @@ def test_compaction_below_a_newer_configuration_keeps_the_one_of_then() -> None:
 
     assert core.state.configurations == [before, newer]
     assert core.snapshot_meta_at(2).configuration_at == before
-
-
-def test_learner_votes_are_answered_not_counted_unless_voter() -> None:
-    cluster = Cluster(voters=(1, 2, 3), learners=(4,))
-
-    # The learner does not know yet that it was promoted: it answers a valid candidate (M3).
-    cluster.receive(4, vote_request(1, 4, 1))
-    assert [m.granted for m in cluster.sent if isinstance(m, VoteReply)] == [True]
-
-    # A candidate for whom it is a learner does not count it, nor a stranger.
-    cluster.tick(1, ELECTION_TICKS + 1)
-    cluster.receive(1, vote_reply(2, 1, 0, vote_term=1, pre=True))
-    cluster.drop()
-    cluster.receive(1, vote_reply(4, 1, 1))
-    cluster.receive(1, vote_reply(9, 1, 1))
-    assert cluster.role(1) is Role.CANDIDATE
-    cluster.receive(1, vote_reply(3, 1, 1))
-    assert cluster.role(1) is Role.LEADER
-
-    # Nor are its acks.
-    cluster.receive(1, append_reply(4, 1, 1, match=0))
-    assert cluster.state(1).commit == NO_INDEX
-    cluster.receive(1, append_reply(2, 1, 1, match=0))
-    assert cluster.state(1).commit == 0
 
 
 def test_learner_never_campaigns() -> None:
@@ -282,18 +257,6 @@ def test_removed_node_with_the_newest_log_can_still_be_elected() -> None:
     assert cluster.state(2).commit == cluster.state(2).log.last_index
 
 
-def test_silent_learner_of_a_new_leader_is_not_promoted() -> None:
-    """A new leader knows nothing of a learner's memory until it has answered."""
-    cluster = Cluster(voters=(1,))
-    cluster.elect(1)
-    cluster.start_joining(4)
-    cluster.isolate(4)
-    change(cluster, 1, ChangeKind.ADD_LEARNER, 4)
-
-    with pytest.raises(ChangeRefusedError, match="not answered this leader"):
-        change(cluster, 1, ChangeKind.PROMOTE, 4)
-
-
 def test_removed_node_is_told_before_it_is_dropped() -> None:
     cluster = Cluster()
     cluster.elect(1)
@@ -303,21 +266,6 @@ def test_removed_node_is_told_before_it_is_dropped() -> None:
 
     assert cluster.state(3).voters == (1, 2)
     assert list(cluster.state(1).progress) == [2]
-
-
-def test_amnesiac_never_campaigns() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.tick_all(3)
-    cluster.crash(3)
-    cluster.restart(3, wiped=True)
-    cluster.tick_all(3)
-
-    cluster.isolate(1)
-    cluster.isolate(2)
-    cluster.tick(3, 10 * ELECTION_TICKS)
-
-    assert cluster.role(3) is Role.FOLLOWER
 
 
 def test_follower_takes_configurations_from_appends() -> None:

@@ -81,20 +81,6 @@ def test_echo_of_a_node_without_memory_confirms_nothing() -> None:
     assert cluster.nodes[1].reads == []
 
 
-def test_equal_read_ids_are_two_reads() -> None:
-    """The id is the caller's; the proof uses a round of its own."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.read(1, 7)
-    cluster.deliver()
-    cluster.isolate(1)
-
-    cluster.read(1, 7)
-    cluster.tick(1, HEARTBEAT_TICKS)
-
-    assert cluster.nodes[1].reads == [ReadConfirmed(7, 0)]
-
-
 def test_reads_of_one_turn_share_a_round() -> None:
     cluster = Cluster()
     cluster.elect(1)

@@ -66,21 +66,6 @@ def test_a_copy_in_doubt_completes_no_quorum_whoever_comes_last(last: str) -> No
     assert cluster.state(1).commit == 1
 
 
-def test_a_copy_counts_as_soon_as_it_is_no_more_in_doubt() -> None:
-    """Whatever tells the leader so, such as the answer to a heartbeat that acks nothing."""
-    cluster = async_cluster()
-    cluster.isolate(2)
-    cluster.propose(1, "a")
-    cluster.drop()
-    doubt = append_reply(3, 1, 1, match=1, standing=Standing.RECOVERING, incarnation=1)
-    cluster.receive(1, doubt)
-    assert cluster.state(1).commit == 0
-
-    cluster.receive(1, append_reply(3, 1, 1, match=NO_INDEX, incarnation=1))
-
-    assert cluster.state(1).commit == 1
-
-
 def test_the_refusal_that_tells_of_a_loss_tells_also_where_to_go_on() -> None:
     """It answers an older append than the newest one on its way."""
     cluster = async_cluster()
@@ -159,27 +144,6 @@ def power_loss_of_all(keeps: dict[int, int], **settings: Any) -> Cluster:
     return cluster
 
 
-def test_recovery_leader_that_crashes_can_lead_again() -> None:
-    """It is of full standing already, the others are not yet: all must still find each other."""
-    cluster = power_loss_of_all({1: 2, 2: 4, 3: 3})
-    for node in (1, 2, 3):
-        cluster.restart(node, recovering=True)
-    while cluster.role(2) is not Role.LEADER:
-        cluster.tick_all(deliver=False)
-        while cluster.role(2) is not Role.LEADER and cluster.deliver(count=1):
-            pass
-    cluster.settle(2)
-    assert cluster.nodes[2].log.durable_hard_state.standing is Standing.FULL
-    cluster.crash(2)
-    cluster.drop()
-    cluster.restart(2)
-
-    cluster.tick_all(10 * ELECTION_TICKS)
-
-    assert cluster.leaders() == [2]
-    assert [cluster.state(node).standing for node in (1, 2, 3)] == [Standing.FULL] * 3
-
-
 def test_power_lost_again_under_the_leader_of_a_recovery_election() -> None:
     """What that leader began with is all there is only until it commits more: node 3 acked with it
     what node 1 never got, and must not count before it has that again."""
@@ -236,25 +200,6 @@ def test_accepted_loss_counts_from_the_commit_index_if_a_newer_term_may_be_lost(
     cluster.nodes[1].replica.core.accept_loss()
     cluster.settle(1)
     assert cluster.nodes[1].losses == [2]
-
-
-def test_leader_that_kept_its_memory_admits_a_majority_in_doubt() -> None:
-    """It has every entry it ever proposed, so its own commit index is the measure."""
-    cluster = async_cluster()
-    for body in "ab":
-        cluster.propose(1, body)
-    cluster.deliver()
-    for node in (2, 3):
-        lose_power(cluster, node, keep=1)
-        cluster.restart(node, recovering=True)
-
-    cluster.tick_all(4 * HEARTBEAT_TICKS)
-
-    assert cluster.leaders() == [1]
-    assert [cluster.state(node).standing for node in (2, 3)] == [Standing.FULL] * 2
-    assert cluster.nodes[2].losses == []
-    assert cluster.state(2).log.last_index == 2
-    assert cluster.state(2).commit != NO_INDEX
 
 
 def test_check_quorum_does_not_count_nodes_in_doubt() -> None:

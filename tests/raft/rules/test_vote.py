@@ -83,28 +83,6 @@ def test_failed_meta_write_stops_a_campaign() -> None:
     assert not any(isinstance(m, VoteRequest) and not m.pre for m in cluster.sent)
 
 
-def test_failed_meta_write_of_a_leader_keeps_its_log() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.propose(1, "kept", waiter="w")
-    cluster.deliver()
-    log = cluster.nodes[1].log
-    before = log.terms()
-    log.fails_hard_state = True
-
-    cluster.receive(1, vote_reply(2, 1, 9, granted=False))
-
-    state = cluster.state(1)
-    assert (state.role, state.term, log.terms()) == (Role.FOLLOWER, 1, before)
-    assert state.log.last_index == log.last_index
-    log.fails_hard_state = False
-    cluster.elect(2)
-    cluster.propose(2, "after")
-    cluster.deliver()
-    cluster.tick_all(3)
-    assert cluster.nodes[1].applied == ["kept", "after"]
-
-
 def test_repeated_request_does_not_reset_the_timer_again() -> None:
     cluster = Cluster()
     cluster.receive(2, vote_request(1, 2, 1))

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft.messages import NO_INDEX, InstallSnapshot, Refusal
-from raft.rules import replication
 from raft.state.log_view import LogView
 from raft.state.progress import Progress, ProgressState
 from tests.raft.builders import append_reply
-from tests.raft.cluster import ELECTION_TICKS, HEARTBEAT_TICKS, Cluster, state_of
+from tests.raft.cluster import HEARTBEAT_TICKS, Cluster, state_of
 from tests.raft.memory_log import ENTRY_SIZE_BYTES
 from tests.seeds import examples
 
@@ -53,20 +52,6 @@ def test_what_a_follower_may_have_got_and_not_acked_begins_there(
     progress = Progress(2, next_index=7, now=0)
     progress.match, progress.state = 3, state
     assert progress.first_unacked == first
-
-
-def test_follower_that_gets_a_snapshot_is_not_probed() -> None:
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    progress = cluster.state(1).progress[3]
-    progress.become_snapshot(progress.match + 1, deadline=99)
-    cluster.sent.clear()
-
-    replication.feed(cluster.state(1), progress)
-    cluster.settle(1)
-
-    assert cluster.sent == []
 
 
 def right_below_a_compacted_log() -> tuple[Cluster, Progress]:
@@ -131,36 +116,6 @@ def test_an_answer_that_confirms_nothing_new_leaves_a_follower_probed() -> None:
         states.append(progress.state)
 
     assert states == [ProgressState.PROBE, ProgressState.REPLICATE]
-
-
-@pytest.mark.parametrize("state", list(ProgressState))
-def test_every_state_has_an_exit(state: ProgressState) -> None:
-    """Whatever state a follower is in when it comes back, it ends in REPLICATE and catches up."""
-    cluster = Cluster()
-    cluster.elect(1)
-    cluster.isolate(3)
-    for body in "abcd":
-        cluster.propose(1, body)
-    cluster.deliver()
-    core = cluster.nodes[1].core
-    progress = core.state.progress[3]
-    if state is ProgressState.SNAPSHOT:
-        core.snapshot_durable(core.snapshot_meta_at(core.state.applied))
-        core.compact_to(core.state.applied)
-        cluster.nodes[1].log.cut(core.state.applied)
-        progress.become_snapshot(4, deadline=core.state.now + 3)
-    elif state is ProgressState.PROBE:
-        progress.become_probe()
-        progress.is_paused = True
-    else:
-        assert progress.state is ProgressState.REPLICATE
-    cluster.heal()
-
-    cluster.tick_all(2 * ELECTION_TICKS)
-
-    assert progress.state is ProgressState.REPLICATE
-    assert progress.match == core.state.log.last_index
-    assert cluster.state(3).commit == core.state.commit
 
 
 @pytest.mark.parametrize("state", [ProgressState.REPLICATE, ProgressState.SNAPSHOT])

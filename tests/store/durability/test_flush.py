@@ -1,7 +1,6 @@
 """The flush thread: group commit, final failures, and the durable mark's place between."""
 
 import errno
-import threading
 
 import pytest
 
@@ -54,34 +53,6 @@ def test_ack_never_precedes_sync() -> None:
         "told 20",
     ]
     assert answers.threads == {"store-flush"}
-
-
-def test_acks_of_many_threads_never_precede_their_sync() -> None:
-    log = FakeLog(is_free=True)
-    counters = StoreCounters()
-    service = FlushService(log, RULES, on_fatal=never, counters=counters)
-    service.start()
-    append_lock = threading.Lock()
-    early: list[tuple[int, int]] = []
-
-    def work() -> None:
-        for _ in range(100):
-            with append_lock:
-                position = log.append()
-            durable = service.wait(position, FOREVER_MS)
-            if not position <= durable <= log.flushed_position:
-                early.append((position, durable))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    service.stop()
-    assert early == []
-    assert log.flushed_position == log.max_position == 4000
-    assert counters.sync_bytes == 4000
-    assert 1 <= log.sync_count <= 400
 
 
 def test_a_sync_serves_all_that_waited_during_the_last() -> None:

@@ -107,17 +107,6 @@ def test_a_truncation_that_fails_refuses_nobody() -> None:
     assert answers.got == [(10, None)]
 
 
-def test_a_waiter_whose_bytes_are_cut_is_told_at_its_timeout_at_the_latest() -> None:
-    log = FakeLog()
-    service = FlushService(log, RULES, on_fatal=never)
-    request = service._enqueue(log.append(), Answers().callback(10))
-    with service.truncation(5):  # No flush thread runs that could tell it.
-        log.max_position = 5
-    with pytest.raises(PositionRangeError):
-        service._withdraw(request, 1)
-    service._withdraw(request, 1)  # Somebody else resolves it: no error of its own.
-
-
 # --- Stopping ---
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -16,7 +15,6 @@ from store.errors import (
     LimitExceededError,
     PositionRangeError,
     RecordFormatError,
-    StoreError,
     StoreFullError,
 )
 from store.files import failpoints
@@ -277,14 +275,6 @@ def test_files_of_the_index_that_are_full_are_unmapped_however_many_units_come_a
 # --- Look-ups ---
 
 
-def test_an_entry_without_a_unit_is_found_by_its_header(ledger: Ledger) -> None:
-    add(ledger, 9)
-    expected = [ledger.position_of(index) for index in range(9)]
-    overwrite(ledger.index.files.files[0], 0, bytes(9 * 32))
-    assert [ledger.place_of(index) for index in range(9)] == expected
-    assert [ledger.index_at_position(position) for position in expected] == list(range(9))
-
-
 @pytest.mark.parametrize("index_is", ["good", "zero", "lying"])
 def test_lookups_agree_with_the_entries_whatever_the_index_says(
     ledger: Ledger, index_is: str
@@ -514,31 +504,3 @@ def test_the_index_is_synced_once_a_data_file_is_complete(tmp_path: Path) -> Non
     ledger.sync()
     assert synced == ["data", "data", "index"]
     ledger.close()
-
-
-def test_readers_beside_the_writer_see_whole_entries_only(ledger: Ledger) -> None:
-    seen: list[int] = []
-    failures: list[Exception] = []
-
-    def read() -> None:
-        try:
-            while not seen or seen[-1] < 400:
-                index = ledger.last_index
-                if index >= 0 and (not seen or index > seen[-1]):
-                    assert ledger.entry(index).entry_index == index
-                    assert ledger.term_at(index) == index // 20 + 1
-                    ledger.range_of(index, index + 5, 1000)
-                    seen.append(index)
-        except (StoreError, AssertionError) as error:
-            failures.append(error)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for index in range(401):
-        ledger.term = index // 20 + 1
-        add(ledger)
-        if index % 50 == 0:
-            ledger.sync()
-    reader.join()
-    assert not failures
-    assert seen[-1] == 400

@@ -50,19 +50,6 @@ def changed(raw: bytes, change: dict[str, int]) -> bytes:
     return fmt.ENTRY_HEADER.pack(*values.values()) + raw[48:]
 
 
-def test_a_follower_becomes_byte_for_byte_equal(ledger: Ledger, tmp_path: Path) -> None:
-    follower = new_ledger(tmp_path / "follower")
-    random = Random(2)
-    for step in range(1, 9):
-        grow(ledger, random, step * FILE // 2)
-        ship(ledger, follower, random.choice([1, 700, 9000, 10 * FILE]))
-        assert follower.tail.link.chain_crc == ledger.tail.link.chain_crc
-    assert follower.term_runs() == ledger.term_runs()
-    assert len(follower.term_runs()) > 5
-    assert image(tmp_path / "follower") == image(tmp_path)
-    follower.close()
-
-
 def test_a_raw_run_may_fill_several_index_files(ledger: Ledger, tmp_path: Path) -> None:
     for _ in range(1000):
         ledger.append_entry(KIND_NO_OP, 1, b"")

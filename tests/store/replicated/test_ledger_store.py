@@ -74,21 +74,6 @@ def note_replica(root: Path) -> None:
 # --- Room ---
 
 
-def test_reserved_files_join_the_log_only_when_they_are_needed(store: ReplicaStore) -> None:
-    put(store, 0, 3)
-    ledger = store.ledger
-    assert store.has_room(40 * PAGE)
-    count = ledger.files.reserved_count
-    assert count >= 2
-    assert len(ledger.files.files) == 1
-    assert store.has_room(40 * PAGE)
-    assert ledger.files.reserved_count == count, "what is there is not made again"
-    with failpoints.armed("fs.allocate=ENOSPC@1+"):
-        for lo in range(3, 36, 3):
-            put(store, lo, lo + 3, size_bytes=4000)
-    assert len(ledger.files.files) > 2
-
-
 def test_a_failed_sync_of_a_reserved_file_is_fatal(tmp_path: Path) -> None:
     causes: list[BaseException] = []
     store = ReplicaStore.open(str(tmp_path), CONFIG, on_fatal=causes.append)
@@ -259,16 +244,6 @@ def test_the_age_of_a_file_is_asked_for_until_what_follows_it_is_visible(tmp_pat
         store.find_expired()
         (message,) = store.reads.messages_by_key("orders", f"key{3 * (last_index + 1):04d}")
         assert store.engine.retention.newest_times == {first.position: message.store_unix_ms}
-
-
-def test_maintenance_leaves_alone_what_the_writer_keeps_for_dispatch(store: ReplicaStore) -> None:
-    for lo in range(0, 60, 3):
-        end = put(store, lo, lo + 3, size_bytes=4000)
-    store.dispatch_to(end)
-    kept = len(store.ledger.recent)
-    assert kept > 10
-    store.find_expired()
-    assert len(store.ledger.recent) == kept
 
 
 def test_the_time_of_a_damaged_entry_is_given_to_no_other(store: ReplicaStore) -> None:

@@ -1,6 +1,5 @@
 """A store of a shipped log: what readers see, what a cut takes away, where an empty log begins."""
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from store.maintenance.retention import DiskState
 from store.replicated.shipped_store import ShippedStore
 from store.store import Store
 from tests.patience import PATIENCE_S
-from tests.store.fakes import CountingFileSystem
 from tests.store.power_loss import PowerLossFileSystem
 from tests.store.records import BORN, PAGE, batch
 from tests.store.shipped_stores import (
@@ -318,24 +316,6 @@ def test_damage_of_a_file_that_was_set_aside_is_told(store: ShippedStore, tmp_pa
             list(read_cut_file(fs, str(path)))
     path.write_bytes(whole)
     assert list(read_cut_file(fs, str(path)))
-
-
-def test_files_that_were_set_aside_are_closed(tmp_path: Path) -> None:
-    def read(position: int, size_bytes: int) -> bytes:
-        return bytes(size_bytes)
-
-    def no_byte(position: int, size_bytes: int) -> bytes:
-        raise FileSystemError("read", "/log", 5)
-
-    fs, root = CountingFileSystem(), str(tmp_path)
-    cut = cut_file.write_cut_file(fs, root, epoch=1, lo=7, hi=99, read=read, now_unix_ms=1)
-    assert not fs.open_fds, "it was written"
-    with pytest.raises(FileSystemError):
-        cut_file.write_cut_file(fs, root, epoch=2, lo=7, hi=99, read=no_byte, now_unix_ms=1)
-    assert not fs.open_fds, "it could not be written"
-    assert [Path(cut.path).name] == os.listdir(Path(cut.path).parent), "no part of it is left"
-    assert list(read_cut_file(fs, cut.path)) == [(7, bytes(92))]
-    assert not fs.open_fds, "it was read"
 
 
 def test_only_so_many_are_kept(store: ShippedStore, tmp_path: Path) -> None:

@@ -306,16 +306,6 @@ async def test_live_repair_gives_up_for_now_without_peers(wreck: Wreck) -> None:
             assert fatal == []
 
 
-async def test_a_fatal_error_of_a_live_repair_is_reported(wreck: Wreck) -> None:
-    async with two(wreck) as (asker, _, _):
-        with open_replica(wreck.root) as store:
-            live, _, fatal = _live(store, asker.fetcher)
-            live._store = None  # type: ignore[assignment]
-            live.on_damage(CorruptionError("path", 0, "field", "1", "2"))
-            await eventually(lambda: fatal)
-            await live.stop()
-
-
 # --- Fetching ---
 
 
@@ -376,10 +366,6 @@ async def test_a_peer_that_never_answers_is_given_up() -> None:
     with pytest.raises(FetchError, match="no answer within 10 ms"):
         await fetcher.fetch(1, 0, 5)
     assert fetcher._requests == {}
-
-
-def test_a_fetcher_that_is_told_no_limits_has_those_of_a_node() -> None:
-    assert EntryFetcher(cast(Any, _Wire([])), lambda: [1]).limits == FetchLimits()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from tests.store.entries import encode_entry
 from tests.store.ledger import whole
 from tests.store.ledger_stores import CONFIG, FILE, Wreck, make_wreck, open_replica
 from tests.store.ledgers import image, new_ledger
-from tests.store.records import batch
 
 
 @dataclass
@@ -112,22 +111,6 @@ def test_damage_under_a_reader_is_repaired(opened: Open, seed: int) -> None:
         wreck.write(random.randrange(4) * FILE, bytes(FILE))
     assert opened.repair() > 0
     check_whole(opened)
-
-
-def test_the_active_file_is_repaired_beside_its_map_and_its_views(opened: Open) -> None:
-    """A view that was taken before sees the bytes of afterwards: map and file are one."""
-    ledger, spot = opened.ledger, opened.wreck.spots[-2]
-    assert spot.position // FILE == ledger.max_position // FILE
-    opened.append(batch(900, 902))
-    with ledger.view(spot.position, spot.size_bytes) as view:
-        opened.wreck.flip(spot.position + 50)
-        raw = opened.wreck.raw(spot.index, spot.index + 1)
-        assert bytes(view) != raw
-        opened.fix(spot.index, spot.index + 1, raw)
-        assert bytes(view) == raw
-    end = opened.append(batch(900, 902)).end_position
-    opened.store.engine.flush_service.wait(end, 10_000)
-    whole.check_whole(ledger)
 
 
 def test_repaired_ranges_are_checked_again(opened: Open) -> None:

@@ -14,7 +14,6 @@ from store.derived.queues.pull import PullStatus
 from store.errors import (
     LayoutError,
     PositionRangeError,
-    RecordFormatError,
     StoreFullError,
     SyncFailedError,
 )
@@ -24,7 +23,6 @@ from store.store import Store
 from tests.node.ledger_cluster import CONFIG, crash, open_log, sync
 from tests.node.ledger_logs import (
     VOTERS,
-    data_image,
     delete_to,
     new_log,
     put,
@@ -150,27 +148,6 @@ def test_a_crash_before_the_loss_is_saved_does_not_hide_it(tmp_path: Path) -> No
 
 
 # --- A leader's appends ---
-
-
-def test_a_prepared_batch_says_where_it_goes_and_writes_nothing(tmp_path: Path) -> None:
-    with new_log(tmp_path) as log:
-        put(log, 0, 4)
-        before = data_image(log)
-        data = batch(4, 6) + batch(6, 7, queue_id=5) + batch(7, 8)
-        prepared = log.prepare(data)
-        assert prepared.queues == {(b"orders", 0): (4, 3), (b"orders", 5): (0, 1)}
-        assert len(prepared.content.queue_offsets) == 4
-        assert prepared.content.size_bytes == len(data) + 48
-        assert prepared.result is None
-        assert data_image(log) == before
-        again = log.prepare(data)  # The first one was given up.
-        with pytest.raises(AssertionError, match="prepared since"):
-            log.append(1, 1, EntryKind.DATA, prepared)
-        log.append(1, 1, EntryKind.DATA, again)
-        assert again.result is not None
-        assert again.result.queue_offsets == [4, 5, 0, 6]
-        with pytest.raises(RecordFormatError):
-            log.prepare(b"no record" * 20)
 
 
 def test_readers_see_what_is_committed_and_nothing_else(tmp_path: Path) -> None:

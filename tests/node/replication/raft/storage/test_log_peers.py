@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
-from random import Random
 
 import pytest
 
@@ -14,7 +12,7 @@ from raft.pump.foreign_chain import ForeignChains
 from raft.ready import EntryKind
 from store.errors import CorruptionError, StoreError
 from store.files import failpoints
-from tests.node.ledger_cluster import Clock, crash, sync
+from tests.node.ledger_cluster import crash, sync
 from tests.node.ledger_logs import (
     VOTERS,
     append_request,
@@ -25,7 +23,6 @@ from tests.node.ledger_logs import (
     reopen,
     ship,
 )
-from tests.patience import PATIENCE_S
 from tests.store.records import batch
 
 
@@ -42,33 +39,6 @@ def follower(tmp_path: Path) -> Iterator[LedgerLog]:
 
 
 # --- A follower ---
-
-
-def test_a_follower_becomes_equal_across_files(leader: LedgerLog, follower: LedgerLog) -> None:
-    random = Random(4)
-    number = 0
-    for step in range(120):
-        if random.random() < 0.2:
-            kind = EntryKind.NO_OP
-            leader.append(leader.last_index + 1, 1 + step // 30, kind, None)
-        else:
-            size_bytes = random.choice((10, 500, 3000))
-            put(leader, number, number + 3, term=1 + step // 30, size_bytes=size_bytes)
-            number += 3
-    assert len(leader.store.ledger.files.files) > 3
-    lo, hi = 0, leader.last_index + 1
-    while lo < hi:
-        step_hi = min(hi, lo + random.choice((1, 5, 60)))
-        ship(leader, follower, lo, step_hi)
-        lo = step_hi
-    assert data_image(follower) == data_image(leader)
-    assert follower.load().runs == leader.load().runs
-    assert follower.chain_at(50) == leader.chain_at(50)
-    assert follower.chain_at(500) is None
-    follower.dispatch(hi)
-    assert queue_numbers(follower) == list(range(number))
-    for index in (1, 40, hi):
-        assert follower.position_of(index) == leader.position_of(index)
 
 
 def test_the_part_that_is_stored_already_is_skipped(leader: LedgerLog, follower: LedgerLog) -> None:
@@ -212,38 +182,6 @@ def test_a_truncation_gives_the_queue_offsets_back(tmp_path: Path) -> None:
         assert queue_numbers(log) == [*range(15), 100, 101]
         with pytest.raises(AssertionError, match="readers have seen"):
             log.truncate_from(4)
-
-
-def test_a_new_leader_counts_on_from_what_others_wrote(
-    leader: LedgerLog, follower: LedgerLog
-) -> None:
-    clock_late = Clock(leader.store.engine.clock() + 10**6)
-    leader.store.engine.clock = clock_late
-    for lo in range(0, 30, 3):
-        put(leader, lo, lo + 3)
-    prepared = leader.prepare(batch(30, 33))
-    ship(leader, follower, 0, 1)
-    assert follower.prepare(batch(50, 51)).queues == {(b"orders", 0): (3, 1)}
-    ship(leader, follower, 1, 10)
-    follower.dispatch(4)
-    other = follower.prepare(batch(30, 33))
-    assert other.queues == prepared.queues == {(b"orders", 0): (30, 3)}
-    follower.append(10, 2, EntryKind.DATA, other)
-    assert other.result is not None
-    assert other.result.store_unix_ms >= clock_late.unix_ms - 2, "the log's time does not go back"
-
-
-def test_a_sync_that_a_truncation_overtakes_still_reports(tmp_path: Path) -> None:
-    with new_log(tmp_path) as log:
-        for lo in range(0, 30, 3):
-            put(log, lo, lo + 3)
-        for round_number in range(20):
-            index = put(log, 30, 33, size_bytes=1000)
-            answers: SimpleQueue[StoreError | None] = SimpleQueue()
-            log.store.request_sync(answers.put)
-            if round_number % 2:
-                log.truncate_from(index)
-            assert answers.get(timeout=PATIENCE_S) is None
 
 
 STEPS = [

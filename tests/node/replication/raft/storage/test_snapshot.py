@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,41 +107,6 @@ def test_a_number_of_a_header_that_is_none_is_refused(name: str) -> None:
             decode_snapshot(content + crc32c(content).to_bytes(4, "big"))
 
 
-class NotingFileSystem(FileSystem):
-    """Notes what makes a change of names, and what makes it durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def rename(self, source: str, target: str) -> None:
-        self.calls.append("rename")
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self.calls.append("unlink")
-        super().unlink(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.calls.append("sync")
-        super().sync_directory(path)
-
-
-def test_each_step_of_an_installation_is_durable_when_it_returns(tmp_path: Path) -> None:
-    """After a power loss a name of before would let the log and the state differ."""
-    fs = NotingFileSystem()
-    received = ReceivedSnapshot(fs, str(tmp_path))
-    assert received.load() is None
-    snapshot = snapshot_of()
-    data = encode_snapshot(snapshot)
-    steps = (partial(received.stage, data, snapshot), received.mark_installed, received.forget)
-    for step in steps:
-        fs.calls.clear()
-        step()
-        assert fs.calls[-2:] in (["rename", "sync"], ["unlink", "sync"])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_half_a_received_snapshot_is_removed_and_never_staged(tmp_path: Path) -> None:
     received = ReceivedSnapshot(FileSystem(), str(tmp_path))
     snapshot = snapshot_of()
@@ -210,18 +174,6 @@ def test_a_follower_begins_where_its_leader_does(leader: LedgerLog, tmp_path: Pa
         assert follower.store.recovery.derived_rebuilt
         assert follower.prepare(batch(900, 902, queue_id=7)).queues == {(b"orders", 7): (5, 2)}
         assert follower.store.reads.queues() == leader.store.reads.queues()
-
-
-def test_a_snapshot_between_files_needs_no_deletion(leader: LedgerLog, tmp_path: Path) -> None:
-    with new_log(tmp_path / "follower", 2) as follower:
-        snapshot = install(leader, follower, 9)
-        assert snapshot.next_offsets == {(b"orders", 7): 5, (b"orders", 0): 21}
-        ship(leader, follower, 10, leader.last_index + 1)
-        follower.dispatch(leader.store.dispatched_index + 1)
-        assert queue_numbers(follower) == []
-        result = follower.store.reads.pull("orders", 0, 21, max_count=1)
-        assert result.data == leader.store.reads.pull("orders", 0, 21, max_count=1).data
-        assert result.record_count == 1
 
 
 def test_no_snapshot_of_deleted_or_uncommitted_entries_is_built(leader: LedgerLog) -> None:
