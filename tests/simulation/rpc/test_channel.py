@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 
 from node.errors.common import NotReadyError
+from node.services import server
 from node.services.calls import refuse
 from quorumlog.errors import Outcome, QuorumlogError, from_rpc
 from simulation.rpc.channel import CONNECT_S
@@ -132,19 +133,24 @@ async def all_outcomes() -> list[Any]:
     return results
 
 
+def real_parts() -> tuple[Any, ...]:
+    shipped = (server.cut_connection, server.traffic_of)
+    return grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server, *shipped
+
+
 def test_outcomes_are_those_of_real_grpc() -> None:
     async def live() -> int:
         results.append(await all_outcomes())
         return 0
 
     results: list[Any] = []
-    before = (grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server)
+    before = real_parts()
     with World(1) as world, rpc_parts(world):
         process = world.add_machine().run("both", live)
         assert world.run_until(lambda: not process.is_alive, LIMIT_S), "it hangs"
         if process.error is not None:
             raise process.error
-    assert (grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server) == before
+    assert real_parts() == before
     assert results[0] == asyncio.run(asyncio.wait_for(all_outcomes(), LIMIT_S))
 
 
