@@ -134,7 +134,7 @@ async def all_outcomes() -> list[Any]:
 
 
 def real_parts() -> tuple[Any, ...]:
-    shipped = (server.cut_connection, server.traffic_of)
+    shipped = (vars(server)[name] for name in ("cut_connection", "traffic_of"))
     return grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server, *shipped
 
 
