@@ -101,35 +101,15 @@ def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
     assert not any(machine.take_refusal(position) for position in positions)
 
 
-def test_an_entry_that_is_left_out_is_a_broken_invariant(store: Store) -> None:
-    append(store, [[put_topic("a")], [put_topic("b")]])
-    with pytest.raises(AssertionError, match="after -1"):
-        machine_of(store).apply(1, 2)
-
-
-def test_a_queue_without_its_commands_is_a_broken_invariant(store: Store) -> None:
+def test_an_entry_or_a_command_that_is_left_out_is_a_broken_invariant(store: Store) -> None:
     append(store, [[put_topic("a")], [put_topic("b")]])
     machine = machine_of(store)
+    with pytest.raises(AssertionError, match="after -1"):
+        machine.apply(1, 2)
     machine.apply(0, 1)
     machine.state.next_command_offset = 5
     with pytest.raises(AssertionError, match="command 5"):
         machine.apply(1, 2)
-
-
-def test_a_machine_that_listens_needs_no_way_through_the_queue(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = machine_of(store)
-    machine.listen(store.engine.dispatcher)
-    append(store, [[put_topic("a")], [put_topic("b")]])
-    store.pull("orders", 0, 0)  # Dispatches all there is.
-
-    def pull(*_: object, **__: object) -> None:
-        raise AssertionError("a command was pulled")
-
-    monkeypatch.setattr(store.reads, "pull", pull)
-    machine.apply(0, 2)
-    assert set(machine.state.topics) == {"a", "b"}
 
 
 @settings(max_examples=examples(60))

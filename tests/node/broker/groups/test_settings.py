@@ -53,10 +53,6 @@ def state_with_all() -> State:
     return state
 
 
-def test_a_group_that_nobody_configured_has_the_defaults() -> None:
-    assert of(State(SMALL_LIMITS), "readers") == DEFAULT
-
-
 def test_only_what_is_set_changes_and_the_group_is_made() -> None:
     state = State(SMALL_LIMITS)
     assert state.apply_command(put_group("readers", retry_count_max=3), 0) is None

@@ -8,7 +8,7 @@ import pytest
 from node.broker.core.parked_readers import CROWD_COUNT
 from node.broker.read.sql_filter import SqlFilter
 from node.config.limits import Limits
-from node.errors.common import BadRequestError, GroupNotEmptyError
+from node.errors.common import GroupNotEmptyError
 from node.errors.groups import BadFilterError, GroupDisabledError, TopicForbiddenError
 from quorumlog.pb.admin_pb2 import DescribeGroupRequest
 from quorumlog.pb.common_pb2 import QueueId, TopicNames
@@ -151,12 +151,6 @@ async def test_people_see_who_reads_what_and_how_old_that_is(node: Fixture) -> N
     stored = decode_message(node.log.store.reads.pull("orders", 0, 1, max_count=1).data)
     assert response.queues[0].last_consumed_unix_ms == stored.store_unix_ms
     assert response.queues[1].last_consumed_unix_ms == 0
-
-    many = [QueueId(topic="orders", queue_id=q) for q in range(8_193)]
-    with pytest.raises(BadRequestError):
-        await node.broker.groups.heartbeat(
-            HeartbeatRequest(group="g", client_id="c", topics=["orders"], queues=many)
-        )
 
 
 async def test_offsets_of_a_group_with_members_stay_if_asked(node: Fixture) -> None:

@@ -74,7 +74,8 @@ async def test_half_messages_are_seen_when_they_are_committed(node: Fixture) -> 
     for seen, half in zip(records, held, strict=True):
         assert seen.sys_flag & fmt.SYS_FLAG_TRANSACTION_MASK == fmt.TRANSACTION_COMMIT
         assert seen.prepared_transaction_position == half.position
-        assert (seen.born_unix_ms, seen.keys) == (half.born_unix_ms, half.keys)
+        assert BORN <= seen.born_unix_ms == half.born_unix_ms < BORN + 9
+        assert seen.keys == half.keys
         assert seen.properties["PGROUP"] == GROUP
         assert not {"REAL_TOPIC", "REAL_QID"} & seen.properties.keys()
         assert seen.properties["TRAN_MSG"] == "true", "clients find the transaction by it"
@@ -98,25 +99,16 @@ async def test_hosts_may_have_long_addresses(tmp_path: Path) -> None:
         assert records[0].prepared_transaction_position < records[1].prepared_transaction_position
 
 
-async def test_ending_twice_gives_the_same_answer_and_the_other_way_is_refused(
-    node: Fixture,
-) -> None:
-    transaction_id = await begun(node, 0, 1)
-    await ended(node, transaction_id)
-    again = await ended(node, transaction_id)
-    assert again.was_ended
-    with pytest.raises(TransactionEndedError, match="was committed before"):
-        await ended(node, transaction_id, ROLLED_BACK)
-    assert len(await stored(node)) == 1
-
-
-async def test_two_who_end_at_once_agree(node: Fixture) -> None:
+async def test_two_who_end_agree(node: Fixture) -> None:
     transaction_id = await begun(node, 0, 1)
     calls = [ended(node, transaction_id) for _ in range(3)]
     calls.append(ended(node, transaction_id, ROLLED_BACK))
     *same, other = await asyncio.gather(*calls, return_exceptions=True)
     assert [getattr(answer, "was_ended", None) for answer in same] == [False, True, True]
     assert isinstance(other, TransactionEndedError)
+    assert (await ended(node, transaction_id)).was_ended
+    with pytest.raises(TransactionEndedError, match="was committed before"):
+        await ended(node, transaction_id, ROLLED_BACK)
     assert len(await stored(node)) == 1
 
 
@@ -367,8 +359,3 @@ async def test_a_new_leader_goes_on_with_what_is_open(tmp_path: Path) -> None:
         assert part(node).open[transaction_id].check_count == 1
         await ended(node, transaction_id)
         assert len(await stored(node)) == 1
-
-
-async def test_half_messages_say_when_they_were_made(node: Fixture) -> None:
-    transaction_id = await begun(node, 0, 1)
-    assert node.log.store.reads.message_at(transaction_id).born_unix_ms == BORN
