@@ -9,6 +9,8 @@ from node.errors.common import (
     BadRequestError,
     BusyError,
     LimitReachedError,
+    NotAppliedError,
+    NotLeaderError,
     UnknownQueueError,
     UnknownTopicError,
 )
@@ -90,6 +92,25 @@ async def test_offsets_under_way_count_in_their_order(node: Fixture) -> None:
     await asyncio.gather(first, second, third)
     assert offsets_of(node) == {"orders": {0: 7}}
     await node.broker.append(outputs(3, offset(7, 8)))
+
+
+@node_with(filled=10, topics=TOPICS)
+async def test_offsets_cut_off_by_a_new_leader_count_no_more(node: Fixture) -> None:
+    node.driver.is_holding = True
+    kept = node.broker.append_nowait(outputs(0, offset(-1, 3)))
+    cut = node.broker.append_nowait(outputs(1, offset(3, 5)))
+    node.driver.lose()
+    with pytest.raises(NotLeaderError):
+        await node.broker.append(outputs(2, offset(3, 4)))
+    node.driver.decide(1)
+    node.driver.lead()
+    node.driver.is_holding = False
+    await node.broker.append(outputs(3, offset(3, 9)))
+    assert (await kept).record_count == 1
+    with pytest.raises(NotAppliedError):
+        await cut
+    assert offsets_of(node) == {"orders": {0: 9}}
+    assert len(await stored(node, "bills")) == 2
 
 
 @node_with(filled=10, topics=TOPICS)

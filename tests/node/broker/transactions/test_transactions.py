@@ -1,6 +1,7 @@
 """Transactions over a real log: half messages, their end, check-back, and what is refused."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,11 @@ from quorumlog.pb.transaction_pb2 import (
     CheckTransactionsRequest,
     ConsumedOffsets,
     DescribeTransactionRequest,
+    DescribeTransactionResponse,
     EndTransactionResponse,
     HalfMessages,
     ListTransactionsRequest,
+    TransactionCheck,
 )
 from store import format as fmt
 from store.errors import LimitExceededError, PositionRangeError, RecordFormatError
@@ -47,6 +50,16 @@ from tests.node.transaction_calls import (
     stored,
 )
 from tests.store.records import BORN, messages, numbers
+
+
+async def described(node: Fixture, transaction_id: int) -> DescribeTransactionResponse:
+    question = DescribeTransactionRequest(transaction_id=transaction_id)
+    return await node.broker.transactions.describe_transaction(question)
+
+
+def questions(node: Fixture, group: str) -> AsyncIterator[TransactionCheck]:
+    request = CheckTransactionsRequest(producer_group=group)
+    return node.broker.transactions.check_transactions(request)
 
 
 async def test_half_messages_where_the_log_begins_are_still_there(node: Fixture) -> None:
@@ -191,26 +204,17 @@ async def test_a_wrong_end_of_a_transaction_is_refused(node: Fixture) -> None:
     with pytest.raises(BadRequestError, match="outcome"):
         await ended(node, transaction_id, TRANSACTION_OUTCOME_GIVEN_UP)
     with pytest.raises(UnknownTransactionError):
-        await node.broker.transactions.describe_transaction(
-            DescribeTransactionRequest(transaction_id=7)
-        )
-    stream = node.broker.transactions.check_transactions(
-        CheckTransactionsRequest(producer_group="")
-    )
+        await described(node, 7)
     with pytest.raises(BadRequestError, match="producer_group"):
-        await anext(stream)
+        await anext(questions(node, ""))
     await ended(node, transaction_id, group="")  # An operator.
     node.driver.lose()
     for call in (
         ended(node, transaction_id),
         node.broker.append(halves(1, 2)),
         node.broker.transactions.list_transactions(ListTransactionsRequest()),
-        node.broker.transactions.describe_transaction(DescribeTransactionRequest(transaction_id=7)),
-        anext(
-            node.broker.transactions.check_transactions(
-                CheckTransactionsRequest(producer_group="g")
-            )
-        ),
+        described(node, 7),
+        anext(questions(node, "g")),
     ):
         with pytest.raises(NotLeaderError):
             await call
@@ -297,10 +301,7 @@ async def test_after_the_last_question_a_transaction_is_given_up(node: Fixture) 
     with pytest.raises(TransactionEndedError, match="given up"):
         await ended(node, transaction_id)
     assert not await stored(node)
-    described = await node.broker.transactions.describe_transaction(
-        DescribeTransactionRequest(transaction_id=transaction_id)
-    )
-    assert described.outcome == TRANSACTION_OUTCOME_GIVEN_UP
+    assert (await described(node, transaction_id)).outcome == TRANSACTION_OUTCOME_GIVEN_UP
 
 
 @pytest.mark.parametrize(("retention_ms", "age_ms"), [(100_000, 50_000), (0, 86_400_000)])
@@ -330,9 +331,8 @@ async def test_a_transaction_far_back_in_a_small_log_is_given_up(node: Fixture) 
 async def test_half_messages_that_were_deleted_end_by_name(node: Fixture) -> None:
     transaction_id = await begun(node, 0, 1)
     await expire_some(node)
-    described = DescribeTransactionRequest(transaction_id=transaction_id)
     with pytest.raises(TransactionEndedError, match="expired"):
-        await node.broker.transactions.describe_transaction(described)
+        await described(node, transaction_id)
     for _ in range(2):
         with pytest.raises(TransactionEndedError, match="expired"):
             await ended(node, transaction_id)
