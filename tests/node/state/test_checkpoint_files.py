@@ -120,13 +120,6 @@ def test_a_checkpoint_never_goes_back(tmp_path: Path) -> None:
         files.save(OLD, 1)
 
 
-def calls_of(action: Callable[[], object]) -> dict[str, int]:
-    """How often each failpoint is passed."""
-    with failpoints.census() as passes:
-        action()
-    return dict(passes)
-
-
 def test_a_crash_at_each_step_leaves_one_generation_or_the_other(tmp_path: Path) -> None:
     """A copy of the directory at every changing call is what a kill there would leave."""
     images: list[Path] = []
@@ -197,7 +190,8 @@ def test_renames_that_a_crash_left_are_finished_before_the_next_generation(tmp_p
 
 def test_each_failing_call_leaves_the_old_one_or_stops_the_node(tmp_path: Path) -> None:
     probe = saved(tmp_path / "probe", OLD)
-    passes = calls_of(lambda: probe.save(NEW, 2))
+    with failpoints.census() as passes:
+        probe.save(NEW, 2)
     assert {"fs.open", "fs.write", "fs.sync", "fs.rename", "fs.sync_directory"} <= set(passes)
     again_count = 0
     for name, count in passes.items():

@@ -257,22 +257,6 @@ def test_method_is_cancelled_when_its_client_is_gone(net: Net, has_power: bool) 
     assert net.world.run_until(lambda: "cancelled" in net.methods.seen, 1 if has_power else 30)
 
 
-def test_messages_of_a_stream_keep_their_order_on_a_lossy_link(net: Net) -> None:
-    there, back = (machine.address for machine in net.machines)
-    for way in ((there, back), (back, there)):
-        net.world.network.direction(*way).loss = 0.3
-    given = [b"%d" % number * 5_000 for number in range(60)]
-
-    async def work(client: Client) -> Any:
-        stream = client.stream("copy")
-        for message in given:
-            await stream.write(message)
-        await stream.write(b"end")
-        return [await stream.read() for _ in given]
-
-    assert net.run(work) == given
-
-
 def test_stop_lets_calls_end_within_its_grace_and_ends_the_others(net: Net) -> None:
     async def work(client: Client) -> Any:
         late, hanging = client.unary("late"), client.unary("hang")
