@@ -111,12 +111,15 @@ async def test_other_queues_and_groups_do_not_wait(node: Fixture) -> None:
     assert len(await stored(node, "bills")) == 2
 
 
+@pytest.mark.parametrize("way", ["pop", "import"])
 @node_with(topics=TOPICS, limits=Limits(group_count_max=1))
-async def test_groups_of_an_import_under_way_take_their_room(node: Fixture) -> None:
+async def test_groups_under_way_take_their_room(node: Fixture, way: str) -> None:
     """Else the offsets would be refused when they are applied, and the outputs were visible."""
     await node.append(0, 3)
     text = '{"dataVersion":{"counter":1},"subscriptionGroupTable":{"first":{}}}'
-    first = await node.written(imported(node, "subscriptionGroup.json", text))
+    is_import = way == "import"
+    call = imported(node, "subscriptionGroup.json", text) if is_import else received(node, "first")
+    first = await node.written(call)
     with pytest.raises(LimitReachedError, match="groups"):
         await node.broker.append(outputs(0, offset(-1, 3)))
     node.driver.release()
