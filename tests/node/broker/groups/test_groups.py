@@ -346,9 +346,8 @@ async def test_a_new_leader_does_not_take_a_group_for_empty(node: Fixture) -> No
     await beat(node, "a")
     node.driver.lose(2)
     node.driver.lead()
-    back = CommitOffsetsRequest(
-        group="g", offsets=[GroupOffset(topic="orders", queue_id=0, offset=1)], must_be_empty=True
-    )
+    rows = [GroupOffset(topic="orders", queue_id=0, offset=1)]
+    back = CommitOffsetsRequest(group="g", offsets=rows, must_be_empty=True)
     delete = DeleteGroupRequest(group="g")
     for left_ms in (3_000, 1):
         with pytest.raises(errors.NotReadyError) as caught:

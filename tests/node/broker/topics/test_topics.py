@@ -318,22 +318,20 @@ async def test_a_query_reads_no_more_than_it_answers(
 async def test_queues_are_found_by_time_and_say_where_they_are(node: Fixture) -> None:
     receipt = await node.append(0, 3)
     for unix_ms, offset in ((0, 0), (receipt.store_unix_ms + 1, 3)):
-        response = await node.broker.queries.offset_by_time(
-            OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
-        )
-        assert response.offset == offset
-    queues = [QueueId(topic="orders", queue_id=q) for q in (1, 0)] * 40
-    offsets = await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues))
-    assert [q.max_offset for q in offsets.queues] == [0, 3] * 40, "in the order asked"
+        request_ = OffsetByTimeRequest(topic="orders", unix_ms=unix_ms)
+        assert (await node.broker.queries.offset_by_time(request_)).offset == offset
+
+    async def ends(*queue_ids: int, **how: Any) -> list[int]:
+        queues = [QueueId(topic="orders", queue_id=queue_id) for queue_id in queue_ids]
+        query = QueueOffsetsRequest(queues=queues, **how)
+        return [row.max_offset for row in (await node.broker.queries.queue_offsets(query)).queues]
+
+    assert await ends(*[1, 0] * 40) == [0, 3] * 40, "in the order asked"
     node.driver.lose(2)
-    local = QueueOffsetsRequest(queues=queues[:2], consistency=LOCAL)
-    assert len((await node.broker.queries.queue_offsets(local)).queues) == 2
+    assert await ends(1, 0, consistency=LOCAL) == [0, 3]
     with pytest.raises(errors.NotLeaderError):
-        await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=queues[:2]))
+        await ends(1, 0)
     with pytest.raises(errors.BadRequestError):
-        await node.broker.queries.queue_offsets(QueueOffsetsRequest(queues=[queues[0]] * 81))
-    unknown = [QueueId(topic="orders", queue_id=4)]
+        await ends(*[1] * 81)
     with pytest.raises(errors.UnknownQueueError):
-        await node.broker.queries.queue_offsets(
-            QueueOffsetsRequest(queues=unknown, consistency=LOCAL)
-        )
+        await ends(4, consistency=LOCAL)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,20 +180,17 @@ async def test_a_transaction_that_could_not_end_in_one_entry_is_not_begun(node: 
     limit = node.broker.produce.batch_size_bytes_max
     least = len(halves(0, 1).records)
     room = encode_message("orders", 0, b"x" * (limit - least - 800), {"KEYS": "k"})
-    fits = AppendRequest(
-        records=room, record_count=1, transaction=HalfMessages(producer_group=GROUP)
-    )
-    transaction_id = (await node.broker.append(fits)).position
+    half: dict[str, Any] = {
+        "record_count": 1,
+        "transaction": HalfMessages(producer_group=GROUP),
+    }
+    transaction_id = (await node.broker.append(AppendRequest(records=room, **half))).position
     node.clock.now_ms += 2 * 86_400_000
     await round_of(node)  # Too old: the largest of the entries that end one.
     assert part(node).ended == {transaction_id: TRANSACTION_OUTCOME_GIVEN_UP}
     large = encode_message("orders", 0, b"x" * (limit - least), {"KEYS": "k"})
     with pytest.raises(LimitExceededError, match="transaction"):
-        await node.broker.append(
-            AppendRequest(
-                records=large, record_count=1, transaction=HalfMessages(producer_group=GROUP)
-            )
-        )
+        await node.broker.append(AppendRequest(records=large, **half))
 
 
 async def test_a_wrong_end_of_a_transaction_is_refused(node: Fixture) -> None:
