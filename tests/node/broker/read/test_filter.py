@@ -46,7 +46,7 @@ MESSAGE = {
         ("NOT name > 7", None),
         ("flag = TRUE", True),
         ("flag <> true", False),
-        ("a BETWEEN 7 AND 9", True),
+        ("a BETWEEN 7 AND 7", True),
         ("a NOT BETWEEN 7 AND 9", False),
         ("name BETWEEN 1 AND 2", None),
         ("name IN ('x', 'O''Neil')", True),
