@@ -120,6 +120,11 @@ def _pop(random: Random, state: State) -> Command:
     queue = take.queues.add(queue_id=queue_id, expected_offset=first, next_offset=lo + count)
     queue.offsets.extend(range(lo, lo + count))
     queue.message_groups.extend([0] * count)
+    in_flight = table.windows.get((group, topic, queue_id))
+    if in_flight is not None and random.randrange(2):
+        offset = random.choice(list(in_flight.items))
+        queue.again_offsets.append(offset)
+        queue.again_generations.append(in_flight.items[offset].generation)
     assert first >= NO_OFFSET
     return Command(pop_take=take)
 

@@ -31,6 +31,7 @@ from quorumlog.pb import state_pb2 as pb
 from tests.node.checkpoints import loaded, saved
 from tests.node.commands import SMALL_LIMITS, put_topic
 from tests.node.state.random_commands import random_command
+from tests.seeds import some_of
 
 COMMAND_COUNT = 400
 CORE_TABLES = ("topics", "groups", "producers", "members")
@@ -72,7 +73,10 @@ def full() -> StateImage:
             if previous is None or len(str(previous.content)) < len(str(table.content)):
                 image.tables[name] = table
     image = image._replace(
-        **{name: max((getattr(i, name) for i in images), key=len) for name in CORE_TABLES}
+        **{
+            name: max((getattr(i, name) for i in images), key=lambda rows: len(str(rows)))
+            for name in CORE_TABLES
+        }
     )
     assert set(image.tables) == {kind.name for kind in TABLES}
     return image
@@ -81,13 +85,14 @@ def full() -> StateImage:
 # --- Whatever way a state took ---
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", some_of(range(12), 3))
 def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: Path) -> None:
     """One replica applies all along, with a digest now and then; others begin with snapshots and
-    checkpoints of it at random places."""
+    checkpoints of it at random places. An image stays as it was when it was taken."""
     random = Random(seed)
     states = [State(SMALL_LIMITS) for _ in range(3)]
+    image = states[0].image()
+    data = encode_image(image)
     files = saved(tmp_path)
     for number in range(COMMAND_COUNT):
         command = random_command(random, states[0])
@@ -105,23 +110,12 @@ def test_digest_is_that_of_the_state_whatever_way_it_took(seed: int, tmp_path: P
             first = digest_of(states[0].image(), number)
             assert digest_of(states[1].image(), number) == first
             assert digest_of(states[2].image(), number) == first
+            assert encode_image(image) == data
+            image = states[0].image()
+            data = encode_image(image)
+            assert all(encode_image(state.image()) == data for state in states[1:])
     assert len(first.tables) > len(CORE_TABLES)
     assert any(table.content for table in states[0].image().tables.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
-def test_digest_changes_exactly_when_a_table_does(seed: int) -> None:
-    state, random, changed_count = State(SMALL_LIMITS), Random(seed), 0
-    before = state.image()
-    for position in range(0, 100 * COMMAND_COUNT, 100):
-        state.apply_command(random_command(random, state), position)
-        image = state.image()
-        is_changed = contents(image) != contents(before)
-        assert (tables_of(image) != tables_of(before)) == is_changed
-        changed_count += is_changed
-        before = image
-    assert COMMAND_COUNT // 4 < changed_count < COMMAND_COUNT, "both cases are there"
 
 
 def test_order_in_which_rows_came_does_not_matter(full: StateImage) -> None:
@@ -166,17 +160,6 @@ def test_size_of_portions_does_not_count(full: StateImage, monkeypatch: pytest.M
         monkeypatch.setattr(digests, "_WEIGHT_AT_ONCE", weight)
         table_digests.append(tables_of(full))
     assert len(set(table_digests)) == 1
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_an_image_does_not_change_with_its_state_nor_one_that_came_from_it(seed: int) -> None:
-    state, random = applied(seed, COMMAND_COUNT // 2), Random(seed)
-    image = state.image()
-    before, again = encode_image(image), State(SMALL_LIMITS, image)
-    for position in range(COMMAND_COUNT // 2, COMMAND_COUNT):
-        state.apply_command(random_command(random, state), 100 * position)
-    assert encode_image(image) == before == encode_image(again.image())
-    assert encode_image(state.image()) != before
 
 
 # --- Any other value ---
@@ -321,26 +304,7 @@ def test_command_with_a_point_or_a_digest_changes_nothing() -> None:
         assert state.apply_command(command, 1) is None
         assert state.digest_command == command
     assert contents(state.image()) == before
-
-
-def test_build_that_does_not_know_points_applies_a_command_that_changes_nothing() -> None:
-    """Its `Command` has no such fields: what it sees is the member alone."""
-    command = pb.Command(digest_point=pb.DigestPoint(), state_digest=good_message())
-    command.put_member.SetInParent()
-    seen = pb.Command.FromString(command.SerializeToString())
-    seen.ClearField("digest_point")
-    seen.ClearField("state_digest")
-    assert seen.WhichOneof("command") == "put_member"
-    state = applied(2)
-    before = contents(state.image())
-    assert state.apply_command(seen, 1) is None
-    assert state.digest_command is None
-    assert contents(state.image()) == before
-
-
-def test_other_command_with_a_point_is_no_point() -> None:
-    state = State(SMALL_LIMITS)
-    command = put_topic("a")
-    command.digest_point.SetInParent()
-    state.apply_command(command, 1)
-    assert state.digest_command is None
+    other, state = put_topic("a"), State(SMALL_LIMITS)
+    other.digest_point.SetInParent()
+    state.apply_command(other, 1)
+    assert state.digest_command is None, "it is a topic and no point"

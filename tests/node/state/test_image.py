@@ -32,10 +32,6 @@ def changed(path: tuple[str | int, ...], value: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def test_a_state_survives_its_bytes() -> None:
-    assert decode_image(encode_image(IMAGE)) == IMAGE
-
-
 @pytest.mark.parametrize(
     "damaged",
     [

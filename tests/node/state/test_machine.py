@@ -101,72 +101,34 @@ def test_a_refusal_is_told_once_and_by_position(store: Store) -> None:
     assert not any(machine.take_refusal(position) for position in positions)
 
 
-def test_an_entry_that_is_left_out_is_a_broken_invariant(store: Store) -> None:
-    append(store, [[put_topic("a")], [put_topic("b")]])
-    with pytest.raises(AssertionError, match="after -1"):
-        machine_of(store).apply(1, 2)
-
-
-def test_a_queue_without_its_commands_is_a_broken_invariant(store: Store) -> None:
+def test_an_entry_or_a_command_that_is_left_out_is_a_broken_invariant(store: Store) -> None:
     append(store, [[put_topic("a")], [put_topic("b")]])
     machine = machine_of(store)
+    with pytest.raises(AssertionError, match="after -1"):
+        machine.apply(1, 2)
     machine.apply(0, 1)
     machine.state.next_command_offset = 5
     with pytest.raises(AssertionError, match="command 5"):
         machine.apply(1, 2)
 
 
-def test_a_machine_that_listens_needs_no_way_through_the_queue(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = machine_of(store)
-    machine.listen(store.engine.dispatcher)
-    append(store, [[put_topic("a")], [put_topic("b")]])
-    store.pull("orders", 0, 0)  # Dispatches all there is.
-
-    def pull(*_: object, **__: object) -> None:
-        raise AssertionError("a command was pulled")
-
-    monkeypatch.setattr(store.reads, "pull", pull)
-    machine.apply(0, 2)
-    assert set(machine.state.topics) == {"a", "b"}
-
-
 @settings(max_examples=examples(60))
 @given(ENTRIES, ENTRIES, st.data())
-def test_a_machine_that_listens_comes_to_the_same_state(
+def test_the_state_does_not_depend_on_portions_checkpoints_snapshots_or_listening(
     before: list[list[Command]], after: list[list[Command]], data: st.DataObject
 ) -> None:
-    """Whether commands were pulled from the queue or heard of makes no difference."""
+    """I8: one replica applies all at once, one in portions with restarts, one from a snapshot, and
+    one hears of the later commands in place of pulling them from the queue."""
     with TemporaryDirectory() as root, Store.open(root, CONFIG, maintain=False) as store:
         append(store, before)
         listening = machine_of(store)
-        done = data.draw(st.integers(0, len(before)))
-        if done:
+        if done := data.draw(st.integers(0, len(before))):
             listening.apply(0, done)
         store.pull("orders", 0, 0)  # Dispatches all there is.
         listening.listen(store.engine.dispatcher)
         append(store, after)
         store.pull("orders", 0, 0)
         count = len(before) + len(after)
-        while listening.applied_index + 1 < count:
-            lo = listening.applied_index + 1
-            hi = data.draw(st.integers(lo + 1, count))
-            listening.apply(lo, hi)
-            reference = machine_of(store)
-            reference.apply(0, hi)
-            assert listening.image() == reference.image()
-
-
-@settings(max_examples=examples(60))
-@given(ENTRIES, st.data())
-def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
-    entries: list[list[Command]], data: st.DataObject
-) -> None:
-    """I8: one replica applies all at once, one in portions with restarts, one from a snapshot."""
-    with TemporaryDirectory() as root, Store.open(root, CONFIG, maintain=False) as store:
-        append(store, entries)
-        count = len(entries)
         reference = machine_of(store)
         reference.apply(0, count)
         cuts = sorted(data.draw(st.sets(st.integers(1, count), max_size=4)) | {count})
@@ -174,6 +136,9 @@ def test_the_state_does_not_depend_on_portions_checkpoints_or_snapshots(
         machine, lo = machine_of(store), 0
         for hi in cuts:
             machine.apply(lo, hi)
+            if listening.applied_index + 1 < hi:
+                listening.apply(listening.applied_index + 1, hi)
+                assert listening.image() == machine.image()
             files.save(machine.image(), 1)
             files, image = loaded(Path(root))
             machine, lo = machine_of(store, image), data.draw(st.integers(0, hi))

@@ -163,20 +163,6 @@ def test_a_command_of_a_newer_version_stops_the_node() -> None:
         State(SMALL_LIMITS).apply_command(Command(), 4096)
 
 
-def test_an_image_does_not_change_with_the_state_and_gives_it_again() -> None:
-    state = state_after(
-        put_topic("a"), commit("g", ("a", 0, 5)), producer_batch(7, 0), put_member(1, "h:1")
-    )
-    image = state.image()
-    again = State(SMALL_LIMITS, image)
-    assert again.image() == image
-    for command in (commit("g", ("a", 0, 6)), producer_batch(7, 1), delete_topic("a")):
-        assert state.apply_command(command, 900) is None
-    assert image.groups == {"g": {"a": {0: 5}}}
-    assert again.image() == image
-    assert (again.offset_count, again.queue_total_count) == (1, 4)
-
-
 def test_successive_images_share_unchanged_parts() -> None:
     state = state_after(
         put_topic("a"),

@@ -12,7 +12,6 @@ import pytest
 from tests.two_processes import in_two_processes, results_of
 
 MODULE = "tests.simulation.disk.trials"
-FEW = range(1, 5)
 MANY = range(100, 120)
 
 
@@ -28,17 +27,10 @@ def check(results: list[dict[str, Any]]) -> Counter[str]:
 
 
 @pytest.mark.long
-def test_nodes_die_at_file_system_calls() -> None:
-    counts = check(in_two_processes(MODULE, "none", "whole", cases=FEW))
-    assert counts["died_at_call"] >= 3 * len(FEW)
-    assert min(counts["die_at_call"], counts["power_at_call"], counts["disk_full"]) > 0
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("faults", "wanted"),
     [
-        ("whole", ["died_at_call", "disk_full", "disk_slow"]),
+        ("whole", ["died_at_call", "power_at_call", "disk_full", "disk_slow"]),
         ("failing", ["sync_fails", "calls_fail", "disk_hang"]),
         ("harming", ["disk_lies", "damaged_log", "damaged_hard_state"]),
     ],

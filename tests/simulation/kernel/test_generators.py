@@ -27,26 +27,3 @@ def test_a_dropped_generator_runs_its_finally_with_what_it_awaits() -> None:
     world.run_s(10)
     assert process.error is None
     assert seen == ["got 1", "ended"]
-
-
-def test_a_generator_of_a_killed_process_runs_nothing_more() -> None:
-    world, seen = BareWorld(), list[str]()
-
-    async def endless() -> AsyncIterator[int]:
-        try:
-            while True:
-                yield 1
-                await asyncio.sleep(1)
-        finally:
-            seen.append("ran")
-
-    async def main() -> int:
-        async for _ in endless():
-            pass
-        return 0
-
-    process = world.machine().run(main)
-    world.run_s(3)
-    process.kill()
-    world.run_s(3)
-    assert seen == []

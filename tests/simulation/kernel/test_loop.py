@@ -1,6 +1,7 @@
 """The event loop of virtual time does what asyncio's loops do, without time passing."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -77,13 +78,21 @@ def test_timeouts_cancellations_and_errors_are_those_of_asyncio() -> None:
 def test_killed_process_runs_nothing_more_not_even_its_finally_blocks() -> None:
     world, seen = BareWorld(), list[str]()
 
-    async def main() -> int:
+    async def ticks() -> AsyncIterator[str]:
         try:
             while True:
                 await asyncio.sleep(1)
-                seen.append("ticked")
+                yield "ticked"
+        finally:
+            seen.append("generator ended")
+
+    async def main() -> int:
+        try:
+            async for tick in ticks():
+                seen.append(tick)
         finally:
             seen.append("ended")
+        return 0
 
     process = world.machine().run(main)
     world.run_s(3.5)

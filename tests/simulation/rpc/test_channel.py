@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 
 from node.errors.common import NotReadyError
+from node.services import server
 from node.services.calls import refuse
 from quorumlog.errors import Outcome, QuorumlogError, from_rpc
 from simulation.rpc.channel import CONNECT_S
@@ -132,19 +133,24 @@ async def all_outcomes() -> list[Any]:
     return results
 
 
+def real_parts() -> tuple[Any, ...]:
+    shipped = (vars(server)[name] for name in ("cut_connection", "traffic_of"))
+    return grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server, *shipped
+
+
 def test_outcomes_are_those_of_real_grpc() -> None:
     async def live() -> int:
         results.append(await all_outcomes())
         return 0
 
     results: list[Any] = []
-    before = (grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server)
+    before = real_parts()
     with World(1) as world, rpc_parts(world):
         process = world.add_machine().run("both", live)
         assert world.run_until(lambda: not process.is_alive, LIMIT_S), "it hangs"
         if process.error is not None:
             raise process.error
-    assert (grpc.aio.insecure_channel, grpc.aio.secure_channel, grpc.aio.server) == before
+    assert real_parts() == before
     assert results[0] == asyncio.run(asyncio.wait_for(all_outcomes(), LIMIT_S))
 
 
@@ -249,22 +255,6 @@ def test_method_is_cancelled_when_its_client_is_gone(net: Net, has_power: bool) 
     net.machines[1].has_power = has_power
     net.calling.kill()
     assert net.world.run_until(lambda: "cancelled" in net.methods.seen, 1 if has_power else 30)
-
-
-def test_messages_of_a_stream_keep_their_order_on_a_lossy_link(net: Net) -> None:
-    there, back = (machine.address for machine in net.machines)
-    for way in ((there, back), (back, there)):
-        net.world.network.direction(*way).loss = 0.3
-    given = [b"%d" % number * 5_000 for number in range(60)]
-
-    async def work(client: Client) -> Any:
-        stream = client.stream("copy")
-        for message in given:
-            await stream.write(message)
-        await stream.write(b"end")
-        return [await stream.read() for _ in given]
-
-    assert net.run(work) == given
 
 
 def test_stop_lets_calls_end_within_its_grace_and_ends_the_others(net: Net) -> None:

@@ -62,17 +62,6 @@ def imported(node: Fixture, name: str, text: str) -> Coroutine[Any, Any, object]
     return node.broker.config_files.import_config_files(ImportConfigFilesRequest(files=files))
 
 
-async def made(node: Fixture, way: str) -> None:
-    """Make group "first" in one of the ways that there are."""
-    if way == "settings":
-        await configure(node, "first", retry_count_max=3)
-    elif way == "pop":
-        await received(node, "first")
-    else:
-        text = '{"dataVersion":{"counter":1},"subscriptionGroupTable":{"first":{}}}'
-        await imported(node, "subscriptionGroup.json", text)
-
-
 @pytest.mark.parametrize("begin", [take, settle, import_, delete_group, delete_topic])
 @node_with(topics=TOPICS)
 async def test_outputs_wait_while_something_else_moves_the_offset(
@@ -122,12 +111,15 @@ async def test_other_queues_and_groups_do_not_wait(node: Fixture) -> None:
     assert len(await stored(node, "bills")) == 2
 
 
-@pytest.mark.parametrize("way", ["settings", "pop", "import"])
+@pytest.mark.parametrize("way", ["pop", "import"])
 @node_with(topics=TOPICS, limits=Limits(group_count_max=1))
 async def test_groups_under_way_take_their_room(node: Fixture, way: str) -> None:
     """Else the offsets would be refused when they are applied, and the outputs were visible."""
     await node.append(0, 3)
-    first = await node.written(made(node, way))
+    text = '{"dataVersion":{"counter":1},"subscriptionGroupTable":{"first":{}}}'
+    is_import = way == "import"
+    call = imported(node, "subscriptionGroup.json", text) if is_import else received(node, "first")
+    first = await node.written(call)
     with pytest.raises(LimitReachedError, match="groups"):
         await node.broker.append(outputs(0, offset(-1, 3)))
     node.driver.release()

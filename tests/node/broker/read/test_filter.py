@@ -1,7 +1,7 @@
-"""Property filters: what each construct means, what is refused and where, against a small model."""
+"""Property filters: what each construct means, what is refused and where."""
 
-import random
-from collections.abc import Mapping
+from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -46,7 +46,7 @@ MESSAGE = {
         ("NOT name > 7", None),
         ("flag = TRUE", True),
         ("flag <> true", False),
-        ("a BETWEEN 7 AND 9", True),
+        ("a BETWEEN 7 AND 7", True),
         ("a NOT BETWEEN 7 AND 9", False),
         ("name BETWEEN 1 AND 2", None),
         ("name IN ('x', 'O''Neil')", True),
@@ -62,16 +62,10 @@ MESSAGE = {
         ("a IS NOT NULL", True),
         ("gone = 1", None),
         ("gone <> 1", None),
-        ("NOT gone = 1", None),
         ("gone IN (1)", None),
         ("gone CONTAINS 'x'", None),
-        ("gone = 1 OR a = 7", True),
-        ("gone = 1 OR a = 8", None),
-        ("gone = 1 AND a = 7", None),
-        ("gone = 1 AND a = 8", False),
         ("a = 8 OR a = 7 AND odd = 'x'", True),
         ("(a = 7 OR a = 8) AND odd = 'y'", False),
-        ("NOT (a = 8)", True),
         ("a = price", False),
         ("odd = odd", True),
         ("TRUE", True),
@@ -97,7 +91,7 @@ MESSAGE = {
         ("-gone = 1", None),
     ],
 )
-def test_each_filter_decides_as_the_model(text: str, expected: bool | None) -> None:
+def test_each_filter_decides(text: str, expected: bool | None) -> None:
     assert parse(text).decide(MESSAGE) is expected
 
 
@@ -157,49 +151,15 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
     assert decision in (True, False, None)
 
 
-class Model:
-    """Filters made at random, and their meaning by the book: 1 true, 0 false, 0.5 unknown."""
-
-    def __init__(self, random_: random.Random) -> None:
-        self._random = random_
-
-    def make(self, depth: int) -> tuple[str, Mapping[str, float]]:
-        """Return a text and its value for each of the messages `MESSAGES`."""
-        choose = self._random.randrange
-        match choose(4) if depth else 3:
-            case 0:
-                text, inner = self.make(depth - 1)
-                return f"NOT ({text})", {key: 1 - value for key, value in inner.items()}
-            case 1 | 2 as kind:
-                (left, x), (right, y) = self.make(depth - 1), self.make(depth - 1)
-                word, rule = (" AND ", min) if kind == 1 else (" OR ", max)
-                return f"({left}){word}({right})", {key: rule(x[key], y[key]) for key in x}
-        name, number = "abc"[choose(3)], choose(4)
-        if choose(3) == 0:
-            values = {key: float(name not in row) for key, row in MESSAGES.items()}
-            return f"{name} IS NULL", values
-        values = {
-            key: float(int(row[name]) > number) if name in row else 0.5
-            for key, row in MESSAGES.items()
-        }
-        return f"{name} > {number}", values
-
-
-MESSAGES = {
-    "none": {},
-    "some": {"a": "1", "b": "3"},
-    "others": {"b": "0", "c": "2"},
-    "all": {"a": "3", "b": "2", "c": "1"},
-}
-
-
-def test_filters_mean_what_three_values_say() -> None:
-    model = Model(random.Random(92))
-    for _ in range(400):
-        text, expected = model.make(4)
-        node = parse(text)
-        for key, row in MESSAGES.items():
-            assert node.decide(row) is {1: True, 0: False, 0.5: None}[expected[key]], text
+@pytest.mark.parametrize(("word", "rule"), [("AND", min), ("OR", max)])
+def test_three_values_are_combined_by_the_book(word: str, rule: Callable[..., float]) -> None:
+    """True is 1, false 0, unknown 0.5."""
+    texts = {1.0: "a = 7", 0.0: "a = 8", 0.5: "gone = 1"}
+    meanings = {1.0: True, 0.0: False, 0.5: None}
+    for values in product(texts, repeat=3):
+        text = f" {word} ".join(texts[value] for value in values)
+        assert parse(text).decide(MESSAGE) is meanings[rule(values)], text
+        assert parse(f"NOT ({text})").decide(MESSAGE) is meanings[1 - rule(values)], text
 
 
 def test_records_that_match_are_kept_as_they_are() -> None:

@@ -361,16 +361,6 @@ async def test_a_message_without_a_tag_matches_none(node: Fixture) -> None:
     assert (await pull(node, tags=["TAGS"])).status == NO_MATCHED
 
 
-async def test_a_filtered_pull_waits_for_a_match(node: Fixture) -> None:
-    await node.broker.append(tagged(["x", "x"]))
-    task = parked(node, 2, tags=["y"])
-    await waiting(node, 1)
-    await node.broker.append(tagged(["y"]))
-    page = await task
-    assert [m.body for m in messages(page.records)] == [b"y"]
-    assert page.next_offset == 3
-
-
 async def test_a_reader_that_waits_learns_what_its_filter_skipped(tmp_path: Path) -> None:
     """Long before its time is over: until then its group seems to lag."""
     hour_ms = 3_600_000

@@ -57,16 +57,6 @@ async def test_questions_that_a_producer_does_not_take_do_not_count_and_go_to_an
             await question(stuck)
 
 
-@node_with(limits=FEW)
-async def test_a_producer_with_full_questions_hears_of_the_end(node: Fixture) -> None:
-    for n in range(5):
-        await begun(node, n, n + 1)
-    async with producer(node):
-        await round_of(node, 6_000)
-        node.driver.lose()
-        assert node.broker.transactions.checks.producers.room.used == 0
-
-
 async def test_producers_that_come_again_cost_no_memory(node: Fixture) -> None:
     transaction_id = await begun(node, 0, 1)
     checks = node.broker.transactions.checks
@@ -152,7 +142,9 @@ def damage(node: Fixture, transaction_id: int) -> list[CorruptionError | Derived
     return reports
 
 
-async def test_damage_of_one_does_not_keep_the_others_from_being_asked(node: Fixture) -> None:
+async def test_damage_of_one_does_not_keep_the_others_from_being_asked_or_given_up(
+    node: Fixture,
+) -> None:
     ids = [await begun(node, n, n + 1) for n in range(3)]
     reports = damage(node, ids[0])
     async with producer(node) as stream:
@@ -161,12 +153,7 @@ async def test_damage_of_one_does_not_keep_the_others_from_being_asked(node: Fix
         assert len(reports) == 1
     # All of them have their next time.
     assert {position for _, position in node.broker.transactions.checks._due} == {*ids}
-
-
-async def test_nor_from_being_given_up(node: Fixture) -> None:
-    ids = [await begun(node, n, n + 1) for n in range(3)]
-    reports = damage(node, ids[0])
     await round_of(node, 2 * 86_400_000)
     assert list(part(node).open) == ids[:1]
     assert part(node).ended == dict.fromkeys(ids[1:], TRANSACTION_OUTCOME_GIVEN_UP)
-    assert len(reports) == 1
+    assert len(reports) == 2

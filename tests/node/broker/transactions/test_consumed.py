@@ -114,21 +114,6 @@ async def test_offsets_cut_off_by_a_new_leader_count_no_more(node: Fixture) -> N
 
 
 @node_with(filled=10, topics=TOPICS)
-async def test_news_of_an_old_term_do_not_disturb_the_new_one(node: Fixture) -> None:
-    node.driver.is_holding = True
-    old = node.broker.append_nowait(outputs(0, offset(-1, 3)))
-    node.driver.lose()
-    node.driver.decide(0, is_known=None)
-    node.driver.lead()
-    new = node.broker.append_nowait(outputs(1, offset(-1, 4)))
-    node.driver.release()  # Only now the old one is told.
-    await asyncio.wait({old, new})
-    assert old.exception() is not None
-    assert new.result().record_count == 1
-    assert offsets_of(node) == {"orders": {0: 4}}
-
-
-@node_with(filled=10, topics=TOPICS)
 async def test_a_repeated_batch_is_the_first_one(node: Fixture) -> None:
     first = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))
     again = await node.broker.append(outputs(0, offset(-1, 3), producer_id=7))

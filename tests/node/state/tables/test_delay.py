@@ -146,16 +146,6 @@ def test_a_cancel_is_remembered_for_a_while() -> None:
     assert part.was_cancelled(2, count)
 
 
-def test_a_table_is_restored_from_its_image() -> None:
-    undeliverable = take(3, 1)
-    undeliverable.take_delayed.undeliverable_count = 1
-    image = state_after(take(1, 0, 2), cancel(2, 1), undeliverable).image().tables["delay"]
-    restored = DelayTable(SMALL_LIMITS, image)
-    assert restored.was_cancelled(2, 1)
-    assert restored.undeliverable_count == 1
-    assert restored.content() == image.content
-
-
 def test_the_file_has_the_table_that_rocketmq_writes() -> None:
     state = state_after(take(1, *range(10)), take(5, 0), take(0, 1), cancel(2, 1))
     image = state.image().tables["delay"]
@@ -199,9 +189,6 @@ def test_all_below_a_floor_is_what_was_added_one_by_one() -> None:
         added.add(0, floor)
         full_set = OffsetSet.below(floor)
         assert full_set.content() == added.content()
-        assert full_set.count == floor
-        assert floor - 1 in full_set
-        assert floor not in full_set
         full_set.add(floor, floor + 1)
         added.add(floor, floor + 1)
         assert full_set.content() == added.content()

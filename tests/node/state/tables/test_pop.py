@@ -1,7 +1,6 @@
 """The replicated windows of pop: what commands do to them, and that images keep all of it."""
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +103,9 @@ def test_a_take_a_second_one_and_what_is_done_move_the_offset_of_the_group() -> 
     assert state.groups == {"g": {"a": {0: 7}}}
     assert state.apply_command(settled((7, 2), (9, 2)), 0) is None
     assert (state.table(PopTable).windows, state.groups) == ({}, {"g": {"a": {0: 8}}})
+    take = taken(3, expected=8, next_offset=9, again=((3, 2),))
+    assert state.apply_command(take, 0) is None, "passes one over, and 3 is done"
+    assert (state.table(PopTable).windows, state.groups) == ({}, {"g": {"a": {0: 9}}})
 
 
 def test_only_the_delivery_that_is_named_is_hidden() -> None:
@@ -168,81 +170,8 @@ def test_the_last_attempts_that_had_a_name_are_remembered() -> None:
     assert attempts == {"y": 4, "x": 5}, "one that is repeated is the newest"
 
 
-def random_commands(seed: int) -> list[Command]:
-    """Commands of which some are refused and some come too late."""
-    source = random.Random(seed)
-    commands, next_offset = [put_topic("a", 2), put_topic("b", 2)], -1
-    for generation in range(1, 60):
-        rows = [(source.randrange(8), source.randint(1, generation)) for _ in range(3)]
-        match source.randrange(5):
-            case 0 | 1:
-                first = max(next_offset, 0)
-                new = range(first, first + source.randint(1, 2))
-                attempt_id = source.choice(("", "x", "y", "z"))
-                commands.append(
-                    taken(generation, *new, expected=next_offset, attempt_id=attempt_id)
-                )
-                next_offset = source.choice((next_offset, first + len(new)))
-            case 2:
-                again = tuple(rows[:1])
-                commands.append(taken(generation, expected=next_offset, again=again))
-            case 3:
-                commands.append(settled(*rows))
-            case _:
-                commands.append(hidden(*rows[0], generation + 500))
-    return commands
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_however_commands_are_cut_and_images_restored_the_bytes_are_equal(
-    seed: int, tmp_path: Path
-) -> None:
-    source, commands = random.Random(seed), random_commands(seed)
-    whole, cut = State(LIMITS), State(LIMITS)
-    for command in commands:
-        whole.apply_command(command, 0)
-        cut.apply_command(command, 0)
-        if source.random() < 0.1:
-            image = cut.image()
-            cut = State(LIMITS, decode_image(encode_image(image)))
-            assert encode_image(cut.image()) == encode_image(image)
-        elif source.random() < 0.1:
-            cut = State(LIMITS, reloaded(tmp_path, cut.image()))
-    assert encode_image(cut.image()) == encode_image(whole.image())
-    counted = sum(len(window.items) for window in whole.table(PopTable).windows.values())
-    assert whole.table(PopTable).in_flight_count == counted
-
-
 @pytest.mark.parametrize("is_from_file", [False, True])
-def test_a_restored_image_goes_on_after_the_newest_generation(
-    is_from_file: bool, tmp_path: Path
-) -> None:
-    """Of a leader that begins again with smaller ones a handle of before could match anew."""
-    image = made(taken(41, 0), settled((0, 41))).image()
-    if is_from_file:
-        image = reloaded(tmp_path, image)
-    restored = State(LIMITS, decode_image(encode_image(image)))
-    assert restored.table(PopTable).last_generation == 41
-    assert encode_image(restored.image()) == encode_image(image)
-
-
-def test_an_image_copies_only_windows_that_changed() -> None:
-    rows = (taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))
-    state = made(*rows)
-    first = state.table(PopTable).content()["windows"]
-    assert state.apply_command(taken(2, 2, expected=2), 0) is None
-    second = state.table(PopTable).content()["windows"]
-    assert isinstance(first, dict)
-    assert isinstance(second, dict)
-    assert first.keys() == second.keys() == {"a@g 0", "a@g 1"}
-    assert second["a@g 1"] is first["a@g 1"]
-    assert second["a@g 0"] != first["a@g 0"]
-    assert state.apply_command(settled((0, 1), (1, 1), (2, 2)), 0) is None
-    assert state.table(PopTable).content()["windows"] == {"a@g 1": first["a@g 1"]}
-
-
-@pytest.mark.parametrize("is_from_file", [False, True])
-def test_the_first_image_after_a_restore_shares_what_was_restored(
+def test_an_image_after_a_restore_copies_only_windows_that_changed(
     is_from_file: bool, tmp_path: Path
 ) -> None:
     image = made(*(taken(1, 0, 1, queue_id=queue_id) for queue_id in (1, 0))).image()
@@ -255,7 +184,12 @@ def test_the_first_image_after_a_restore_shares_what_was_restored(
     assert isinstance(first, dict)
     assert restored.keys() == first.keys() == {"a@g 0", "a@g 1"}
     assert all(first[name] is restored[name] for name in first)
-    assert state.apply_command(settled((0, 1), (1, 1)), 0) is None
+    assert state.apply_command(taken(2, 2, expected=2), 0) is None
+    second = state.table(PopTable).content()["windows"]
+    assert isinstance(second, dict)
+    assert second["a@g 1"] is first["a@g 1"]
+    assert second["a@g 0"] != first["a@g 0"]
+    assert state.apply_command(settled((0, 1), (1, 1), (2, 2)), 0) is None
     assert state.table(PopTable).content()["windows"] == {"a@g 1": restored["a@g 1"]}
     assert encode_image(image) == before, "the image that it was restored from is as it was"
 

@@ -5,8 +5,6 @@ import pytest
 from node.config.limits import Limits
 from node.errors.common import LimitReachedError
 from node.errors.transactions import UnknownTransactionError
-from node.state.image import decode_image, encode_image
-from node.state.registry import decode_table, encode_table
 from node.state.state import State
 from node.state.tables.table import NOTHING, TableImage
 from node.state.tables.transactions import TransactionsTable
@@ -73,18 +71,6 @@ def test_the_outcomes_of_the_last_ones_are_kept() -> None:
         (100, TRANSACTION_OUTCOME_ROLLED_BACK),
         (500, TRANSACTION_OUTCOME_COMMITTED),
     ]
-
-
-def test_a_state_comes_back_from_image_and_file() -> None:
-    data = encode_image(filled().image())
-    again = State(LIMITS, decode_image(data))
-    assert encode_image(again.image()) == data
-    assert again.table(TransactionsTable).open == filled().table(TransactionsTable).open
-    kind = TransactionsTable
-    image = TableImage(5, filled().table(TransactionsTable).content())
-    text = encode_table(kind, image, 1)
-    restored = TransactionsTable(LIMITS, decode_table(kind, text))
-    assert encode_table(kind, TableImage(5, restored.content()), 1) == text
 
 
 def test_a_newer_version_is_refused() -> None:
