@@ -124,6 +124,7 @@ async def _converse(frames: list[Frame]) -> None:
     fatal: list[BaseException] = []
     shared = FramedCalls(ServedCalls(fatal.append), Accounts(), _LIMITS)
     shared.refusal, shared.append_nowait, shared.tail = None, _append, _tail
+    shared.parked_appends = ()
     shared.methods = {
         number: FramedMethod(kind, _answered, AppendTimeoutError)
         for number, kind in _REQUESTS.items()
