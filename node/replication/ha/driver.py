@@ -136,7 +136,7 @@ class HaDriver(HaReplica):
         self.inbound.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
-        waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
+        waiters += [one.waiter for one in self.machine.state.give_up()]
         if self._unsaved is not None:
             waiters += [one.waiter for one in self._unsaved.resolved]
         self._pending_calls.stop(map(completion_of, waiters))

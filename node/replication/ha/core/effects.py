@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol, TypeAlias
 
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import AckMode, HaRole, ReplicaState
+from node.replication.ha.core.types import HaRole, ReplicaState
 from node.replication.ha.core.wire import Frame, Transfer
 from store.errors import Outcome
 
@@ -80,14 +80,10 @@ class Close(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """A decided append. Outcome APPLIED: acknowledge it as `mode` and `copies` say."""
+    """A decided append. Outcome APPLIED: acknowledge it."""
 
     waiter: object
-    end: int
     outcome: Outcome
-    mode: AckMode
-    copies: int
-    """Count of replicas that hold it synced, bound to the master's epoch."""
 
 
 class HaRoleChange(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from node.config.limits import EPOCH_END
 from node.replication.ha.core import follower
 from node.replication.ha.core.copies import Copies, CopyAdmission
-from node.replication.ha.core.effects import LossReport, Send
+from node.replication.ha.core.effects import LossReport, Resolved, Send
 from node.replication.ha.core.epochs import Epochs, Rank
 from node.replication.ha.core.sender import HaProtocolError, HaSender
 from node.replication.ha.core.state import HaState, Read, SlaveLink
@@ -21,6 +21,7 @@ from node.replication.ha.core.types import (
     PromotionError,
 )
 from node.replication.ha.core.wire import Ack, Admit, Bind, Bound, Handshake, Hello
+from store.errors import Outcome
 
 
 def promote(s: HaState, nonce: int, number: int) -> None:
@@ -217,9 +218,9 @@ def advance(s: HaState) -> None:
     if limit > s.confirm:
         s.set_confirm(limit)
         _confirm_reads(s)
-    for found in s.waiters.resolve(s.copies, s.durable):
-        s.acked_here = max(s.acked_here or 0, found.end)
-        s.fx.resolved.append(found)
+    while s.waiters and s.waiters[0][0] <= limit:
+        s.acked_here, waiter = s.waiters.popleft()
+        s.fx.resolved.append(Resolved(waiter, Outcome.APPLIED))
 
 
 def pump(s: HaState) -> None:

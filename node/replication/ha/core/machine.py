@@ -174,7 +174,7 @@ class HaMachine:
             for end, waiter in appends:
                 assert end > s.end, f"append to {end} of a log that ends at {s.end}"
                 s.end = end
-                s.waiters.add(end, s.mode, waiter)
+                s.waiters.append((end, waiter))
 
         return self._do(run)
 
@@ -267,16 +267,6 @@ class HaMachine:
             if s.role is not HaRole.MASTER:
                 raise _not_master(s)
             leader.begin_read(s, read)
-
-        return self._do(run)
-
-    def set_mode(self, mode: AckMode) -> HaEffects:
-        """Change when appends are acked, from the next one on. The fence is that of k in either
-        mode, so no append that was acked with k copies is at risk."""
-
-        def run(s: HaState) -> None:
-            s.own_mode = mode
-            leader.advance(s)
 
         return self._do(run)
 

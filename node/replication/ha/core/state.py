@@ -9,8 +9,15 @@ from collections import Counter, deque
 from typing import Final, NamedTuple
 
 from node.replication.ha.core.ceiling import EpochCeiling
-from node.replication.ha.core.copies import Copies, CopyAdmission, PendingCopies
-from node.replication.ha.core.effects import Close, HaEffects, HaLogView, HaRoleChange, LinkId
+from node.replication.ha.core.copies import Copies, CopyAdmission
+from node.replication.ha.core.effects import (
+    Close,
+    HaEffects,
+    HaLogView,
+    HaRoleChange,
+    LinkId,
+    Resolved,
+)
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.receiver import Receiver
 from node.replication.ha.core.sender import EpochJumpError, HaSender
@@ -24,6 +31,7 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.core.wire import Bound, Handshake
+from store.errors import Outcome
 
 
 class SlaveLink:
@@ -104,7 +112,8 @@ class HaState:
         self.links: dict[LinkId, SlaveLink] = {}
         self.receiver: Receiver | None = None
         self.copies = Copies(settings, 0)
-        self.waiters = PendingCopies()
+        self.waiters: deque[tuple[int, object]] = deque()
+        """Undecided appends of this master, oldest first: where each ends, and who waits."""
         self.admissions: dict[int, CopyAdmission] = {}
         self.reads: deque[Read] = deque()
         self.acked_here: int | None = None
@@ -191,7 +200,7 @@ class HaState:
         """Stop serving: appends in flight may or may not survive."""
         if self.role is HaRole.SLAVE:
             return
-        self.fx.resolved += self.waiters.give_up()
+        self.fx.resolved += self.give_up()
         self.fx.reads_failed += [read.read for read in self.reads]
         self.reads.clear()
         self.admissions.clear()
@@ -199,6 +208,12 @@ class HaState:
         for link in self.links.values():
             link.promise = link.handshake = link.sender = None
         self.change_role(HaRole.SLAVE, reason)
+
+    def give_up(self) -> list[Resolved]:
+        """Remove and return the undecided appends with the outcome unknown."""
+        given_up = [Resolved(waiter, Outcome.UNKNOWN) for _, waiter in self.waiters]
+        self.waiters.clear()
+        return given_up
 
     def set_confirm(self, position: int) -> None:
         """Set the limit of readers."""
