@@ -26,11 +26,6 @@ class HaLogView(Protocol):
         """First byte that is still kept."""
         ...
 
-    @property
-    def last_file_start(self) -> int:
-        """Start of the last file."""
-        ...
-
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
         """Return the end of one transfer from `lo`, more than `lo` and at most `hi`.
 

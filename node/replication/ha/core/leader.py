@@ -185,13 +185,13 @@ def on_handshake(s: HaState, link: SlaveLink, frame: Handshake) -> None:
             link.handshake = frame
             _stream(s, link)
     elif s.bound.master_id == link.peer:
-        link.sender = HaSender(link.id, frame, s.now_ms)
+        link.sender = HaSender(link.id, s.now_ms)
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
 
 def _stream(s: HaState, link: SlaveLink) -> None:
     if s.role is HaRole.MASTER and link.handshake is not None:
-        link.sender = HaSender(link.id, link.handshake, s.now_ms)
+        link.sender = HaSender(link.id, s.now_ms)
         link.handshake = None
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
@@ -203,8 +203,7 @@ def on_ack(s: HaState, link: SlaveLink, frame: Ack) -> None:
         return  # Of an older session.
     sender.on_ack(frame.position, s.log, s.end, s.now_ms)
     if s.role is HaRole.MASTER and link.promise is not None:
-        partial = sender.handshake.is_learner or sender.handshake.is_from_last_file
-        if link.promise.standing is HaStanding.FULL and not partial:
+        if link.promise.standing is HaStanding.FULL:
             s.copies.on_ack(link.peer, sender.acked)
             advance(s)
         _admit(s, link)

@@ -75,8 +75,6 @@ class Handshake(NamedTuple):
     """Slave to master: a request for the log."""
 
     replica_id: int
-    is_from_last_file: bool = False
-    is_learner: bool = False
 
 
 class Ack(NamedTuple):
@@ -182,8 +180,8 @@ def body_check(data: bytes) -> bytes:
 def encode(frame: Frame) -> bytes:
     """Encode any frame."""
     match frame:
-        case Handshake(replica_id, is_from_last_file, is_learner):
-            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+        case Handshake(replica_id):
+            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, 0, 0, replica_id)
             return head + body_check(head)
         case Ack(position):
             head = _ACK.pack(_STATE_TRANSFER, position)
@@ -329,9 +327,9 @@ class UpParser(_Parser):
                 if not whole:
                     return 0
                 _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(self._buffer)
-                if last_file not in (0, 1) or learner not in (0, 1):
-                    raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0 or 1")
-                frames.append(Handshake(replica_id, bool(last_file), bool(learner)))
+                if last_file or learner:  # RocketMQ's modes of a slave that is no whole copy.
+                    raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0")
+                frames.append(Handshake(replica_id))
                 return whole
             case 2:
                 whole = self._head_size_bytes(_ACK)

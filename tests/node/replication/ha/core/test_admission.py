@@ -54,18 +54,6 @@ def test_a_replica_that_dials_later_confirms_the_epoch_for_a_new_disk_as_well() 
     assert admitted(m) == ADMITTED
 
 
-def test_a_learner_is_no_copy() -> None:
-    m = master(100, (1, 0))
-    joined(m, "two", 2)
-    m.received("two", PROMISE)
-    m.received("two", Handshake(2, is_learner=True))
-    m.received("two", Ack(100))
-    m.appended_all([(110, "a")])
-    m.durable_to(110)
-    assert m.received("two", Ack(110)).resolved == []
-    assert [found.waiter for found in m.received("one", Ack(110)).resolved] == ["a"]
-
-
 def test_a_handshake_in_the_name_of_another_replica_is_refused() -> None:
     """What it acked would count as a copy of the other one."""
     m = master(100, (1, 0))

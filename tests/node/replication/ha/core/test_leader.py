@@ -280,27 +280,18 @@ def test_later_acks_are_checked_too() -> None:
         assert [c.link for c in m.received("one", Ack(position)).close] == ["one"]
 
 
-def test_a_slave_may_start_from_the_first_or_the_last_file() -> None:
-    log = Log()
-    log.min_position, log.last_file_start = 20, 60
-    for is_last, start in ((False, 20), (True, 60)):
-        handshake = Handshake(1, is_from_last_file=is_last)
-        m = promoted(machine(0, 100, (1, 0), log=log), handshake=handshake)
-        fx = m.received("one", Ack(0))
-        shipped = [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)]
-        assert shipped == [(start, 100)]
-        # What lacks older files is no copy.
-        assert (m.received("one", Ack(100)).confirm == 100) is not is_last
-
-
-def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it() -> None:
+@pytest.mark.parametrize("position", [0, 59])
+def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it(
+    position: int,
+) -> None:
     log = Log()
     log.min_position = 60
     m = promoted(machine(0, 100, (1, 0), log=log))
-    fx = m.received("one", Ack(59))
+    fx = m.received("one", Ack(position))
     assert [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)] == [(60, 100)]
-    assert m.received("one", Ack(59)).close == [], "it says so again until it begins anew"
+    assert m.received("one", Ack(position)).close == [], "it says so again until it begins anew"
     assert (m.confirm, m.state.copies.acked(1)) == (0, None)
+    assert m.received("one", Ack(100)).confirm == 100
 
 
 def test_a_candidate_that_is_cut_and_serves_at_once_says_both_losses() -> None:

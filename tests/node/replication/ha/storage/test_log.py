@@ -37,7 +37,7 @@ def test_a_new_disk_counts_for_nothing_until_somebody_decides(tmp_path: Path) ->
         assert log.is_new
         assert log.replica.standing is HaStanding.JOINING
         first = log.replica.incarnation
-        assert log.end == log.store.durable_position == log.min_position == log.last_file_start == 0
+        assert log.end == log.store.durable_position == log.min_position == 0
     with open_log(tmp_path / "s") as log:
         assert log.is_new, "nothing was promised"
         assert log.replica.incarnation != first
