@@ -238,10 +238,8 @@ class HaDriver(HaReplica):
         if fx.resolved:
             hit("ha_driver.before_decide")
             self._pending_calls.note(fx.resolved)
-        if fx.reads:
-            self._pending_calls.confirm_reads(self._confirm)
-        if fx.reads_failed:
-            self._pending_calls.fail_all_reads(self.leader_id)
+        if fx.is_proven:
+            self._pending_calls.prove(self._confirm)
         for change in fx.role_changes:
             self._note_role(change)
 
@@ -308,6 +306,7 @@ class HaDriver(HaReplica):
             self._caught_up.clear()
         else:
             self.is_ready = False  # At once: later calls of this turn are refused.
+            self._pending_calls.fail_all_reads(self.leader_id)
         self._has_news = True
         self.promotion.changed.set()
         for listener in self._role_listeners:
@@ -318,11 +317,8 @@ class HaDriver(HaReplica):
     def _turn(self) -> None:
         if self._appends:
             self.input(_nothing)
-        if self._unsaved is None and self._pending_calls.begin_reads():
-            if self.machine.role is HaRole.MASTER:
-                self.input(lambda machine: machine.confirm_master(None))
-            else:
-                self._pending_calls.fail_all_reads(self.leader_id)
+        if self._unsaved is None and self._pending_calls.begin_proof():
+            self.input(HaMachine.prove_master)
         try:
             if self._has_unsynced:
                 self._has_unsynced = False
@@ -354,7 +350,8 @@ class HaDriver(HaReplica):
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
         self.is_ready = is_open and (self.is_ready or self._can_begin())
-        self._pending_calls.settle(applied.applied - 1)
+        self._pending_calls.decide((), applied.applied - 1)
+        self._pending_calls.confirm((), applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen

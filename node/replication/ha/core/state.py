@@ -6,7 +6,7 @@ Owns the fields and the steps that both sides share: bind, step down, close a li
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from node.replication.ha.core.ceiling import EpochCeiling
 from node.replication.ha.core.copies import Copies, CopyAdmission
@@ -76,14 +76,6 @@ class SlaveLink:
         """By joining replica: the count of `answered` that confirms the epoch for its admission."""
 
 
-class Read(NamedTuple):
-    """A read that waits until this master knows that it is the only one."""
-
-    read: object
-    marks: dict[LinkId, int]
-    """By link: the count of `answered` that confirms the epoch for the read."""
-
-
 class HaState:
     """Fields of the machine. `fx` collects the effects of the current input."""
 
@@ -115,7 +107,9 @@ class HaState:
         self.waiters: deque[tuple[int, object]] = deque()
         """Undecided appends of this master, oldest first: where each ends, and who waits."""
         self.admissions: dict[int, CopyAdmission] = {}
-        self.reads: deque[Read] = deque()
+        self.proof: dict[LinkId, int] | None = None
+        """Proof under way that this is the only master. By link: the count of `answered` that
+        confirms the epoch."""
         self.acked_here: int | None = None
         """End of the last append that this process acknowledged as master; None: it was no
         master."""
@@ -201,10 +195,8 @@ class HaState:
         if self.role is HaRole.SLAVE:
             return
         self.fx.resolved += self.give_up()
-        self.fx.reads_failed += [read.read for read in self.reads]
-        self.reads.clear()
         self.admissions.clear()
-        self.receiver = None
+        self.proof = self.receiver = None
         for link in self.links.values():
             link.promise = link.handshake = link.sender = None
         self.change_role(HaRole.SLAVE, reason)

@@ -35,7 +35,7 @@ def admitted(m: HaMachine) -> list[Frame]:
 def test_a_new_disk_is_admitted_once_all_others_confirmed_the_epoch_since() -> None:
     """An answer to an earlier question may come from before a promise that the disk forgot."""
     m = master(100, (1, 0))
-    m.confirm_master("read")  # The earlier question.
+    m.prove_master()  # The earlier question.
     with_a_new_disk(m)
     assert admitted(m) == [], "nobody was asked yet"
     m.received("one", PROMISE)

@@ -248,7 +248,7 @@ def test_acks_count_per_replica_and_not_per_link() -> None:
 def test_an_ack_below_the_epoch_start_is_no_copy() -> None:
     m = master(100, (1, 0))
     m.durable_to(100)
-    assert m.confirm == 100  # The slave holds all of it, and so knows the epoch.
+    assert m.state.confirm == 100  # The slave holds all of it, and so knows the epoch.
     m = promoted(machine(0, 100, (1, 0)), bound(HaBinding(5, 0, 7), 1, 50))
     m.received("one", Ack(50))
     assert m.received("one", Ack(99)).confirm is None
@@ -290,7 +290,7 @@ def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it(
     fx = m.received("one", Ack(position))
     assert [(item.lo, item.hi) for item in fx.send if isinstance(item, Ship)] == [(60, 100)]
     assert m.received("one", Ack(position)).close == [], "it says so again until it begins anew"
-    assert (m.confirm, m.state.copies.acked(1)) == (0, None)
+    assert (m.state.confirm, m.state.copies.acked(1)) == (0, None)
     assert m.received("one", Ack(100)).confirm == 100
 
 
@@ -323,7 +323,7 @@ def test_a_master_does_not_ship_to_a_slave_that_claims_more_than_there_is() -> N
         m = promoted(machine(0, 100, (1, 0)))
         fx = m.received("one", Ack(position))
         assert ([close.link for close in fx.close], fx.send) == (["one"], [])
-        assert m.confirm == 0
+        assert m.state.confirm == 0
 
 
 def test_a_new_master_proves_no_read_before_its_epoch_is_confirmed() -> None:
@@ -333,12 +333,12 @@ def test_a_new_master_proves_no_read_before_its_epoch_is_confirmed() -> None:
     m.promote(7, 5)
     promise = bound(HaBinding(5, 0, 7), 1, 100)
     m.received("one", promise)
-    assert (m.role, m.confirm) == (HaRole.MASTER, 0)
-    m.confirm_master("read")
-    assert m.received("one", promise).reads == []
+    assert (m.role, m.state.confirm) == (HaRole.MASTER, 0)
+    m.prove_master()
+    assert not m.received("one", promise).is_proven
     m.received("one", Handshake(1))
     fx = m.received("one", Ack(100))
-    assert (fx.confirm, fx.reads) == (100, ["read"])
+    assert (fx.confirm, fx.is_proven) == (100, True)
 
 
 class StoredLog(Log):
