@@ -12,8 +12,6 @@ from node.replication.ha.core.types import HaSettings
 class Copies:
     """Acked positions of the replicas that count, under one epoch of this master."""
 
-    __slots__ = ("_acks", "_copies", "epoch_start")
-
     def __init__(self, settings: HaSettings, epoch_start: int) -> None:
         self._copies = settings.copies
         self.epoch_start = epoch_start
@@ -57,8 +55,6 @@ class CopyAdmission:
     promise. So every other replica has to confirm this epoch *after* the new disk was seen: a
     candidate is bound to its own number and would answer with that.
     """
-
-    __slots__ = ("_confirmed", "_others", "incarnation", "is_sent")
 
     def __init__(self, settings: HaSettings, me: int, joining: int, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -39,16 +39,6 @@ class EpochJumpError(HaProtocolError):
 class HaSender:
     """A stream on one link. Made when the peer's handshake arrives."""
 
-    __slots__ = (
-        "_confirm_sent",
-        "_contact_ms",
-        "_first",
-        "_sent_ms",
-        "acked",
-        "link",
-        "next",
-    )
-
     def __init__(self, link: LinkId, now_ms: int) -> None:
         self.link = link
         self.next: int | None = None

@@ -6,6 +6,7 @@ Owns the fields and the steps that both sides share: bind, step down, close a li
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from node.replication.ha.core.ceiling import EpochCeiling
@@ -34,46 +35,32 @@ from node.replication.ha.core.wire import Bound, Handshake
 from store.errors import Outcome
 
 
+@dataclass(slots=True, eq=False)
 class SlaveLink:
     """One connection. The side that dialled is the slave side of everything on it."""
 
-    __slots__ = (
-        "answered",
-        "asked",
-        "had_session",
-        "handshake",
-        "id",
-        "is_master",
-        "is_upstream",
-        "marks",
-        "owed",
-        "peer",
-        "promise",
-        "sender",
-    )
-
-    def __init__(self, link_id: LinkId, peer: int, *, is_upstream: bool) -> None:
-        self.id = link_id
-        self.peer = peer
-        """NO_REPLICA until the dialling side said HELLO."""
-        self.is_upstream = is_upstream
-        """Whether this replica dialled."""
-        # Upstream: answers owed to the peer, and the stream from it.
-        self.owed = 0
-        """BOUND frames to send once the log is synced."""
-        self.is_master = False
-        """Whether the peer showed the current binding of this replica."""
-        self.had_session = False
-        """Whether a handshake was sent, so that frames of an older session may still arrive."""
-        # Downstream: the peer's promises, and the stream to it.
-        self.asked = self.answered = 0
-        """Frames that demand a BOUND as answer, and the answers so far."""
-        self.promise: Bound | None = None
-        """The promise of a peer that is bound to this replica's current epoch."""
-        self.handshake: Handshake | None = None
-        self.sender: HaSender | None = None
-        self.marks: dict[int, int] = {}
-        """By joining replica: the count of `answered` that confirms the epoch for its admission."""
+    id: LinkId
+    peer: int
+    """NO_REPLICA until the dialling side said HELLO."""
+    is_upstream: bool
+    """Whether this replica dialled."""
+    # Upstream: answers owed to the peer, and the stream from it.
+    owed: int = 0
+    """BOUND frames to send once the log is synced."""
+    is_master: bool = False
+    """Whether the peer showed the current binding of this replica."""
+    had_session: bool = False
+    """Whether a handshake was sent, so that frames of an older session may still arrive."""
+    # Downstream: the peer's promises, and the stream to it.
+    asked: int = 0
+    """Frames that demand a BOUND as answer."""
+    answered: int = 0
+    promise: Bound | None = None
+    """The promise of a peer that is bound to this replica's current epoch."""
+    handshake: Handshake | None = None
+    sender: HaSender | None = None
+    marks: dict[int, int] = field(default_factory=dict)
+    """By joining replica: the count of `answered` that confirms the epoch for its admission."""
 
 
 class HaState:
