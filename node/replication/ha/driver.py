@@ -17,7 +17,6 @@ from typing import Final
 
 from node.errors.common import NotReadyError
 from node.errors.ha import NotMasterError
-from node.replication.ha import report
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import (
     Close,
@@ -43,7 +42,7 @@ from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.replica import HaReplica
-from node.replication.ha.report import HaReport
+from node.replication.ha.report import CaughtUp, SlaveReport, slaves_of
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
@@ -96,7 +95,7 @@ class HaDriver(HaReplica):
         """Limit of readers."""
         self._apply_error: StoreFullError | FileSystemError | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._caught_up = report.CaughtUp()
+        self._caught_up = CaughtUp()
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
@@ -116,9 +115,14 @@ class HaDriver(HaReplica):
         """Last byte that readers may see."""
         return self._confirm - 1
 
-    def report(self) -> HaReport:
-        """Return the status of this replica, and of the others as far as it knows them."""
-        return report.of(self.machine.state, self.log, self._caught_up, self.leader_id)
+    def slaves(self) -> list[SlaveReport]:
+        """Return the status of the other replicas, as far as this one knows them."""
+        return slaves_of(self.machine.state, self._caught_up)
+
+    def in_sync(self) -> list[NodeId]:
+        """Return, on a serving master, itself and every replica that holds all that readers see."""
+        own = [self.node_id] if self.machine.role is HaRole.MASTER else []
+        return sorted([*own, *(slave.replica_id for slave in self.slaves() if slave.is_in_sync)])
 
     # --- Life ---
 

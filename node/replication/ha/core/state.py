@@ -117,6 +117,11 @@ class HaState:
         return self.replica.bound
 
     @property
+    def highest_epoch(self) -> int:
+        """The highest epoch that this replica ever saw: a new one has to be above it."""
+        return max(self.highest_seen, self.epochs.last.number)
+
+    @property
     def mode(self) -> AckMode:
         """When this replica acks as master."""
         return self.replica.mode if self.own_mode is None else self.own_mode

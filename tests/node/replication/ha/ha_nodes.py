@@ -279,7 +279,7 @@ class HaNodes:
             ends = {(n.log.end, n.applied.applied, n.log.store.durable_position) for n in chosen}
             return len(ends) == 1 and len(set(ends.pop())) == 1
 
-        await eventually(is_settled, f"equal replicas {[n.driver.report() for n in chosen]}")
+        await eventually(is_settled, f"equal replicas {[n.driver.slaves() for n in chosen]}")
 
     def isolate(self, *node_ids: int) -> None:
         """Shut all gates between these nodes and the others."""
