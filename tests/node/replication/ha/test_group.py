@@ -6,7 +6,6 @@ and in the simulator; here they are seen through brokers, files and sockets.
 
 import asyncio
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +62,6 @@ async def test_fence_before_serving(tmp_path: Path) -> None:
         assert (receipt.term, tuple(receipt.synced_by)) == (node2.driver.term, (2, 3))
 
 
-async def test_no_task_or_thread_outlives_a_crashed_node(tmp_path: Path) -> None:
-    """What would still write into its directory would write over what its next life promised."""
-
-    before, threads = asyncio.all_tasks(), set(threading.enumerate())
-    async with group(tmp_path) as world:
-        await world.nodes[1].append(0, 1)
-        for node in world.nodes.values():
-            await node.lives.save()
-    assert asyncio.all_tasks() == before
-    left = {thread.name for thread in set(threading.enumerate()) - threads}
-    assert {name.partition("_")[0] for name in left} <= {"asyncio", "uvloop"}, "of the loop"
-
-
 async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
     """Two that both claim to lead give one number to two nodes, again and again."""
     acked: dict[int, int] = {}
@@ -90,7 +76,7 @@ async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
             await asyncio.sleep(0)
             # The loser of a number needs a higher one; the winner may be anybody, or nobody.
             world.nodes[1].driver.advise(number + 1, 1, 9)
-            await more_than(before, acked)
+            await eventually(lambda: acked.keys() - before, "appends go on")  # noqa: B023
         stopped.set()
         await client
         await world.settled()
@@ -99,10 +85,6 @@ async def test_two_controller_leaders_lose_nothing(tmp_path: Path) -> None:
         numbers_seen = await world.nodes[1].seen()
         assert not (lost := acked.keys() - set(numbers_seen)), f"acked and lost: {lost}"
         assert len({log_bytes(node.log) for node in world.nodes.values()}) == 1
-
-
-async def more_than(before: set[int], acked: dict[int, int]) -> None:
-    await eventually(lambda: acked.keys() - before, "appends go on")
 
 
 async def append_all(world: HaNodes, acked: dict[int, int], stopped: asyncio.Event) -> None:

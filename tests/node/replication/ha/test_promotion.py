@@ -67,10 +67,11 @@ async def test_a_promotion_ends_once_the_node_serves() -> None:
 async def test_a_promotion_that_is_lost_is_told() -> None:
     """It resigned; or advice made it begin anew: the epoch that was asked for is over."""
     driver, promotion = made(machine(1, bound=BOUND))
-    for number, lose in (
-        (5, lambda: driver.machine.resign("enough")),
-        (6, lambda: driver.machine.advise(7, 1, 8)),
-    ):
+    losses: list[Callable[[], object]] = [
+        lambda: driver.machine.resign("enough"),
+        lambda: driver.machine.advise(7, 1, 8),
+    ]
+    for number, lose in enumerate(losses, 5):
         call = asyncio.ensure_future(promotion.promote(MS))
         await asyncio.sleep(0)
         assert (driver.machine.role, driver.term) == (HaRole.CANDIDATE, number)
