@@ -7,7 +7,6 @@ and in the simulator; here they are seen through brokers, files and sockets.
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -266,21 +265,6 @@ async def test_a_new_disk_counts_once_it_is_safe(tmp_path: Path) -> None:
         await node1.crash()
         assert await node3.driver.promote(10_000) > 1
         await node3.append(900, 901)
-
-
-async def test_a_slave_without_room_takes_nothing_and_goes_on_later(tmp_path: Path) -> None:
-    async with group(tmp_path) as world:
-        node1, node3 = world.nodes[1], world.nodes[3]
-        has_room: Any = node3.log.store.has_room
-        node3.log.store.has_room = lambda size_bytes: False  # type: ignore[method-assign]
-        before = node3.log.end
-        receipt = await node1.append(0, 5)
-        assert tuple(receipt.synced_by) == (1, 2)
-        await eventually(lambda: node3.driver.inbound.no_room_count > 1, "it looks again")
-        assert node3.log.end == before
-        node3.log.store.has_room = has_room  # type: ignore[method-assign]
-        await world.settled()
-        assert await node3.seen() == list(range(5))
 
 
 async def test_two_of_two_wait_for_each_other(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from node.replication.ha.core.types import (
     HaStanding,
     ReplicaState,
 )
-from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, Hello
+from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, HandshakeReply, Hello
 
 SETTINGS = HaSettings("g", (0, 1, 2), copies=2, waiter_count_max=3)
 
@@ -67,9 +67,11 @@ def promoted(m: HaMachine, promise: Bound | None = None) -> HaMachine:
     """Make it master of epoch 5; slave 1 on link 'one' promised it and shook hands."""
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", promise or bound(HaBinding(5, 0, 7)))
+    fx = m.received("one", promise or bound(HaBinding(5, 0, 7)))
     assert m.role is HaRole.MASTER
-    m.received("one", Handshake(1))
+    assert not any(isinstance(frame, HandshakeReply) for frame in frames(fx, "one"))
+    reply = frames(m.received("one", Handshake(1)), "one")[0]
+    assert isinstance(reply, HandshakeReply), "not before it is asked"
     return m
 
 

@@ -13,7 +13,7 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.core.wire import Ack, Admit, Frame, Handshake
-from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
+from tests.node.replication.ha.core.machines import bound, follower, frames, joined, master
 
 BINDING = HaBinding(5, 0, 7)
 PROMISE = bound(BINDING, 5, 100)
@@ -70,12 +70,6 @@ def test_a_master_on_an_old_copy_serves_no_more_and_counts_for_nothing() -> None
     assert [closed.link for closed in fx.close] == ["one"]
     with pytest.raises(MachineNotMasterError):
         m.check_append()
-
-
-def test_a_slave_that_is_told_to_resign_keeps_its_links() -> None:
-    m = machine(0)
-    joined(m, "one", 1)
-    assert m.resign("enough").close == []
 
 
 def test_only_its_own_link_proves_that_a_sender_lives() -> None:

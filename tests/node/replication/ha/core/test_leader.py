@@ -56,25 +56,6 @@ def test_fence_before_serving() -> None:
         m.check_append()
 
 
-def test_a_new_master_answers_a_handshake_once_it_came() -> None:
-    m = machine(0, 100, (1, 0))
-    joined(m, "one", 1)
-    m.promote(7, 5)
-    fx = m.received("one", bound(HaBinding(5, 0, 7)))
-    assert m.role is HaRole.MASTER
-    assert not [frame for frame in frames(fx, "one") if isinstance(frame, HandshakeReply)]
-    fx = m.received("one", Handshake(1))
-    assert [frame for frame in frames(fx, "one") if isinstance(frame, HandshakeReply)]
-
-
-def test_a_candidate_alone_never_serves() -> None:
-    m = machine(0, 100, (3, 0), bound=HaBinding(3, 1, 9))
-    m.promote(7)
-    for now_ms in range(0, 60_000, 1000):
-        m.tick(now_ms)
-    assert m.role is HaRole.CANDIDATE
-
-
 def test_a_fence_of_replicas_with_new_disks_does_not_stand() -> None:
     m = machine(0)
     joined(m, "one", 1)
@@ -292,20 +273,6 @@ def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it(
     assert m.received("one", Ack(position)).close == [], "it says so again until it begins anew"
     assert (m.state.confirm, m.state.copies.acked(1)) == (0, None)
     assert m.received("one", Ack(100)).confirm == 100
-
-
-def test_a_candidate_that_is_cut_and_serves_at_once_says_both_losses() -> None:
-    """The shorter log is of a newer epoch, and the replica that has it heard of more."""
-    m = machine(0, 150, (4, 0), mode=AckMode.ASYNC)
-    joined(m, "two", 2)
-    m.dialled("up", 2)
-    m.promote(7, 6)
-    m.received("two", bound(HaBinding(6, 0, 7), 5, 100, known=150))
-    fx = m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 100))))
-    assert m.role is HaRole.MASTER
-    assert fx.cut == LogCut(100, 150)
-    assert [(x.lo, x.hi, x.is_exact) for x in fx.losses] == [(100, 150, False), (100, 150, False)]
-    assert fx.losses[0].epoch == 4, "the first is of what is cut"
 
 
 def test_a_window_bounds_what_is_under_way() -> None:

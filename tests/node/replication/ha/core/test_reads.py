@@ -87,9 +87,9 @@ def test_a_master_that_resigns_lets_its_slaves_know() -> None:
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("waiter", Outcome.UNKNOWN)]
     assert [(close.link, close.reason) for close in fx.close] == [("one", "enough")]
     assert m.role is HaRole.SLAVE
-    assert not m.resign("again").close
     fx = joined(m, "later", 1)
     assert not [item for item in fx.send if isinstance(item, Send)], "it binds nobody any more"
+    assert not m.resign("again").close, "a slave keeps its links"
 
 
 def test_appends_that_are_told_together_share_a_transfer() -> None:
