@@ -178,11 +178,11 @@ class HaAssembly:
             mode=_MODES[settings.replication],
             is_first_master=settings.replication != "slave",
             make_image=self._make_image,
+            on_role=self._on_role,
             on_fatal=host.fail_stop,
         )
         host.life.callback(self.driver.stop)
         self.driver.add_listener(host.health.refresh)
-        self.driver.add_role_listener(self._on_role)
         host.health.watch(self.driver, self._problem)
         steps = HaSteps(self.log, self.applied, self.driver)
         self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)

@@ -36,8 +36,7 @@ from node.replication.ha.core.types import (
     MachineNotMasterError,
 )
 from node.replication.ha.core.wire import body_check, transfer_head
-from node.replication.ha.inbound import Inbound
-from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.inbound import Inbound, connection_of
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
 from node.replication.ha.promotion import Promotion
@@ -75,15 +74,19 @@ class HaDriver(HaReplica):
         mode: AckMode | None,
         is_first_master: bool,
         make_image: Callable[[], Awaitable[bytes]],
+        on_role: Callable[[HaRoleChange], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         """`mode` says how this replica acks as master; None: as the group was served before.
 
-        `is_first_master`: whether it proposes itself when the group is new. `on_fatal` is called
-        with an error after which memory and disk may differ; it must end the process.
+        `is_first_master`: whether it proposes itself when the group is new. `on_role` is called
+        with every change of its role, `on_fatal` with an error after which memory and disk may
+        differ; it must end the process.
         """
         super().__init__(group, node_id, log, applied, mode=mode, on_fatal=on_fatal)
+        self._tick_timer: asyncio.TimerHandle | None = None
         self.losses: Final = losses
+        self._on_role = on_role
         self._link = link
         self.inbound: Final = Inbound(self, log, applied, link, make_image)
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
@@ -94,12 +97,10 @@ class HaDriver(HaReplica):
         self._confirm = applied.applied
         """Limit of readers."""
         self._apply_error: StoreFullError | FileSystemError | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
         self._caught_up = CaughtUp()
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
-        self._role_listeners: list[Callable[[HaRoleChange], None]] = []
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -148,10 +149,6 @@ class HaDriver(HaReplica):
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each turn that showed readers more, or changed a role."""
         self._listeners.append(listener)
-
-    def add_role_listener(self, listener: Callable[[HaRoleChange], None]) -> None:
-        """Have `listener` called with every change of this node's role."""
-        self._role_listeners.append(listener)
 
     @property
     def no_room(self) -> StoreFullError | FileSystemError | None:
@@ -281,7 +278,7 @@ class HaDriver(HaReplica):
         lo = hi = 0
         body = check = b""
         for item in items:
-            connection = _sender(item.link)
+            connection = connection_of(item.link)
             if isinstance(item, Send):
                 connection.send_frame(item.frame)
                 continue
@@ -299,7 +296,7 @@ class HaDriver(HaReplica):
             connection.send(check)
 
     def _close(self, close: Close) -> None:
-        connection = _sender(close.link)
+        connection = connection_of(close.link)
         self.inbound.forget(connection)
         self._link.close(connection, close.reason)
 
@@ -313,8 +310,7 @@ class HaDriver(HaReplica):
             self._pending_calls.fail_all_reads(self.leader_id)
         self._has_news = True
         self.promotion.changed.set()
-        for listener in self._role_listeners:
-            listener(change)
+        self._on_role(change)
 
     # --- The turn ---
 
@@ -397,9 +393,3 @@ class HaDriver(HaReplica):
 
 def _nothing(_: HaMachine) -> HaEffects:
     return HaEffects()
-
-
-def _sender(link: object) -> HaConnection:
-    """Return the connection behind a link id: ids are the connections given to `on_open`."""
-    assert isinstance(link, HaConnection), f"link {link!r}"
-    return link
