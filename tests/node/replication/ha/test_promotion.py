@@ -50,6 +50,7 @@ async def test_advice_for_an_epoch_that_was_reached_or_for_another_node_is_none(
         assert driver.term == 4
     promotion.advise(5, 1, 7)
     assert (driver.term, promotion.advice_refused_count) == (5, 0)
+    assert "advice_refused" not in driver.machine.stats(), "the machine was not asked before"
 
 
 async def test_a_promotion_ends_once_the_node_serves() -> None:

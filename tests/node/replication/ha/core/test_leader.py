@@ -243,7 +243,7 @@ def test_a_fenced_master_tells_its_callers_unknown() -> None:
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("a", Outcome.UNKNOWN)]
     with pytest.raises(MachineNotMasterError):
         m.check_append()
-    assert m.received("one", Ack(10)).resolved == []
+    assert (m.received("one", Ack(10)).resolved, m.stats()["waiters"]) == ([], 0)
 
 
 def test_waiting_appends_are_limited() -> None:
