@@ -175,6 +175,9 @@ def test_a_number_is_bound_to_the_first_pair_for_ever(tmp_path: Path) -> None:
         assert caught.value.bound == FIRST.bound
     again = BindingFile(FileSystem(), str(tmp_path))
     assert again.load(must_exist=True) == FIRST
+    stored = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again.save(FIRST)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == stored, "nothing is new"
     with pytest.raises(BindingRefusedError):
         again.save(FIRST._replace(bound=HaBinding(5, 2, 111)))
     higher = FIRST._replace(bound=HaBinding(6, 2, 1 << 63), standing=HaStanding.JOINING)
