@@ -10,7 +10,7 @@ import structlog
 
 from node.monitoring.health import Phase
 from node.replication.admin_parts import NodeParts, refused
-from node.replication.ha.core.types import AckMode, HaStanding
+from node.replication.ha.core.types import HaRole, HaStanding
 from node.replication.ha.driver import HaDriver
 from quorumlog.pb import admin_pb2 as pb
 from raft.messages import NO_INDEX
@@ -30,20 +30,21 @@ class HaAdmin:
 
     async def node_status(self, _request: pb.NodeStatusRequest) -> pb.NodeStatusResponse:
         """Return the status of this node; positions stand for indexes, epochs for terms."""
-        report, details = self._driver.report(), self._details()
+        log, details = self._driver.log, self._details()
         if self._losses.losses:
             details.append(f"{len(self._losses.losses)} losses are known, see 'qlog ha status'")
         return self.parts.node_status(
-            positions=(report.first, report.end),
+            positions=(log.min_position, log.end),
             members=self._members(),
             details=self.parts.details(details),
         )
 
     def _members(self) -> list[pb.MemberStatus]:
-        report = self._driver.report()
-        acked = {slave.replica_id: slave.acked - 1 for slave in report.slaves if slave.acked >= 0}
-        if report.epoch_start >= 0:
-            acked[report.replica_id] = report.durable - 1
+        state = self._driver.machine.state
+        slaves = self._driver.slaves()
+        acked = {slave.replica_id: slave.acked - 1 for slave in slaves if slave.acked >= 0}
+        if state.role is HaRole.MASTER:
+            acked[state.me] = state.durable - 1
         return [
             self.parts.member(
                 member,
@@ -51,7 +52,7 @@ class HaAdmin:
                 match_index=acked.get(member, NO_INDEX),
                 progress="replicate" if member in acked else "",
             )
-            for member in report.replica_ids
+            for member in state.settings.replica_ids
         ]
 
     def _details(self) -> list[str]:
@@ -71,29 +72,30 @@ class HaAdmin:
 
     async def ha_status(self, _request: pb.HaStatusRequest) -> pb.HaStatusResponse:
         """Return everything that this node knows about the group."""
-        settings, report = self.parts.settings, self._driver.report()
+        settings, driver = self.parts.settings, self._driver
+        state = driver.machine.state
         response = pb.HaStatusResponse(
             group=settings.group,
-            node_id=report.replica_id,
+            node_id=state.me,
             replication=settings.replication,
-            role=report.role.value,
-            mode="async" if report.mode is AckMode.ASYNC else "sync",
-            epoch=report.bound.number,
-            master_id=report.master_id,
-            highest_epoch=report.highest_seen,
-            copies=report.copies,
-            node_ids=report.replica_ids,
-            standing=report.standing.name.lower(),
-            log_epoch=report.log_epoch,
-            first_position=report.first,
-            end_position=report.end,
-            durable_position=report.durable,
-            confirm_position=report.confirm,
-            epoch_start_position=report.epoch_start,
-            in_sync=report.in_sync,
+            role=state.role.value,
+            mode=state.mode.value,
+            epoch=state.bound.number,
+            master_id=driver.leader_id,
+            highest_epoch=state.highest_epoch,
+            copies=state.settings.copies,
+            node_ids=state.settings.replica_ids,
+            standing=state.replica.standing.name.lower(),
+            log_epoch=state.epochs.last.number,
+            first_position=driver.log.min_position,
+            end_position=state.end,
+            durable_position=state.durable,
+            confirm_position=state.confirm,
+            epoch_start_position=state.copies.epoch_start if state.role is HaRole.MASTER else -1,
+            in_sync=driver.in_sync(),
             detail="; ".join(self.parts.details(self._details())),
         )
-        for slave in report.slaves:
+        for slave in driver.slaves():
             response.replicas.add(
                 node_id=slave.replica_id,
                 address=self.parts.broker.context.address_of(slave.replica_id),
@@ -122,10 +124,10 @@ class HaAdmin:
         """Make this node the master; return once it serves."""
         timeout_ms = min(request.timeout_ms or PROMOTE_TIMEOUT_MS, PROMOTE_TIMEOUT_MS)
         epoch = await self._driver.promote(timeout_ms)
-        report = self._driver.report()
+        state = self._driver.machine.state
         _log.info("promoted by hand", epoch=epoch)
         return pb.HaPromoteResponse(
-            epoch=epoch, master_id=report.replica_id, start_position=max(0, report.epoch_start)
+            epoch=epoch, master_id=state.me, start_position=state.copies.epoch_start
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:

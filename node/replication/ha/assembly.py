@@ -178,11 +178,11 @@ class HaAssembly:
             mode=_MODES[settings.replication],
             is_first_master=settings.replication != "slave",
             make_image=self._make_image,
+            on_role=self._on_role,
             on_fatal=host.fail_stop,
         )
         host.life.callback(self.driver.stop)
         self.driver.add_listener(host.health.refresh)
-        self.driver.add_role_listener(self._on_role)
         host.health.watch(self.driver, self._problem)
         steps = HaSteps(self.log, self.applied, self.driver)
         self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
@@ -208,7 +208,8 @@ class HaAssembly:
         )
 
     def _facts(self) -> metrics.HaFacts:
-        return metrics.HaFacts(self.driver, self.driver.report(), self.driver.machine.stats())
+        slaves = [slave for slave in self.driver.slaves() if slave.acked >= 0]
+        return metrics.HaFacts(self.driver, slaves, self.driver.machine.stats())
 
     async def _make_image(self) -> bytes:
         try:
@@ -251,15 +252,15 @@ class HaAssembly:
 
     def _status(self) -> ReplicaStatus:
         """Return the state of the machine, with positions in place of indexes."""
-        driver, report = self.driver, self.driver.report()
+        driver, state = self.driver, self.driver.machine.state
         return ReplicaStatus(
             role=driver.role,
-            standing=report.standing,
+            standing=state.replica.standing,
             term=driver.term,
             leader_id=driver.leader_id,
-            first_index=report.first,
-            last_index=report.end - 1,
-            durable_index=report.durable - 1,
+            first_index=self.log.min_position,
+            last_index=state.end - 1,
+            durable_index=state.durable - 1,
             commit_index=driver.commit_index,
             applied_index=driver.applied_index,
             roles=_ROLES,

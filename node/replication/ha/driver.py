@@ -17,7 +17,6 @@ from typing import Final
 
 from node.errors.common import NotReadyError
 from node.errors.ha import NotMasterError
-from node.replication.ha import report
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import (
     Close,
@@ -37,13 +36,12 @@ from node.replication.ha.core.types import (
     MachineNotMasterError,
 )
 from node.replication.ha.core.wire import body_check, transfer_head
-from node.replication.ha.inbound import Inbound
-from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.inbound import Inbound, connection_of
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
 from node.replication.ha.promotion import Promotion
 from node.replication.ha.replica import HaReplica
-from node.replication.ha.report import HaReport
+from node.replication.ha.report import CaughtUp, SlaveReport, slaves_of
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
@@ -76,15 +74,19 @@ class HaDriver(HaReplica):
         mode: AckMode | None,
         is_first_master: bool,
         make_image: Callable[[], Awaitable[bytes]],
+        on_role: Callable[[HaRoleChange], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         """`mode` says how this replica acks as master; None: as the group was served before.
 
-        `is_first_master`: whether it proposes itself when the group is new. `on_fatal` is called
-        with an error after which memory and disk may differ; it must end the process.
+        `is_first_master`: whether it proposes itself when the group is new. `on_role` is called
+        with every change of its role, `on_fatal` with an error after which memory and disk may
+        differ; it must end the process.
         """
         super().__init__(group, node_id, log, applied, mode=mode, on_fatal=on_fatal)
+        self._tick_timer: asyncio.TimerHandle | None = None
         self.losses: Final = losses
+        self._on_role = on_role
         self._link = link
         self.inbound: Final = Inbound(self, log, applied, link, make_image)
         self.promotion: Final = Promotion(self, is_first_master=is_first_master)
@@ -95,12 +97,10 @@ class HaDriver(HaReplica):
         self._confirm = applied.applied
         """Limit of readers."""
         self._apply_error: StoreFullError | FileSystemError | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._caught_up = report.CaughtUp()
+        self._caught_up = CaughtUp()
         self._has_news = False
         self._was_seen: tuple[Role, NodeId, bool] = (Role.FOLLOWER, NO_NODE, False)
         self._listeners: list[Callable[[], None]] = []
-        self._role_listeners: list[Callable[[HaRoleChange], None]] = []
         self.apply_retry_count = 0
         """Times that decided batches could not be shown, as the disk has no room for queues."""
 
@@ -116,9 +116,14 @@ class HaDriver(HaReplica):
         """Last byte that readers may see."""
         return self._confirm - 1
 
-    def report(self) -> HaReport:
-        """Return the status of this replica, and of the others as far as it knows them."""
-        return report.of(self.machine.state, self.log, self._caught_up, self.leader_id)
+    def slaves(self) -> list[SlaveReport]:
+        """Return the status of the other replicas, as far as this one knows them."""
+        return slaves_of(self.machine.state, self._caught_up)
+
+    def in_sync(self) -> list[NodeId]:
+        """Return, on a serving master, itself and every replica that holds all that readers see."""
+        own = [self.node_id] if self.machine.role is HaRole.MASTER else []
+        return sorted([*own, *(slave.replica_id for slave in self.slaves() if slave.is_in_sync)])
 
     # --- Life ---
 
@@ -136,7 +141,7 @@ class HaDriver(HaReplica):
         self.inbound.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
-        waiters += [one.waiter for one in self.machine.state.waiters.give_up()]
+        waiters += [one.waiter for one in self.machine.state.give_up()]
         if self._unsaved is not None:
             waiters += [one.waiter for one in self._unsaved.resolved]
         self._pending_calls.stop(map(completion_of, waiters))
@@ -144,10 +149,6 @@ class HaDriver(HaReplica):
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after each turn that showed readers more, or changed a role."""
         self._listeners.append(listener)
-
-    def add_role_listener(self, listener: Callable[[HaRoleChange], None]) -> None:
-        """Have `listener` called with every change of this node's role."""
-        self._role_listeners.append(listener)
 
     @property
     def no_room(self) -> StoreFullError | FileSystemError | None:
@@ -238,10 +239,8 @@ class HaDriver(HaReplica):
         if fx.resolved:
             hit("ha_driver.before_decide")
             self._pending_calls.note(fx.resolved)
-        if fx.reads:
-            self._pending_calls.confirm_reads(self._confirm)
-        if fx.reads_failed:
-            self._pending_calls.fail_all_reads(self.leader_id)
+        if fx.is_proven:
+            self._pending_calls.prove(self._confirm)
         for change in fx.role_changes:
             self._note_role(change)
 
@@ -279,7 +278,7 @@ class HaDriver(HaReplica):
         lo = hi = 0
         body = check = b""
         for item in items:
-            connection = _sender(item.link)
+            connection = connection_of(item.link)
             if isinstance(item, Send):
                 connection.send_frame(item.frame)
                 continue
@@ -297,7 +296,7 @@ class HaDriver(HaReplica):
             connection.send(check)
 
     def _close(self, close: Close) -> None:
-        connection = _sender(close.link)
+        connection = connection_of(close.link)
         self.inbound.forget(connection)
         self._link.close(connection, close.reason)
 
@@ -308,21 +307,18 @@ class HaDriver(HaReplica):
             self._caught_up.clear()
         else:
             self.is_ready = False  # At once: later calls of this turn are refused.
+            self._pending_calls.fail_all_reads(self.leader_id)
         self._has_news = True
         self.promotion.changed.set()
-        for listener in self._role_listeners:
-            listener(change)
+        self._on_role(change)
 
     # --- The turn ---
 
     def _turn(self) -> None:
         if self._appends:
             self.input(_nothing)
-        if self._unsaved is None and self._pending_calls.begin_reads():
-            if self.machine.role is HaRole.MASTER:
-                self.input(lambda machine: machine.confirm_master(None))
-            else:
-                self._pending_calls.fail_all_reads(self.leader_id)
+        if self._unsaved is None and self._pending_calls.begin_proof():
+            self.input(HaMachine.prove_master)
         try:
             if self._has_unsynced:
                 self._has_unsynced = False
@@ -354,7 +350,8 @@ class HaDriver(HaReplica):
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
         self.is_ready = is_open and (self.is_ready or self._can_begin())
-        self._pending_calls.settle(applied.applied - 1)
+        self._pending_calls.decide((), applied.applied - 1)
+        self._pending_calls.confirm((), applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen
@@ -396,9 +393,3 @@ class HaDriver(HaReplica):
 
 def _nothing(_: HaMachine) -> HaEffects:
     return HaEffects()
-
-
-def _sender(link: object) -> HaConnection:
-    """Return the connection behind a link id: ids are the connections given to `on_open`."""
-    assert isinstance(link, HaConnection), f"link {link!r}"
-    return link

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from node.peers.stream import Side
@@ -70,7 +71,7 @@ class Inbound:
         else:
             peers = [link.peer for link in state.downs() if link.promise is not None]
             links = [link for peer in peers if (link := state.up(peer)) is not None]
-        return [_connection(link.id) for link in links]
+        return [connection_of(link.id) for link in links]
 
     def go_on(self) -> None:
         """Hand in the connections that opened while the replica took no inputs."""
@@ -99,10 +100,11 @@ class Inbound:
             self._wait_for_room(connection)
             return False
         checked: CheckedRaw | None = None
-        if isinstance(frame, Transfer) and self._is_behind(connection, frame.position):
+        machine = self._replica.machine
+        if isinstance(frame, Transfer) and machine.is_behind(connection, frame.position):
             # The sender's log begins behind the end of this one, so this one must begin there, too.
             # The machine only notes the frame.
-            self._images.ask(connection, self._replica.machine.state.now_ms)
+            self._images.ask(connection, machine.state.now_ms)
         elif isinstance(frame, Transfer) and frame.body:
             if not self._log.store.has_room(len(frame.body)):
                 self._wait_for_room(connection)
@@ -111,7 +113,7 @@ class Inbound:
                 checked = self._log.check_raw(frame.position, frame.body)
             except ImageNeededError:
                 # The empty log begins with an image; bytes streamed before it are useless.
-                self._images.ask(connection, self._replica.machine.state.now_ms)
+                self._images.ask(connection, machine.state.now_ms)
                 self._replica.input(lambda machine: machine.on_contact(connection))
                 return True
             except HaProtocolError as error:
@@ -150,9 +152,6 @@ class Inbound:
         self._images.forget(connection)
         self.image_sender.forget(connection)
 
-    def _is_behind(self, connection: HaConnection, position: int) -> bool:
-        return self._replica.machine.is_behind(connection, position)
-
     def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
         self._replica.input(lambda machine: machine.on_contact(connection))
         begin = self._log.min_position
@@ -160,7 +159,8 @@ class Inbound:
             data = self._images.take(connection, piece, self._replica.machine.state.now_ms)
             if data is None:
                 return
-            self._applied.take_image(data, lambda begin: self._is_behind(connection, begin))
+            is_behind = partial(self._replica.machine.is_behind, connection)
+            self._applied.take_image(data, is_behind)
         except (HaProtocolError, StoreFullError, FileSystemError) as error:
             self.close(connection, str(error))
             return
@@ -196,9 +196,10 @@ class Inbound:
         for link in self._replica.machine.state.downs():
             next_position = None if link.sender is None else link.sender.next
             if next_position is not None and next_position < self._log.min_position:
-                self.close(_connection(link.id), "what it needs next has expired")
+                self.close(connection_of(link.id), "what it needs next has expired")
 
 
-def _connection(link_id: object) -> HaConnection:
+def connection_of(link_id: object) -> HaConnection:
+    """Return the connection behind a link id: ids are the connections given to `on_open`."""
     assert isinstance(link_id, HaConnection), f"link {link_id!r}"
     return link_id

@@ -42,41 +42,42 @@ class HaBroker(LocalBroker):
 
     def report(self, now_ms: int, *, with_topics: bool) -> BrokerReport:
         """Return everything that the directory should know of this broker."""
-        own = self._ha_driver.report()
+        own = self._ha_driver.machine.state
         bound, is_master = own.bound, own.role is HaRole.MASTER
+        is_full = own.replica.standing is HaStanding.FULL
         return replace(
             super().report(now_ms, with_topics=with_topics),
             role="master" if is_master else "slave",
             # The controller must give out numbers higher than any that a replica has seen.
-            epoch=bound.number if is_master else max(bound.number, own.highest_seen),
+            epoch=bound.number if is_master else own.highest_epoch,
             ha_address=self._ha_address,
             # A replica without memory cannot become the master, however long its log is.
-            log_end=LogEnd(own.log_epoch, own.end) if own.standing is HaStanding.FULL else NO_LOG,
+            log_end=LogEnd(own.epochs.last.number, own.end) if is_full else NO_LOG,
             bindings=(
                 {bound.number: Binding(bound.master_id, str(bound.nonce))}
                 if bound.number != NO_EPOCH
                 else {}
             ),
-            copy_count=own.copies,
+            copy_count=own.settings.copies,
         )
 
     def in_sync_change(self, group: Group) -> Command | None:
         """Return the change that follows from this master's view of the other replicas."""
-        report = self._ha_driver.report()
-        if report.role is not HaRole.MASTER:
+        state = self._ha_driver.machine.state
+        if state.role is not HaRole.MASTER:
             return None
         replicas = {
             slave.replica_id: ReplicaAck(slave.acked, slave.caught_up_ms)
-            for slave in report.slaves
+            for slave in self._ha_driver.slaves()
             if slave.acked >= 0 and slave.caught_up_ms > 0
         }
         return change_in_sync(
             group,
             self.broker_id,
             replicas,
-            confirmed_position=report.confirm,
-            epoch_start_position=report.epoch_start,
-            now_ms=report.now_ms,
+            confirmed_position=state.confirm,
+            epoch_start_position=state.copies.epoch_start,
+            now_ms=state.now_ms,
         )
 
     def advise(self, number: int, binding: Binding) -> None:

@@ -5,20 +5,16 @@ from typing import Final, NamedTuple
 
 from node.monitoring.metric import Table, counter, gauge
 from node.replication.ha.driver import HaDriver
-from node.replication.ha.report import HaReport, SlaveReport
+from node.replication.ha.report import SlaveReport
 
 
 class HaFacts(NamedTuple):
     """What a driver of master-slave mode says of its machine."""
 
     driver: HaDriver
-    report: HaReport
+    slaves: list[SlaveReport]
+    """The slaves that have acked something."""
     stats: Mapping[str, int]
-
-    @property
-    def slaves(self) -> list[SlaveReport]:
-        """The slaves that have acked something."""
-        return [slave for slave in self.report.slaves if slave.acked >= 0]
 
 
 METRICS: Final[Table[HaFacts]] = {
@@ -29,7 +25,7 @@ METRICS: Final[Table[HaFacts]] = {
     "ha_window_bytes": gauge("Limit of bytes sent to a slave and not yet acked.",
         lambda h: h.driver.group.window_size_bytes),
     "ha_in_sync_replicas": gauge("Master only: replicas with all that readers see.",
-        lambda h: len(h.report.in_sync)),
+        lambda h: len(h.driver.in_sync())),
     "ha_copies": gauge("How many a sync master needs of these.", lambda h: h.driver.group.copies),
     "follower_match_index": gauge("Leader only: last entry a node has.",
         lambda h: {str(s.replica_id): s.acked - 1 for s in h.slaves}, "node_id"),

@@ -4,12 +4,11 @@ Owns the reads that one proof covers, and the words of the machine for outcomes.
 an append is decided or shown to readers: the driver reports it. Runs on the loop's thread.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from node.replication.ha.core.effects import Resolved
 from node.replication.pending_calls import PendingAppend, PendingCalls
-from raft.messages import NO_INDEX, Index, NodeId
+from raft.messages import NO_INDEX, NodeId
 from raft.pump.effects import Completion, Resolution
 from raft.ready import ReadConfirmed
 from store.errors import Outcome
@@ -28,54 +27,45 @@ def completion_of(waiter: object, outcome: Outcome = Outcome.UNKNOWN) -> Complet
 class HaPendingCalls(PendingCalls):
     """All waiting callers of a replica. The broker limits the reads."""
 
-    def __init__(self, nodes_with: Callable[[Index], tuple[NodeId, ...]]) -> None:
-        super().__init__(nodes_with)
-        self._running: list[int] = []
-        """Reads that the machine confirms now, as one."""
-        self._next: list[int] = []
+    _proof = range(1, 1)
+    """Reads that the proof under way covers; empty: none is under way. Later ones wait for the next
+    proof."""
 
     def note(self, resolved: Iterable[Resolved]) -> None:
-        """Note outcomes; `settle` answers those that are to be acknowledged."""
-        self.decide([completion_of(one.waiter, one.outcome) for one in resolved], NO_INDEX)
-
-    def settle(self, applied: Index) -> None:
-        """Answer the calls whose batch or position readers see now."""
-        self.decide((), applied)
-        self.confirm((), applied)
+        """Note outcomes; `decide` answers those that are to be acknowledged, once shown."""
+        self.decide([completion_of(*append) for append in resolved], NO_INDEX)
 
     def cut(self, position: int) -> None:
         """Give up appends that end behind this position: they are cut, and were not answered
         yet."""
-        gone = [one for one in self.decided if one.index >= position]
-        self.decided = [one for one in self.decided if one.index < position]
-        self._give_up(gone)
+        cut = [append for append in self.decided if append.index >= position]
+        self.decided = [append for append in self.decided if append.index < position]
+        self._give_up(cut)
 
-    def begin_reads(self) -> bool:
+    def begin_proof(self) -> bool:
         """Begin a proof for all reads that wait, unless one is under way; return whether it
         began."""
-        if self._running or not self._next:
+        waiting = range(self._proof.stop, self.next_read_id())
+        if self._proof or not waiting:
             return False
-        self._running, self._next = self._next, []
+        self._proof = waiting
         return True
 
-    def read(self) -> "asyncio.Future[Index]":
-        """Return a future for the proof that this node is the master."""
-        self._next.append(self.next_read_id())
-        return super().read()
-
-    def confirm_reads(self, position: int) -> None:
+    def prove(self, position: int) -> None:
         """Note the proof; before the answer readers must see the log up to `position`."""
-        self.confirm([ReadConfirmed(read, position - 1) for read in self._running], NO_INDEX)
-        self._running = []
+        proven = [read for read in self._reads if read in self._proof]
+        self.confirm([ReadConfirmed(read, position - 1) for read in proven], NO_INDEX)
+        self._proof = range(self._proof.stop, self._proof.stop)
+
+    def forget_reads(self) -> None:
+        """Drop waiting reads that are done, for instance after their time-out."""
+        waiting = [read for read in self._reads if read >= self._proof.stop]
+        for read in waiting:
+            if self._reads[read].done():
+                del self._reads[read]
 
     def fail_all_reads(self, leader: NodeId) -> None:
         """Fail all reads, since this node serves no more."""
         self.fail_reads(list(self._reads), leader)
-        self._running, self._next, self.confirmed = [], [], []
-
-    def forget_reads(self) -> None:
-        """Drop reads that are done, for instance after their time-out."""
-        for read in self._next:
-            if self._reads[read].done():
-                del self._reads[read]
-        self._next = [read for read in self._next if read in self._reads]
+        self.confirmed = []
+        self._proof = range(self.next_read_id(), self.next_read_id())

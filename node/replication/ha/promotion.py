@@ -83,7 +83,7 @@ class Promotion:
         if not self._is_first_master:
             return
         state = self._replica.machine.state
-        if max(state.bound.number, state.highest_seen, state.epochs.last.number) > NO_EPOCH:
+        if state.highest_epoch > NO_EPOCH:
             self._is_first_master = False
             return
         is_complete = len(state.downs()) == len(self._replica.group.replica_ids) - 1

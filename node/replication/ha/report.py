@@ -1,4 +1,4 @@
-"""The report of a replica on itself and its slaves, for status, metrics and the controller.
+"""The report of a replica on its slaves, for status, metrics and the controller.
 
 Owns the report and how it is made; must not know its readers, nor change any state.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from node.replication.ha.core.effects import HaLogView
 from node.replication.ha.core.state import HaState
-from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
+from node.replication.ha.core.types import HaRole
 
 
 class SlaveReport(NamedTuple):
@@ -26,39 +25,8 @@ class SlaveReport(NamedTuple):
     is_in_sync: bool
     """Whether it counts as a copy and holds everything that readers see."""
     caught_up_ms: int
-    """When it last held the whole log of the master, on the clock of `HaReport.now_ms`; 0:
+    """When it last held the whole log of the master, on the clock of `HaState.now_ms`; 0:
     never."""
-
-
-class HaReport(NamedTuple):
-    """One replica, as of now."""
-
-    replica_id: int
-    role: HaRole
-    bound: HaBinding
-    """The epoch that it takes part in."""
-    highest_seen: int
-    """The highest epoch number it ever saw: a new one has to be above it."""
-    master_id: int
-    """The serving master, as far as it knows; 0: none."""
-    standing: HaStanding
-    mode: AckMode
-    """How it acks, or would ack as master."""
-    copies: int
-    replica_ids: tuple[int, ...]
-    log_epoch: int
-    """Epoch of the last byte; a fence compares it, and then the end."""
-    first: int
-    end: int
-    durable: int
-    confirm: int
-    """Limit of readers here."""
-    epoch_start: int
-    """Start of the epoch of a serving master; -1 elsewhere."""
-    in_sync: tuple[int, ...]
-    """On a serving master: itself and every replica that holds all that readers see."""
-    slaves: tuple[SlaveReport, ...]
-    now_ms: int
 
 
 class CaughtUp:
@@ -89,46 +57,24 @@ class CaughtUp:
         return self._caught_up_ms.get(replica_id, 0)
 
 
-def of(state: HaState, log: HaLogView, caught_up: CaughtUp, master_id: int) -> HaReport:
-    """Return the report as of now."""
+def slaves_of(state: HaState, caught_up: CaughtUp) -> list[SlaveReport]:
+    """Return the other replicas as of now."""
     is_master = state.role is HaRole.MASTER
     level = max(state.copies.epoch_start, state.confirm)
     connected = {link.peer for link in state.downs()}
-    slaves, in_sync = [], [state.me]
+    slaves = []
     for replica_id in state.settings.replica_ids:
         if replica_id == state.me:
             continue
         acked = state.copies.acked(replica_id) if is_master else None
-        is_in_sync = acked is not None and acked >= level and replica_id in connected
-        if is_in_sync:
-            in_sync.append(replica_id)
         slaves.append(
             SlaveReport(
                 replica_id,
                 replica_id in connected,
                 -1 if acked is None else acked,
                 -1 if acked is None else max(0, state.end - acked),
-                is_in_sync,
+                acked is not None and acked >= level and replica_id in connected,
                 caught_up.of(replica_id) if is_master else 0,
             )
         )
-    return HaReport(
-        replica_id=state.me,
-        role=state.role,
-        bound=state.bound,
-        highest_seen=max(state.highest_seen, state.epochs.last.number),
-        master_id=master_id,
-        standing=state.replica.standing,
-        mode=state.mode,
-        copies=state.settings.copies,
-        replica_ids=state.settings.replica_ids,
-        log_epoch=state.epochs.last.number,
-        first=log.min_position,
-        end=state.end,
-        durable=state.durable,
-        confirm=state.confirm,
-        epoch_start=state.copies.epoch_start if is_master else -1,
-        in_sync=tuple(sorted(in_sync)) if is_master else (),
-        slaves=tuple(slaves),
-        now_ms=state.now_ms,
-    )
+    return slaves

@@ -36,7 +36,7 @@ def _link(data: bytes) -> None:
 def _up(random: Random) -> wire.UpFrame:
     return random.choice(
         (
-            wire.Handshake(random.randrange(9), random.random() < 0.5, random.random() < 0.5),
+            wire.Handshake(random.randrange(9)),
             wire.Ack(random.getrandbits(40)),
             wire.Hello(3, random.getrandbits(40), random.choice(("g", "äö", ""))),
             wire.Bound(HaBinding(3, 1, 9), 2, 900, 800, 850, HaStanding.FULL, 7),

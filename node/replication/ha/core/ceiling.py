@@ -24,8 +24,6 @@ promotion an hour for seven years. Reaching the end takes 32,000 restarts of a r
 class EpochCeiling:
     """The bound of one replica. In memory only: a start begins a new window."""
 
-    __slots__ = ("_renew_at_ms", "_was_refused", "limit")
-
     def __init__(self, number: int) -> None:
         self._renew_at_ms: int | None = None
         self._was_refused = False

@@ -1,23 +1,16 @@
-"""The copies of a log: the replicas that hold its bytes, and the appends decided by that.
+"""The copies of a log: the replicas that hold its bytes.
 
-Owns the count of copies (per replica, never per link), the appends that wait for them, and the
-admission of a replica with a new disk into the count. Must not know frames or links.
+Owns the count of copies (per replica, never per link), and the admission of a replica with a new
+disk into the count. Must not know frames or links.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
-
-from node.replication.ha.core.effects import Resolved
-from node.replication.ha.core.types import AckMode, HaSettings
-from store.errors import Outcome
+from node.replication.ha.core.types import HaSettings
 
 
 class Copies:
     """Acked positions of the replicas that count, under one epoch of this master."""
-
-    __slots__ = ("_acks", "_copies", "epoch_start")
 
     def __init__(self, settings: HaSettings, epoch_start: int) -> None:
         self._copies = settings.copies
@@ -54,52 +47,6 @@ class Copies:
         start."""
         return self._acks.get(replica_id)
 
-    def count(self, position: int, durable: int) -> int:
-        """Return the count of replicas that hold everything below `position` synced."""
-        return sum(ack >= position for ack in self._acks.values()) + (durable >= position)
-
-
-class _Waiting(NamedTuple):
-    end: int
-    waiter: object
-
-
-class PendingCopies:
-    """Undecided appends of one master, by the mode in which each was accepted."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: dict[AckMode, deque[_Waiting]] = {mode: deque() for mode in AckMode}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
-    def add(self, end: int, mode: AckMode, waiter: object) -> None:
-        self._waiting[mode].append(_Waiting(end, waiter))
-
-    def resolve(self, copies: Copies, durable: int) -> list[Resolved]:
-        """Remove and return the decided appends, oldest first in each mode."""
-        resolved: list[Resolved] = []
-        for mode, limit in ((AckMode.SYNC, copies.position(durable)), (AckMode.ASYNC, durable)):
-            waiting = self._waiting[mode]
-            while waiting and waiting[0].end <= limit:
-                end, waiter = waiting.popleft()
-                count = copies.count(end, durable)
-                resolved.append(Resolved(waiter, end, Outcome.APPLIED, mode, count))
-        return resolved
-
-    def give_up(self) -> list[Resolved]:
-        """Remove and return all appends with the outcome unknown."""
-        given_up = [
-            Resolved(waiting.waiter, waiting.end, Outcome.UNKNOWN, mode, 0)
-            for mode, queue in self._waiting.items()
-            for waiting in queue
-        ]
-        for queue in self._waiting.values():
-            queue.clear()
-        return given_up
-
 
 class CopyAdmission:
     """The admission of one replica with a new disk into the count (fault-matrix H11).
@@ -108,8 +55,6 @@ class CopyAdmission:
     promise. So every other replica has to confirm this epoch *after* the new disk was seen: a
     candidate is bound to its own number and would answer with that.
     """
-
-    __slots__ = ("_confirmed", "_others", "incarnation", "is_sent")
 
     def __init__(self, settings: HaSettings, me: int, joining: int, incarnation: int) -> None:
         self.incarnation = incarnation

@@ -8,10 +8,11 @@ leave before its promise holds.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from node.replication.ha.core.epochs import Epochs
-from node.replication.ha.core.types import AckMode, HaRole, ReplicaState
+from node.replication.ha.core.types import HaRole, ReplicaState
 from node.replication.ha.core.wire import Frame, Transfer
 from store.errors import Outcome
 
@@ -24,11 +25,6 @@ class HaLogView(Protocol):
     @property
     def min_position(self) -> int:
         """First byte that is still kept."""
-        ...
-
-    @property
-    def last_file_start(self) -> int:
-        """Start of the last file."""
         ...
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
@@ -80,14 +76,10 @@ class Close(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """A decided append. Outcome APPLIED: acknowledge it as `mode` and `copies` say."""
+    """A decided append. Outcome APPLIED: acknowledge it."""
 
     waiter: object
-    end: int
     outcome: Outcome
-    mode: AckMode
-    copies: int
-    """Count of replicas that hold it synced, bound to the master's epoch."""
 
 
 class HaRoleChange(NamedTuple):
@@ -117,42 +109,25 @@ class LossReport(NamedTuple):
     replica that did not answer."""
 
 
+@dataclass(slots=True, eq=False)
 class HaEffects:
     """The work that one input asks for; see the module for the order."""
 
-    __slots__ = (
-        "close",
-        "confirm",
-        "cut",
-        "epochs",
-        "losses",
-        "reads",
-        "reads_failed",
-        "resolved",
-        "role_changes",
-        "send",
-        "state",
-        "write",
-    )
-
-    def __init__(self) -> None:
-        self.state: ReplicaState | None = None
-        """State to save in the binding file."""
-        self.cut: LogCut | None = None
-        self.epochs: Epochs | None = None
-        """Epochs to save in the epoch file."""
-        self.write: list[LogWrite] = []
-        """Bytes to write; sync soon and report `durable_to`. A failed write ends the process."""
-        self.send: list[Send | Ship] = []
-        """Frames to send, in this order on each link."""
-        self.close: list[Close] = []
-        self.confirm: int | None = None
-        """New limit of readers. Lower than before only together with a loss."""
-        self.resolved: list[Resolved] = []
-        self.reads: list[object] = []
-        """Confirmed reads: everything acked before they began is below `confirm`."""
-        self.reads_failed: list[object] = []
-        """Reads that can no longer be confirmed here."""
-        self.role_changes: list[HaRoleChange] = []
-        self.losses: list[LossReport] = []
-        """Losses to report; with a cut, the first one describes the cut bytes."""
+    state: ReplicaState | None = None
+    """State to save in the binding file."""
+    cut: LogCut | None = None
+    epochs: Epochs | None = None
+    """Epochs to save in the epoch file."""
+    write: list[LogWrite] = field(default_factory=list)
+    """Bytes to write; sync soon and report `durable_to`. A failed write ends the process."""
+    send: list[Send | Ship] = field(default_factory=list)
+    """Frames to send, in this order on each link."""
+    close: list[Close] = field(default_factory=list)
+    confirm: int | None = None
+    """New limit of readers. Lower than before only together with a loss."""
+    resolved: list[Resolved] = field(default_factory=list)
+    is_proven: bool = False
+    """Whether the proof succeeded: everything acked before it began is below `confirm`."""
+    role_changes: list[HaRoleChange] = field(default_factory=list)
+    losses: list[LossReport] = field(default_factory=list)
+    """Losses to report; with a cut, the first one describes the cut bytes."""

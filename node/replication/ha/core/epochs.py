@@ -28,8 +28,6 @@ class Rank(NamedTuple):
 class Epochs:
     """Ascending in number and in start. Methods get the `end` of the log where they need it."""
 
-    __slots__ = ("_entries",)
-
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
         self._entries = list(entries)
         for before, after in itertools.pairwise(self._entries):

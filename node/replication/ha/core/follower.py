@@ -66,7 +66,7 @@ def answer(s: HaState) -> None:
 def begin(s: HaState, link: SlaveLink) -> None:
     """Ask for the log at the other end of a link."""
     link.had_session = True
-    s.receiver = Receiver(link.id, s.now_ms)
+    s.receiver = Receiver(link.id, s.now_ms, s.now_ms)
     s.fx.send.append(Send(link.id, Handshake(s.me)))
 
 

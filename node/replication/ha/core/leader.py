@@ -9,10 +9,10 @@ from __future__ import annotations
 from node.config.limits import EPOCH_END
 from node.replication.ha.core import follower
 from node.replication.ha.core.copies import Copies, CopyAdmission
-from node.replication.ha.core.effects import LossReport, Send
+from node.replication.ha.core.effects import LossReport, Resolved, Send
 from node.replication.ha.core.epochs import Epochs, Rank
 from node.replication.ha.core.sender import HaProtocolError, HaSender
-from node.replication.ha.core.state import HaState, Read, SlaveLink
+from node.replication.ha.core.state import HaState, SlaveLink
 from node.replication.ha.core.types import (
     AckMode,
     HaBinding,
@@ -21,6 +21,7 @@ from node.replication.ha.core.types import (
     PromotionError,
 )
 from node.replication.ha.core.wire import Ack, Admit, Bind, Bound, Handshake, Hello
+from store.errors import Outcome
 
 
 def promote(s: HaState, nonce: int, number: int) -> None:
@@ -55,35 +56,33 @@ def ask(s: HaState, link: SlaveLink) -> None:
     s.fx.send.append(Send(link.id, Bind(s.bound, s.mode)))
 
 
-def begin_read(s: HaState, read: object) -> None:
-    """Ask all peers once more, and note which answers confirm the read.
+def begin_proof(s: HaState) -> None:
+    """Ask all peers once more, and note which answers confirm the epoch.
 
-    A newer master binds `fence_count` replicas before it serves. The read is safe once
-    fewer than that lack a confirmation of this epoch from after its beginning: a newer master then
-    acks only after the read.
+    A newer master binds `fence_count` replicas before it serves. A read is safe once fewer than
+    that lack a confirmation of this epoch from after its beginning: a newer master then acks only
+    after the read.
     """
-    marks = {}
+    assert s.role is HaRole.MASTER, f"a {s.role.value} proves nothing"
+    assert s.proof is None, "a proof is under way"
+    s.proof = {}
     for link in s.downs():
         ask(s, link)
-        marks[link.id] = link.asked
-    s.reads.append(Read(read, marks))
-    _confirm_reads(s)
+        s.proof[link.id] = link.asked
+    _check_proof(s)
 
 
-def _confirm_reads(s: HaState) -> None:
-    if s.confirm < s.copies.epoch_start:
+def _check_proof(s: HaState) -> None:
+    if s.proof is None or s.confirm < s.copies.epoch_start:
         return  # Bytes acked in older epochs may still be above the readers' limit.
-    needed = len(s.settings.replica_ids) - s.settings.fence_count + 1
-    while s.reads:
-        confirmed = sum(
-            link.promise is not None
-            and link.promise.standing is HaStanding.FULL
-            and link.answered >= s.reads[0].marks.get(link.id, link.asked + 1)
-            for link in s.downs()
-        )
-        if confirmed + 1 < needed:
-            break
-        s.fx.reads.append(s.reads.popleft().read)
+    confirmed = sum(
+        link.promise is not None
+        and link.promise.standing is HaStanding.FULL
+        and link.answered >= s.proof.get(link.id, link.asked + 1)
+        for link in s.downs()
+    )
+    if confirmed + s.settings.fence_count >= len(s.settings.replica_ids):
+        s.proof, s.fx.is_proven = None, True
 
 
 def on_hello(s: HaState, link: SlaveLink, frame: Hello) -> None:
@@ -100,8 +99,8 @@ def on_hello(s: HaState, link: SlaveLink, frame: Hello) -> None:
         ask(s, link)
         for joining in s.admissions:
             link.marks[joining] = link.asked
-        for read in s.reads:
-            read.marks[link.id] = link.asked
+        if s.proof is not None:
+            s.proof[link.id] = link.asked
     evaluate(s)
 
 
@@ -121,7 +120,7 @@ def on_bound(s: HaState, link: SlaveLink, frame: Bound) -> None:
     link.promise = frame
     if s.role is HaRole.MASTER:
         _consider(s, link, frame)
-        _confirm_reads(s)
+        _check_proof(s)
     evaluate(s)
 
 
@@ -184,13 +183,13 @@ def on_handshake(s: HaState, link: SlaveLink, frame: Handshake) -> None:
             link.handshake = frame
             _stream(s, link)
     elif s.bound.master_id == link.peer:
-        link.sender = HaSender(link.id, frame, s.now_ms)
+        link.sender = HaSender(link.id, s.now_ms)
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
 
 def _stream(s: HaState, link: SlaveLink) -> None:
     if s.role is HaRole.MASTER and link.handshake is not None:
-        link.sender = HaSender(link.id, link.handshake, s.now_ms)
+        link.sender = HaSender(link.id, s.now_ms)
         link.handshake = None
         s.fx.send.append(link.sender.reply(s.epochs, s.end))
 
@@ -202,8 +201,7 @@ def on_ack(s: HaState, link: SlaveLink, frame: Ack) -> None:
         return  # Of an older session.
     sender.on_ack(frame.position, s.log, s.end, s.now_ms)
     if s.role is HaRole.MASTER and link.promise is not None:
-        partial = sender.handshake.is_learner or sender.handshake.is_from_last_file
-        if link.promise.standing is HaStanding.FULL and not partial:
+        if link.promise.standing is HaStanding.FULL:
             s.copies.on_ack(link.peer, sender.acked)
             advance(s)
         _admit(s, link)
@@ -216,10 +214,10 @@ def advance(s: HaState) -> None:
     limit = s.durable if s.mode is AckMode.ASYNC else s.copies.position(s.durable)
     if limit > s.confirm:
         s.set_confirm(limit)
-        _confirm_reads(s)
-    for found in s.waiters.resolve(s.copies, s.durable):
-        s.acked_here = max(s.acked_here or 0, found.end)
-        s.fx.resolved.append(found)
+        _check_proof(s)
+    while s.waiters and s.waiters[0][0] <= limit:
+        s.acked_here, waiter = s.waiters.popleft()
+        s.fx.resolved.append(Resolved(waiter, Outcome.APPLIED))
 
 
 def pump(s: HaState) -> None:

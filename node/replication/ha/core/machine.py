@@ -10,7 +10,7 @@ a controller: its advice starts a promotion, and the fence decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from node.replication.ha.core import follower, leader
 from node.replication.ha.core.effects import HaEffects, HaLogView, LinkId, Send
@@ -75,16 +75,12 @@ class HaMachine:
         """The current role of this replica."""
         return self.state.role
 
-    @property
-    def confirm(self) -> int:
-        """The limit of readers."""
-        return self.state.confirm
-
     def check_append(self) -> None:
         """Raise MachineNotMasterError or HaBusyError unless an append may be written now."""
         s = self.state
         if s.role is not HaRole.MASTER:
-            raise _not_master(s)
+            master = s.bound.master_id
+            raise MachineNotMasterError(NO_REPLICA if master == s.me else master)
         if len(s.waiters) >= s.settings.waiter_count_max:
             raise HaBusyError(len(s.waiters), s.settings.waiter_count_max)
 
@@ -92,71 +88,59 @@ class HaMachine:
         """Return counters, and fill levels with their limits."""
         s = self.state
         held = {"waiters": len(s.waiters), "waiters_max": s.settings.waiter_count_max}
-        positions = {"end": s.end, "durable": s.durable, "confirm": s.confirm}
-        return dict(s.counts) | held | positions | {"epoch": s.bound.number}
+        return dict(s.counts) | held
 
     # Links. A link id is used once.
 
     def dialled(self, link_id: LinkId, peer: int) -> HaEffects:
         """Add a connection that was dialled to another replica."""
-
-        def run(s: HaState) -> None:
-            old = s.up(peer)
-            if old is not None:
-                s.close(old, "dialled again")
-            s.links[link_id] = SlaveLink(link_id, peer, is_upstream=True)
-            hello = Hello(s.me, s.replica.incarnation, s.settings.group)
-            s.fx.send.append(Send(link_id, hello))
-            leader.evaluate(s)
-
-        return self._do(run)
+        s = self._begin()
+        old = s.up(peer)
+        if old is not None:
+            s.close(old, "dialled again")
+        s.links[link_id] = SlaveLink(link_id, peer, is_upstream=True)
+        hello = Hello(s.me, s.replica.incarnation, s.settings.group)
+        s.fx.send.append(Send(link_id, hello))
+        leader.evaluate(s)
+        return self._end()
 
     def accepted(self, link_id: LinkId) -> HaEffects:
         """Add a connection that was accepted; its first frame names the peer."""
-
-        def run(s: HaState) -> None:
-            s.links[link_id] = SlaveLink(link_id, NO_REPLICA, is_upstream=False)
-
-        return self._do(run)
+        s = self._begin()
+        s.links[link_id] = SlaveLink(link_id, NO_REPLICA, is_upstream=False)
+        return self._end()
 
     def disconnected(self, link_id: LinkId) -> HaEffects:
         """Forget a link that is gone."""
-
-        def run(s: HaState) -> None:
-            link = s.links.get(link_id)
-            if link is not None:
-                s.drop(link)
-                leader.evaluate(s)
-
-        return self._do(run)
+        s = self._begin()
+        link = s.links.get(link_id)
+        if link is not None:
+            s.drop(link)
+            leader.evaluate(s)
+        return self._end()
 
     def received(self, link_id: LinkId, frame: Frame, checked: object = None) -> HaEffects:
         """Take a frame. An impossible one closes the link and changes nothing else.
 
         `checked` comes back in the `Write` of the frame's bytes."""
-
-        def run(s: HaState) -> None:
-            link = s.links.get(link_id)
-            if link is None:
-                return
+        s = self._begin()
+        link = s.links.get(link_id)
+        if link is not None:
             try:
                 _receive(s, link, frame, checked)
             except HaProtocolError as error:
                 s.counts["violations"] += 1
                 s.close(link, str(error))
                 leader.evaluate(s)
-
-        return self._do(run)
+        return self._end()
 
     def on_contact(self, link_id: LinkId) -> HaEffects:
         """Note a sign of life on a link: a frame for the shell alone."""
-
-        def run(s: HaState) -> None:
-            link = s.links.get(link_id)
-            if link is not None:
-                follower.on_contact(s, link)
-
-        return self._do(run)
+        s = self._begin()
+        link = s.links.get(link_id)
+        if link is not None:
+            follower.on_contact(s, link)
+        return self._end()
 
     def is_behind(self, link_id: LinkId, position: int) -> bool:
         """Whether the sender on a link has deleted the bytes that follow this log, and begins at
@@ -168,48 +152,43 @@ class HaMachine:
 
     def appended_all(self, appends: Iterable[tuple[int, object]]) -> HaEffects:
         """Take several appends, in order: they share transfers and a sync."""
-
-        def run(s: HaState) -> None:
-            assert s.role is HaRole.MASTER, "check_append comes first"
-            for end, waiter in appends:
-                assert end > s.end, f"append to {end} of a log that ends at {s.end}"
-                s.end = end
-                s.waiters.add(end, s.mode, waiter)
-
-        return self._do(run)
+        s = self._begin()
+        assert s.role is HaRole.MASTER, "check_append comes first"
+        for end, waiter in appends:
+            assert end > s.end, f"append to {end} of a log that ends at {s.end}"
+            s.end = end
+            s.waiters.append((end, waiter))
+        return self._end()
 
     def durable_to(self, position: int) -> HaEffects:
         """Note that the log is synced up to `position`, by a sync that began after the last cut."""
-
-        def run(s: HaState) -> None:
-            assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
-            s.durable = position
-            follower.answer(s)
-            follower.ack(s)
-            leader.advance(s)
-            leader.evaluate(s)
-
-        return self._do(run)
+        s = self._begin()
+        assert s.durable <= position <= s.end, f"{position}, not {s.durable}..{s.end}"
+        s.durable = position
+        follower.answer(s)
+        follower.ack(s)
+        leader.advance(s)
+        leader.evaluate(s)
+        return self._end()
 
     # Time and operators.
 
     def tick(self, now_ms: int) -> HaEffects:
         """Set the time, from a clock that never goes back."""
-
-        def run(s: HaState) -> None:
-            s.pass_time(now_ms)
-            follower.tick(s)
-            leader.tick(s)
-            leader.evaluate(s)
-
-        return self._do(run)
+        s = self._begin()
+        s.pass_time(now_ms)
+        follower.tick(s)
+        leader.tick(s)
+        leader.evaluate(s)
+        return self._end()
 
     def promote(self, nonce: int, number: int = 0) -> HaEffects:
         """Try to become master. `nonce` is random, `number` the epoch; 0: one above all known.
 
         Raises PromotionError. A role change reports success.
         """
-        return self._do(lambda s: leader.promote(s, nonce, number))
+        leader.promote(self._begin(), nonce, number)
+        return self._end()
 
     def check_promotion(self) -> None:
         """Raise PromotionError unless `promote` with a number above all others would begin."""
@@ -217,80 +196,50 @@ class HaMachine:
 
     def advise(self, number: int, master_id: int, nonce: int) -> HaEffects:
         """Take a controller's proposal as advice. Impossible advice is counted."""
-
-        def run(s: HaState) -> None:
-            if master_id != s.me:
-                return
+        s = self._begin()
+        if master_id == s.me:
             try:
                 s.check_epoch(number)
                 leader.promote(s, nonce, number)
             except (PromotionError, EpochJumpError):
                 s.counts["advice_refused"] += 1
-
-        return self._do(run)
+        return self._end()
 
     def resign(self, reason: str) -> HaEffects:
         """Stop serving until promoted again, and close the slaves' links so that they notice.
 
         Undecided appends get the outcome unknown: wait for them first.
         """
-
-        def run(s: HaState) -> None:
-            if s.role is HaRole.SLAVE:
-                return
+        s = self._begin()
+        if s.role is not HaRole.SLAVE:
             s.step_down(reason)
             for link in s.downs():
                 s.close(link, reason)
-
-        return self._do(run)
+        return self._end()
 
     def lose_memory(self, incarnation: int) -> HaEffects:
         """Stop counting, under a new incarnation, until the whole log is here again: this disk is
         an old copy (fault-matrix H11). Every link is closed and made again."""
+        s = self._begin()
+        s.step_down("this disk is an old copy")
+        s.forget(incarnation)
+        for link in list(s.links.values()):
+            s.close(link, "this disk is an old copy")
+        return self._end()
 
-        def run(s: HaState) -> None:
-            s.step_down("this disk is an old copy")
-            s.forget(incarnation)
-            for link in list(s.links.values()):
-                s.close(link, "this disk is an old copy")
+    def prove_master(self) -> HaEffects:
+        """Prove that no newer master can have acked an append before this call, on a master that
+        proves nothing else. Later effects say `is_proven`, unless it steps down before."""
+        leader.begin_proof(self._begin())
+        return self._end()
 
-        return self._do(run)
+    def _begin(self) -> HaState:
+        self.state.fx = HaEffects()
+        return self.state
 
-    def confirm_master(self, read: object) -> HaEffects:
-        """Prove that no newer master can have acked an append before this call.
-
-        `reads` of later effects has it then; `reads_failed` if this replica no longer serves.
-        Raises MachineNotMasterError.
-        """
-
-        def run(s: HaState) -> None:
-            if s.role is not HaRole.MASTER:
-                raise _not_master(s)
-            leader.begin_read(s, read)
-
-        return self._do(run)
-
-    def set_mode(self, mode: AckMode) -> HaEffects:
-        """Change when appends are acked, from the next one on. The fence is that of k in either
-        mode, so no append that was acked with k copies is at risk."""
-
-        def run(s: HaState) -> None:
-            s.own_mode = mode
-            leader.advance(s)
-
-        return self._do(run)
-
-    def _do(self, run: Callable[[HaState], None]) -> HaEffects:
-        s = self.state
-        s.fx = fx = HaEffects()
-        run(s)
-        leader.pump(s)
-        return fx
-
-
-def _not_master(s: HaState) -> MachineNotMasterError:
-    master = s.bound.master_id
-    return MachineNotMasterError(NO_REPLICA if master == s.me else master)
+    def _end(self) -> HaEffects:
+        leader.pump(self.state)
+        return self.state.fx
 
 
 def _receive(s: HaState, link: SlaveLink, frame: Frame, checked: object) -> None:

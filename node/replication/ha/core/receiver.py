@@ -6,6 +6,7 @@ it. Source: storage-formats 6.8.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.replication.ha.core.effects import LinkId
@@ -23,29 +24,20 @@ class DivergencePoint(NamedTuple):
     """Whether the logs have a common part; otherwise the whole log is cut."""
 
 
+@dataclass(slots=True, eq=False)
 class Receiver:
     """A stream on one link. Made when the handshake is sent."""
 
-    __slots__ = (
-        "acked",
-        "contact_ms",
-        "epochs",
-        "has_begun",
-        "is_streaming",
-        "link",
-        "sent_ms",
-    )
-
-    def __init__(self, link: LinkId, now_ms: int) -> None:
-        self.link = link
-        self.epochs: Epochs | None = None
-        """The sender's epochs, once it replied."""
-        self.is_streaming = False
-        """Whether the first offset was reported."""
-        self.has_begun = False
-        """Whether a transfer followed that report."""
-        self.acked = 0
-        self.contact_ms = self.sent_ms = now_ms
+    link: LinkId
+    contact_ms: int
+    sent_ms: int
+    epochs: Epochs | None = None
+    """The sender's epochs, once it replied."""
+    is_streaming: bool = False
+    """Whether the first offset was reported."""
+    has_begun: bool = False
+    """Whether a transfer followed that report."""
+    acked: int = 0
 
     def on_reply(
         self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from node.replication.ha.core.effects import HaLogView, LinkId, Send, Ship
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.types import HaError, HaSettings
-from node.replication.ha.core.wire import Handshake, HandshakeReply, Transfer
+from node.replication.ha.core.wire import HandshakeReply, Transfer
 
 
 class HaProtocolError(HaError):
@@ -39,20 +39,8 @@ class EpochJumpError(HaProtocolError):
 class HaSender:
     """A stream on one link. Made when the peer's handshake arrives."""
 
-    __slots__ = (
-        "_confirm_sent",
-        "_contact_ms",
-        "_first",
-        "_sent_ms",
-        "acked",
-        "handshake",
-        "link",
-        "next",
-    )
-
-    def __init__(self, link: LinkId, handshake: Handshake, now_ms: int) -> None:
+    def __init__(self, link: LinkId, now_ms: int) -> None:
         self.link = link
-        self.handshake = handshake
         self.next: int | None = None
         """First byte not yet shipped; None until the slave reported its position."""
         self.acked = 0
@@ -84,8 +72,7 @@ class HaSender:
             return
         # The slave has nothing, or its next bytes have expired here. Its position is no ack of the
         # bytes it lacks below: `acked` stays 0.
-        from_last = self.handshake.is_from_last_file
-        self.next = self._first = log.last_file_start if from_last else log.min_position
+        self.next = self._first = log.min_position
 
     def ship(
         self,

@@ -6,11 +6,19 @@ Owns the fields and the steps that both sides share: bind, step down, close a li
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from node.replication.ha.core.ceiling import EpochCeiling
-from node.replication.ha.core.copies import Copies, CopyAdmission, PendingCopies
-from node.replication.ha.core.effects import Close, HaEffects, HaLogView, HaRoleChange, LinkId
+from node.replication.ha.core.copies import Copies, CopyAdmission
+from node.replication.ha.core.effects import (
+    Close,
+    HaEffects,
+    HaLogView,
+    HaRoleChange,
+    LinkId,
+    Resolved,
+)
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.receiver import Receiver
 from node.replication.ha.core.sender import EpochJumpError, HaSender
@@ -24,56 +32,35 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.core.wire import Bound, Handshake
+from store.errors import Outcome
 
 
+@dataclass(slots=True, eq=False)
 class SlaveLink:
     """One connection. The side that dialled is the slave side of everything on it."""
 
-    __slots__ = (
-        "answered",
-        "asked",
-        "had_session",
-        "handshake",
-        "id",
-        "is_master",
-        "is_upstream",
-        "marks",
-        "owed",
-        "peer",
-        "promise",
-        "sender",
-    )
-
-    def __init__(self, link_id: LinkId, peer: int, *, is_upstream: bool) -> None:
-        self.id = link_id
-        self.peer = peer
-        """NO_REPLICA until the dialling side said HELLO."""
-        self.is_upstream = is_upstream
-        """Whether this replica dialled."""
-        # Upstream: answers owed to the peer, and the stream from it.
-        self.owed = 0
-        """BOUND frames to send once the log is synced."""
-        self.is_master = False
-        """Whether the peer showed the current binding of this replica."""
-        self.had_session = False
-        """Whether a handshake was sent, so that frames of an older session may still arrive."""
-        # Downstream: the peer's promises, and the stream to it.
-        self.asked = self.answered = 0
-        """Frames that demand a BOUND as answer, and the answers so far."""
-        self.promise: Bound | None = None
-        """The promise of a peer that is bound to this replica's current epoch."""
-        self.handshake: Handshake | None = None
-        self.sender: HaSender | None = None
-        self.marks: dict[int, int] = {}
-        """By joining replica: the count of `answered` that confirms the epoch for its admission."""
-
-
-class Read(NamedTuple):
-    """A read that waits until this master knows that it is the only one."""
-
-    read: object
-    marks: dict[LinkId, int]
-    """By link: the count of `answered` that confirms the epoch for the read."""
+    id: LinkId
+    peer: int
+    """NO_REPLICA until the dialling side said HELLO."""
+    is_upstream: bool
+    """Whether this replica dialled."""
+    # Upstream: answers owed to the peer, and the stream from it.
+    owed: int = 0
+    """BOUND frames to send once the log is synced."""
+    is_master: bool = False
+    """Whether the peer showed the current binding of this replica."""
+    had_session: bool = False
+    """Whether a handshake was sent, so that frames of an older session may still arrive."""
+    # Downstream: the peer's promises, and the stream to it.
+    asked: int = 0
+    """Frames that demand a BOUND as answer."""
+    answered: int = 0
+    promise: Bound | None = None
+    """The promise of a peer that is bound to this replica's current epoch."""
+    handshake: Handshake | None = None
+    sender: HaSender | None = None
+    marks: dict[int, int] = field(default_factory=dict)
+    """By joining replica: the count of `answered` that confirms the epoch for its admission."""
 
 
 class HaState:
@@ -104,9 +91,12 @@ class HaState:
         self.links: dict[LinkId, SlaveLink] = {}
         self.receiver: Receiver | None = None
         self.copies = Copies(settings, 0)
-        self.waiters = PendingCopies()
+        self.waiters: deque[tuple[int, object]] = deque()
+        """Undecided appends of this master, oldest first: where each ends, and who waits."""
         self.admissions: dict[int, CopyAdmission] = {}
-        self.reads: deque[Read] = deque()
+        self.proof: dict[LinkId, int] | None = None
+        """Proof under way that this is the only master. By link: the count of `answered` that
+        confirms the epoch."""
         self.acked_here: int | None = None
         """End of the last append that this process acknowledged as master; None: it was no
         master."""
@@ -125,6 +115,11 @@ class HaState:
     def bound(self) -> HaBinding:
         """The binding of this replica."""
         return self.replica.bound
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch that this replica ever saw: a new one has to be above it."""
+        return max(self.highest_seen, self.epochs.last.number)
 
     @property
     def mode(self) -> AckMode:
@@ -191,14 +186,18 @@ class HaState:
         """Stop serving: appends in flight may or may not survive."""
         if self.role is HaRole.SLAVE:
             return
-        self.fx.resolved += self.waiters.give_up()
-        self.fx.reads_failed += [read.read for read in self.reads]
-        self.reads.clear()
+        self.fx.resolved += self.give_up()
         self.admissions.clear()
-        self.receiver = None
+        self.proof = self.receiver = None
         for link in self.links.values():
             link.promise = link.handshake = link.sender = None
         self.change_role(HaRole.SLAVE, reason)
+
+    def give_up(self) -> list[Resolved]:
+        """Remove and return the undecided appends with the outcome unknown."""
+        given_up = [Resolved(waiter, Outcome.UNKNOWN) for _, waiter in self.waiters]
+        self.waiters.clear()
+        return given_up
 
     def set_confirm(self, position: int) -> None:
         """Set the limit of readers."""

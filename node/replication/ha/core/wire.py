@@ -19,8 +19,9 @@ announced bytes have arrived.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaError, HaStanding
 from store.files.checksum import crc32c
@@ -75,8 +76,6 @@ class Handshake(NamedTuple):
     """Slave to master: a request for the log."""
 
     replica_id: int
-    is_from_last_file: bool = False
-    is_learner: bool = False
 
 
 class Ack(NamedTuple):
@@ -158,6 +157,7 @@ UpFrame: TypeAlias = Handshake | Ack | Hello | Bound | ImageRequest
 DownFrame: TypeAlias = HandshakeReply | Transfer | Bind | Admit | ImagePiece
 """Sent to the side that dialled."""
 Frame: TypeAlias = UpFrame | DownFrame
+FrameT = TypeVar("FrameT", UpFrame, DownFrame)
 
 
 def transfer_head(frame: Transfer, body_size_bytes: int) -> bytes:
@@ -182,8 +182,8 @@ def body_check(data: bytes) -> bytes:
 def encode(frame: Frame) -> bytes:
     """Encode any frame."""
     match frame:
-        case Handshake(replica_id, is_from_last_file, is_learner):
-            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, is_from_last_file, is_learner, replica_id)
+        case Handshake(replica_id):
+            head = _HANDSHAKE.pack(_STATE_HANDSHAKE, 0, 0, replica_id)
             return head + body_check(head)
         case Ack(position):
             head = _ACK.pack(_STATE_TRANSFER, position)
@@ -233,10 +233,15 @@ def _own(state: int, body: bytes) -> bytes:
     return head + body_check(head) + body + body_check(head + body)
 
 
-class _Parser:
+_Taken: TypeAlias = tuple[int, FrameT] | None
+"""The size of a frame with its checks, and the frame; None: read more."""
+
+
+class _Parser(ABC, Generic[FrameT]):
     """Turns bytes into frames. Holds at most one incomplete frame."""
 
-    _states: ClassVar[frozenset[int]]
+    _own: ClassVar[dict[int, Callable[[bytes], Any]]]
+    """How to read the body of an additional frame, by its state."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -247,175 +252,74 @@ class _Parser:
         """Bytes of the incomplete frame."""
         return len(self._buffer)
 
-    def _feed(self, data: bytes | memoryview, take: Callable[[], int]) -> None:
+    def feed(self, data: bytes | memoryview) -> list[FrameT]:
+        """Take bytes as they arrive; return the frames completed by them. Raises HaFrameError."""
         assert not self._broken, "a link is closed after its first bad frame"
         self._buffer += data
+        frames: list[FrameT] = []
         try:
-            while size_bytes := take():
-                del self._buffer[:size_bytes]
+            while taken := self._take():
+                frames.append(taken[1])
+                del self._buffer[: taken[0]]
         except HaFrameError:
             self._broken = True
             self._buffer.clear()
             raise
+        return frames
 
-    def _state(self) -> int:
-        """Return the state of the next frame, 0 if it has not arrived yet."""
+    def _take(self) -> _Taken[FrameT]:
         if len(self._buffer) < 4:
-            return 0
+            return None
         state = int.from_bytes(self._buffer[:4], "big", signed=True)
-        if state not in self._states:
+        if state == _STATE_HANDSHAKE:
+            return self._take_handshake()
+        if state == _STATE_TRANSFER:
+            return self._take_transfer()
+        if state not in self._own:
             raise HaFrameError(f"state {state} is unknown or not for this direction")
-        return state
+        return self._take_own(state)
 
-    def _head_size_bytes(self, layout: struct.Struct) -> int:
-        """Return the size of the complete head, including its verified check; 0: read more. Raises
-        HaChecksumError."""
-        buffer, size_bytes = self._buffer, layout.size
-        if len(buffer) < size_bytes + _CRC.size:
-            return 0
-        self._verify(bytes(buffer[:size_bytes]), size_bytes, "head")
-        return size_bytes + _CRC.size
+    @abstractmethod
+    def _take_handshake(self) -> _Taken[FrameT]: ...
 
-    def _body(self, head_size_bytes: int, size_bytes: int) -> tuple[int, bytes] | None:
-        """Return the size of the frame and its body; None: read more. Raises HaChecksumError."""
-        end = head_size_bytes + size_bytes
-        if len(self._buffer) < end + _CRC.size:
+    @abstractmethod
+    def _take_transfer(self) -> _Taken[FrameT]: ...
+
+    def _take_own(self, state: int) -> _Taken[FrameT]:
+        head = self._head(_PREFIX)
+        if head is None:
             return None
-        body = bytes(memoryview(self._buffer)[head_size_bytes:end])
-        self._verify(body, end, "body")
-        return end + _CRC.size, body
-
-    def _own_body(self) -> tuple[int, bytes] | None:
-        """Return size and body of an additional frame; None: read more."""
-        head_size_bytes = self._head_size_bytes(_PREFIX)
-        if not head_size_bytes:
-            return None
-        state, size_bytes = _PREFIX.unpack_from(self._buffer)
         is_piece = state == _STATE_IMAGE_PIECE
-        if not 0 <= size_bytes <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
-            raise HaFrameError(f"body of {size_bytes} bytes in a frame of state {state}")
-        end = head_size_bytes + size_bytes
+        if not 0 <= head[1] <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
+            raise HaFrameError(f"body of {head[1]} bytes in a frame of state {state}")
+        body = self._body(_PREFIX, head[1], bytes(self._buffer[: _PREFIX.size]))
+        return None if body is None else (body[0], self._own[state](body[1]))
+
+    def _head(self, layout: struct.Struct) -> tuple[int, ...] | None:
+        """Return the verified fields of a head; None: read more. Raises HaChecksumError."""
+        if len(self._buffer) < layout.size + _CRC.size:
+            return None
+        self._verify(bytes(self._buffer[: layout.size]), layout.size, "head")
+        return layout.unpack_from(self._buffer)
+
+    def _body(
+        self, layout: struct.Struct, size_bytes: int, checked_too: bytes = b""
+    ) -> tuple[int, bytes] | None:
+        """Return the size of the frame and its body; None: read more. Raises HaChecksumError.
+
+        The check of the body covers `checked_too` and the body."""
+        begin = layout.size + _CRC.size
+        end = begin + size_bytes
         if len(self._buffer) < end + _CRC.size:
             return None
-        body = bytes(self._buffer[head_size_bytes:end])
-        self._verify(bytes(self._buffer[: _PREFIX.size]) + body, end, "frame")
+        body = bytes(memoryview(self._buffer)[begin:end])
+        self._verify(checked_too + body, end, "body")
         return end + _CRC.size, body
 
     def _verify(self, data: bytes, check_at: int, what: str) -> None:
         if crc32c(data) != _CRC.unpack_from(self._buffer, check_at)[0]:
             state = int.from_bytes(self._buffer[:4], "big", signed=True)
             raise HaChecksumError(f"the checksum of a {what} of state {state} is wrong")
-
-
-class UpParser(_Parser):
-    """Reads the stream from the slave side."""
-
-    _states = frozenset(
-        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_HELLO, _STATE_BOUND, _STATE_IMAGE_REQUEST}
-    )
-
-    def feed(self, data: bytes | memoryview) -> list[UpFrame]:
-        """Take bytes as they arrive; return the frames completed by them. Raises HaFrameError."""
-        frames: list[UpFrame] = []
-        self._feed(data, lambda: self._take(frames))
-        return frames
-
-    def _take(self, frames: list[UpFrame]) -> int:
-        match self._state():
-            case 0:
-                return 0
-            case 1:
-                whole = self._head_size_bytes(_HANDSHAKE)
-                if not whole:
-                    return 0
-                _, last_file, learner, replica_id = _HANDSHAKE.unpack_from(self._buffer)
-                if last_file not in (0, 1) or learner not in (0, 1):
-                    raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0 or 1")
-                frames.append(Handshake(replica_id, bool(last_file), bool(learner)))
-                return whole
-            case 2:
-                whole = self._head_size_bytes(_ACK)
-                if whole:
-                    frames.append(Ack(_ACK.unpack_from(self._buffer)[1]))
-                return whole
-            case state:
-                own_body = self._own_body()
-                if own_body is None:
-                    return 0
-                size_bytes, body = own_body
-                if state == _STATE_IMAGE_REQUEST:
-                    if body:
-                        raise HaFrameError(f"body of {len(body)} bytes in a request for an image")
-                    frames.append(ImageRequest())
-                else:
-                    frames.append(_hello(body) if state == _STATE_HELLO else _bound(body))
-                return size_bytes
-
-
-class DownParser(_Parser):
-    """Reads the stream from the master side."""
-
-    _states = frozenset(
-        {_STATE_HANDSHAKE, _STATE_TRANSFER, _STATE_BIND, _STATE_ADMIT, _STATE_IMAGE_PIECE}
-    )
-
-    def feed(self, data: bytes | memoryview) -> list[DownFrame]:
-        """Take bytes as they arrive; return the frames completed by them. Raises HaFrameError."""
-        frames: list[DownFrame] = []
-        self._feed(data, lambda: self._take(frames))
-        return frames
-
-    def _take(self, frames: list[DownFrame]) -> int:
-        match self._state():
-            case 0:
-                return 0
-            case 1:
-                return self._take_reply(frames)
-            case 2:
-                return self._take_transfer(frames)
-            case state:
-                own_body = self._own_body()
-                if own_body is None:
-                    return 0
-                size_bytes, body = own_body
-                if state == _STATE_BIND:
-                    frames.append(_bind(body))
-                elif state == _STATE_IMAGE_PIECE:
-                    frames.append(_piece(body))
-                else:
-                    frames.append(Admit(*_unpack(_ADMIT, body)))
-                return size_bytes
-
-    def _take_reply(self, frames: list[DownFrame]) -> int:
-        head_size_bytes = self._head_size_bytes(_REPLY)
-        if not head_size_bytes:
-            return 0
-        _, size_bytes, end, last_epoch = _REPLY.unpack_from(self._buffer)
-        if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
-            raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
-        payload = self._body(head_size_bytes, size_bytes)
-        if payload is None:
-            return 0
-        whole, body = payload
-        epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body))
-        _check_positions(end, *(epoch.start for epoch in epochs))
-        frames.append(HandshakeReply(end, last_epoch, epochs))
-        return whole
-
-    def _take_transfer(self, frames: list[DownFrame]) -> int:
-        head_size_bytes = self._head_size_bytes(_TRANSFER)
-        if not head_size_bytes:
-            return 0
-        _, size_bytes, position, epoch, epoch_start, confirm = _TRANSFER.unpack_from(self._buffer)
-        if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
-            raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
-        _check_positions(position, epoch_start, confirm)
-        payload = self._body(head_size_bytes, size_bytes)
-        if payload is None:
-            return 0
-        whole, body = payload
-        frames.append(Transfer(position, epoch, epoch_start, confirm, body))
-        return whole
 
 
 def _check_positions(*positions: int) -> None:
@@ -435,6 +339,16 @@ def _bind(body: bytes) -> Bind:
     if mode >= len(_MODES):
         raise HaFrameError(f"mode {mode} is unknown")
     return Bind(HaBinding(number, master, nonce), _MODES[mode])
+
+
+def _admit(body: bytes) -> Admit:
+    return Admit(*_unpack(_ADMIT, body))
+
+
+def _image_request(body: bytes) -> ImageRequest:
+    if body:
+        raise HaFrameError(f"body of {len(body)} bytes in a request for an image")
+    return ImageRequest()
 
 
 def _piece(body: bytes) -> ImagePiece:
@@ -461,3 +375,59 @@ def _bound(body: bytes) -> Bound:
     _check_positions(end, confirm, known_confirm)
     binding = HaBinding(number, master, nonce)
     return Bound(binding, epoch, end, confirm, known_confirm, HaStanding(standing), inc)
+
+
+class UpParser(_Parser[UpFrame]):
+    """Reads the stream from the slave side."""
+
+    _own: ClassVar = {
+        _STATE_HELLO: _hello,
+        _STATE_BOUND: _bound,
+        _STATE_IMAGE_REQUEST: _image_request,
+    }
+
+    def _take_handshake(self) -> _Taken[UpFrame]:
+        head = self._head(_HANDSHAKE)
+        if head is None:
+            return None
+        _, last_file, learner, replica_id = head
+        if last_file or learner:  # RocketMQ's modes of a slave that is no whole copy.
+            raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0")
+        return _HANDSHAKE.size + _CRC.size, Handshake(replica_id)
+
+    def _take_transfer(self) -> _Taken[UpFrame]:
+        head = self._head(_ACK)
+        return None if head is None else (_ACK.size + _CRC.size, Ack(head[1]))
+
+
+class DownParser(_Parser[DownFrame]):
+    """Reads the stream from the master side."""
+
+    _own: ClassVar = {_STATE_BIND: _bind, _STATE_ADMIT: _admit, _STATE_IMAGE_PIECE: _piece}
+
+    def _take_handshake(self) -> _Taken[DownFrame]:
+        head = self._head(_REPLY)
+        if head is None:
+            return None
+        _, size_bytes, end, last_epoch = head
+        if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
+            raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
+        body = self._body(_REPLY, size_bytes)
+        if body is None:
+            return None
+        epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body[1]))
+        _check_positions(end, *(epoch.start for epoch in epochs))
+        return body[0], HandshakeReply(end, last_epoch, epochs)
+
+    def _take_transfer(self) -> _Taken[DownFrame]:
+        head = self._head(_TRANSFER)
+        if head is None:
+            return None
+        _, size_bytes, position, epoch, epoch_start, confirm = head
+        if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
+            raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
+        _check_positions(position, epoch_start, confirm)
+        body = self._body(_TRANSFER, size_bytes)
+        if body is None:
+            return None
+        return body[0], Transfer(position, epoch, epoch_start, confirm, body[1])

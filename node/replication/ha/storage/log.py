@@ -154,12 +154,6 @@ class HaLog:
         return self._log.min_position
 
     @property
-    def last_file_start(self) -> int:
-        """Start of the last file."""
-        files = self._log.files.files
-        return files[-1].position if files else 0
-
-    @property
     def end(self) -> int:
         """The end of the log."""
         return self._log.end_position

@@ -6,6 +6,8 @@ range is lost.
 
 from __future__ import annotations
 
+import contextlib
+
 from node.replication.ha.core.effects import LossReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.losses import LostEnd
@@ -20,10 +22,8 @@ def count_loss(log: HaLog, report: LossReport) -> LostEnd:
     lo, hi = report.lo, min(report.hi, log.end)
     record_count, acked_count = -1, -1
     if hi > lo:
-        try:
+        with contextlib.suppress(StoreError):  # Damaged bytes are set aside all the same.
             record_count, acked_count = _count(log, lo, hi, report.acked_hi)
-        except StoreError:  # Damaged bytes are set aside all the same.
-            record_count, acked_count = -1, -1
     return LostEnd(
         unix_ms=unix_ms(),
         epoch=report.epoch,

@@ -24,10 +24,8 @@ class LossFileError(HaError):
     """The file of losses is not in the form of this version. Move it away; no record is in it."""
 
     code = "ha.loss_file"
+    text = f"{LOSS_FILE}: {{detail}}; move it away, only reports are in it"
     detail: str
-
-    def __str__(self) -> str:
-        return f"{LOSS_FILE}: {self.detail}; move it away, only reports are in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +63,15 @@ class LossFile:
 
     def note(self, loss: LostEnd) -> None:
         """Add a loss, unless it is known; call `save` afterwards."""
-        if any(
-            (one.epoch, one.lo, one.hi) == (loss.epoch, loss.lo, loss.hi) for one in self.losses
-        ):
-            return
-        self.losses = [*self.losses, loss][-LOSS_COUNT_MAX:]
-        self._is_saved = False
+        place = loss.epoch, loss.lo, loss.hi
+        if all((old.epoch, old.lo, old.hi) != place for old in self.losses):
+            self.losses = [*self.losses, loss][-LOSS_COUNT_MAX:]
+            self._is_saved = False
 
     def save(self) -> None:
         """Make noted losses durable. Raises StoreFullError or FileSystemError: repeat it."""
         if not self._is_saved:
-            self._file.save({"losses": [dataclasses.asdict(one) for one in self.losses]})
+            self._file.save({"losses": [dataclasses.asdict(loss) for loss in self.losses]})
             self._is_saved = True
 
 

@@ -86,8 +86,11 @@ class Replica:
         """Become the master of an epoch that begins here."""
         epochs = Epochs(self.log.epochs.entries)
         epochs.append(number, self.log.end)
-        self.log.save_epochs(epochs)
+        self.save_epochs(epochs)
         self.log.store.find_offsets()
+
+    def save_epochs(self, epochs: Epochs) -> None:
+        self.log.save_epochs(epochs)
 
     def put(self, lo: int, *, size_bytes: int = 400) -> int:
         """Append three records and a command that makes topic `t<lo>`; return the end."""
@@ -122,7 +125,7 @@ class Replica:
         """Take over the master's epochs up to an end of the log, before the bytes come."""
         epochs = Epochs(self.log.epochs.entries)
         if epochs.adopt(master.log.epochs, end):
-            self.log.save_epochs(epochs)
+            self.save_epochs(epochs)
 
     def cut(self, lo: int, master: "Replica") -> None:
         """Cut to the point where the master's log parts, and take its epochs up to there."""
@@ -130,7 +133,7 @@ class Replica:
         epochs = Epochs(self.log.epochs.entries)
         epochs.truncate(lo, master.log.epochs)
         epochs.adopt(master.log.epochs, lo)
-        self.log.save_epochs(epochs)
+        self.save_epochs(epochs)
 
     def checkpoint(self) -> int:
         """Save one if there is news; return its position."""

@@ -6,7 +6,6 @@ that can be shut, and a crash leaves a directory as SIGKILL would.
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -34,21 +33,10 @@ from quorumlog.pb.log_pb2 import AppendResponse, PullRequest
 from store.files.file_system import FileSystem
 from tests.loopback import HOST
 from tests.node.broker_fakes import request
+from tests.node.whole_nodes import Fatal
 from tests.patience import eventually
 from tests.store.crashes import abandon
 from tests.store.records import numbers
-
-
-class Fatal:
-    """Be a FailStop: notes what would have ended the process."""
-
-    def __init__(self) -> None:
-        self.inputs: deque[tuple[Any, ...]] = deque(maxlen=64)
-        self.errors: list[BaseException] = []
-        self.describe: Any = dict
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
 
 
 class Gate:
@@ -279,7 +267,7 @@ class HaNodes:
             ends = {(n.log.end, n.applied.applied, n.log.store.durable_position) for n in chosen}
             return len(ends) == 1 and len(set(ends.pop())) == 1
 
-        await eventually(is_settled, f"equal replicas {[n.driver.report() for n in chosen]}")
+        await eventually(is_settled, f"equal replicas {[n.driver.slaves() for n in chosen]}")
 
     def isolate(self, *node_ids: int) -> None:
         """Shut all gates between these nodes and the others."""

@@ -95,20 +95,21 @@ class World:
 TRANSFER = Transfer(50, 1, 0, 0, b"bytes")
 
 
-async def test_a_master_whose_bytes_need_an_image_first_is_alive_all_the_same() -> None:
-    world, master = World(Log(ImageNeededError(50))), Connection(1)
+@pytest.mark.parametrize(
+    ("error", "given", "sent", "reason"),
+    [
+        (None, "received", [], ""),
+        (ImageNeededError(50), "contact", [ImageRequest()], ""),  # It is alive all the same.
+        (HaProtocolError("no records"), "disconnected", [], "no records"),
+    ],
+)
+async def test_bytes_are_checked_before_the_machine_has_them(
+    error: Exception | None, given: str, sent: list[Frame], reason: str
+) -> None:
+    world, master = World(Log(error)), Connection(1)
     assert world.inbound.on_frame(master, TRANSFER)
-    assert [type(frame) for frame in master.sent] == [ImageRequest]
-    assert world.machine.inputs == [("contact", master)]
-    assert world.closed == []
-
-
-async def test_bytes_that_are_none_end_the_connection() -> None:
-    world, master = World(Log(HaProtocolError("no records"))), Connection(1)
-    assert world.inbound.on_frame(master, TRANSFER)
-    assert [connection for connection, _ in world.closed] == [master]
-    assert world.closed[0][1].startswith("no records")
-    assert world.machine.inputs == [("disconnected", master)]
+    assert (world.machine.inputs, master.sent) == ([(given, master)], sent)
+    assert [text.partition(";")[0] for _, text in world.closed] == [reason] * bool(reason)
 
 
 async def test_a_replica_that_says_it_is_another_one_is_refused() -> None:
@@ -117,12 +118,6 @@ async def test_a_replica_that_says_it_is_another_one_is_refused() -> None:
     assert world.inbound.on_frame(impostor, Hello(3, 1, "group"))
     assert world.closed == [(impostor, "node 2 says it is 3")]
     assert world.machine.inputs == [("disconnected", impostor)]
-
-
-async def test_good_bytes_reach_the_machine() -> None:
-    world, master = World(Log()), Connection(1)
-    assert world.inbound.on_frame(master, TRANSFER)
-    assert (world.machine.inputs, world.closed) == ([("received", master)], [])
 
 
 @pytest.mark.parametrize(("floor", "needed"), [(0, 60), (60, 60), (61, 80), (80, 80), (81, 100)])

@@ -1,46 +1,36 @@
 """What a replica of a master-slave group tells the directory, and what it takes from it."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from node.config.limits import Limits
 from node.config.load import load
-from node.config.settings import Settings
 from node.nameserver.directory.controller import propose_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
-from node.replication.ha.core.types import AckMode, HaBinding, HaRole, HaStanding
+from node.replication.ha.core.copies import Copies
+from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.state import HaState
+from node.replication.ha.core.types import (
+    AckMode,
+    EpochStart,
+    HaBinding,
+    HaRole,
+    HaSettings,
+    HaStanding,
+    ReplicaState,
+)
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.local_broker import HaBroker
-from node.replication.ha.report import HaReport, SlaveReport
+from node.replication.ha.report import SlaveReport
 from node.state.machine import StateMachine
 from node.state.state import State
 from node.state.tables.topic_types import TopicSettings
 from tests.node.nameserver.brokers import NOW_MS, accepted, elect, ha_report
+from tests.node.replication.ha.core.machines import Log
 
-SLAVES = (
-    SlaveReport(2, True, 900, 0, True, 5_000),
-    SlaveReport(3, False, -1, -1, False, 0),
-)
-MASTER = HaReport(
-    replica_id=1,
-    role=HaRole.MASTER,
-    bound=HaBinding(4, 1, 2**64 - 1),
-    highest_seen=6,
-    master_id=1,
-    standing=HaStanding.FULL,
-    mode=AckMode.SYNC,
-    copies=2,
-    replica_ids=(1, 2, 3),
-    log_epoch=4,
-    first=0,
-    end=1_000,
-    durable=1_000,
-    confirm=900,
-    epoch_start=500,
-    in_sync=(1, 2),
-    slaves=SLAVES,
-    now_ms=6_000,
-)
+GROUP = HaSettings("ha", (1, 2, 3))
+SLAVES = [SlaveReport(2, True, 900, 0, True, 5_000), SlaveReport(3, False, -1, -1, False, 0)]
 
 
 class Machine:
@@ -49,29 +39,38 @@ class Machine:
         self.state.topics["orders"] = TopicSettings(4, 6)
 
 
+def master() -> HaState:
+    """A master of epoch 4 from 500 to 1000, of which readers see 900."""
+    replica = ReplicaState(HaBinding(4, 1, 2**64 - 1), HaStanding.FULL, 1)
+    epochs = Epochs([EpochStart(4, 500)])
+    state = HaState(GROUP, 1, Log(), replica, epochs, 1_000, AckMode.SYNC)
+    state.role, state.highest_seen, state.now_ms = HaRole.MASTER, 6, 6_000
+    state.confirm, state.copies = 900, Copies(GROUP, 500)
+    return state
+
+
 class FakeDriver:
-    """Says what the test says; notes advice."""
+    """Is in the state that a test gives; notes advice."""
 
-    def __init__(self, found: HaReport) -> None:
-        self.found, self.advice = found, list[tuple[int, int, int]]()
+    def __init__(self, state: HaState, slaves: list[SlaveReport]) -> None:
+        self.machine, self.slaves = SimpleNamespace(state=state), lambda: slaves
+        self.advice = list[tuple[int, int, int]]()
         self.is_ready, self.term = False, 0
-
-    def report(self) -> HaReport:
-        return self.found
 
     def advise(self, number: int, master_id: int, nonce: int) -> None:
         self.advice.append((number, master_id, nonce))
 
 
-def settings() -> Settings:
+def broker(
+    role: HaRole = HaRole.MASTER, slaves: list[SlaveReport] = SLAVES, **replica: Any
+) -> tuple[HaBroker, FakeDriver]:
+    state = master()
+    state.role, state.replica = role, state.replica._replace(**replica)
+    driver = FakeDriver(state, slaves)
     flags = {"node_id": "1", "directory": "d", "cluster_id": "c", "group": "ha"}
-    return load(None, flags, {}).settings
-
-
-def broker(**changes: Any) -> tuple[HaBroker, FakeDriver]:
-    driver = FakeDriver(MASTER._replace(**changes))
-    machine, given = cast(StateMachine, Machine()), cast(HaDriver, driver)
-    return HaBroker(settings(), "a:1", "a:2", machine, given), driver
+    settings = load(None, flags, {}).settings
+    machine = cast(StateMachine, Machine())
+    return HaBroker(settings, "a:1", "a:2", machine, cast(HaDriver, driver)), driver
 
 
 def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
@@ -88,7 +87,7 @@ def test_a_master_reports_its_epoch_its_binding_and_its_topics() -> None:
 def test_a_slave_reports_the_highest_number_that_it_ever_met() -> None:
     report = broker(role=HaRole.SLAVE)[0].report(NOW_MS, with_topics=False)
     assert (report.role, report.epoch, report.topics) == ("slave", 6, None)
-    unbound = broker(role=HaRole.SLAVE, bound=HaBinding(), highest_seen=0)[0]
+    unbound = broker(role=HaRole.SLAVE, bound=HaBinding())[0]
     assert unbound.report(NOW_MS, with_topics=False).bindings == {}
 
 
@@ -108,7 +107,7 @@ def test_only_a_master_knows_of_its_replicas() -> None:
     assert change is not None
     assert (change["requester"], change["members"]) == (1, [1, 2])
     behind = SLAVES[0]._replace(acked=899)
-    without = broker(slaves=(behind,))[0].in_sync_change(group)
+    without = broker(slaves=[behind])[0].in_sync_change(group)
     assert without is not None
     assert without["members"] == [1]
     assert broker(role=HaRole.CANDIDATE)[0].in_sync_change(group) is None

@@ -14,7 +14,7 @@ from node.replication.ha.core.types import (
     HaStanding,
     ReplicaState,
 )
-from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, Hello
+from node.replication.ha.core.wire import Ack, Bind, Bound, Frame, Handshake, HandshakeReply, Hello
 
 SETTINGS = HaSettings("g", (0, 1, 2), copies=2, waiter_count_max=3)
 
@@ -23,7 +23,6 @@ class Log:
     """A log whose records are of any size: every position is a boundary."""
 
     min_position = 0
-    last_file_start = 0
 
     def ship_end(self, lo: int, hi: int, size_bytes_max: int) -> int:
         return min(hi, lo + size_bytes_max)
@@ -64,15 +63,15 @@ def bound(
     return Bound(binding, epoch, end, 0, known, standing, 11)
 
 
-def promoted(
-    m: HaMachine, promise: Bound | None = None, handshake: Handshake | None = None
-) -> HaMachine:
+def promoted(m: HaMachine, promise: Bound | None = None) -> HaMachine:
     """Make it master of epoch 5; slave 1 on link 'one' promised it and shook hands."""
     joined(m, "one", 1)
     m.promote(7, 5)
-    m.received("one", promise or bound(HaBinding(5, 0, 7)))
+    fx = m.received("one", promise or bound(HaBinding(5, 0, 7)))
     assert m.role is HaRole.MASTER
-    m.received("one", handshake or Handshake(1))
+    assert not any(isinstance(frame, HandshakeReply) for frame in frames(fx, "one"))
+    reply = frames(m.received("one", Handshake(1)), "one")[0]
+    assert isinstance(reply, HandshakeReply), "not before it is asked"
     return m
 
 

@@ -13,7 +13,7 @@ from node.replication.ha.core.types import (
     ReplicaState,
 )
 from node.replication.ha.core.wire import Ack, Admit, Frame, Handshake
-from tests.node.replication.ha.core.machines import bound, follower, frames, joined, machine, master
+from tests.node.replication.ha.core.machines import bound, follower, frames, joined, master
 
 BINDING = HaBinding(5, 0, 7)
 PROMISE = bound(BINDING, 5, 100)
@@ -35,7 +35,7 @@ def admitted(m: HaMachine) -> list[Frame]:
 def test_a_new_disk_is_admitted_once_all_others_confirmed_the_epoch_since() -> None:
     """An answer to an earlier question may come from before a promise that the disk forgot."""
     m = master(100, (1, 0))
-    m.confirm_master("read")  # The earlier question.
+    m.prove_master()  # The earlier question.
     with_a_new_disk(m)
     assert admitted(m) == [], "nobody was asked yet"
     m.received("one", PROMISE)
@@ -54,18 +54,6 @@ def test_a_replica_that_dials_later_confirms_the_epoch_for_a_new_disk_as_well() 
     assert admitted(m) == ADMITTED
 
 
-def test_a_learner_is_no_copy() -> None:
-    m = master(100, (1, 0))
-    joined(m, "two", 2)
-    m.received("two", PROMISE)
-    m.received("two", Handshake(2, is_learner=True))
-    m.received("two", Ack(100))
-    m.appended_all([(110, "a")])
-    m.durable_to(110)
-    assert m.received("two", Ack(110)).resolved == []
-    assert [found.waiter for found in m.received("one", Ack(110)).resolved] == ["a"]
-
-
 def test_a_handshake_in_the_name_of_another_replica_is_refused() -> None:
     """What it acked would count as a copy of the other one."""
     m = master(100, (1, 0))
@@ -82,12 +70,6 @@ def test_a_master_on_an_old_copy_serves_no_more_and_counts_for_nothing() -> None
     assert [closed.link for closed in fx.close] == ["one"]
     with pytest.raises(MachineNotMasterError):
         m.check_append()
-
-
-def test_a_slave_that_is_told_to_resign_keeps_its_links() -> None:
-    m = machine(0)
-    joined(m, "one", 1)
-    assert m.resign("enough").close == []
 
 
 def test_only_its_own_link_proves_that_a_sender_lives() -> None:

@@ -99,13 +99,13 @@ def test_bytes_that_do_not_fit_close_the_link(transfer: Transfer) -> None:
     m = follower()
     m.received("up", HandshakeReply(100, 5, (EpochStart(4, 0), EpochStart(5, 50))))
     m.received("up", Transfer(0, 4, 0, 0, b""))
-    state_end = m.stats()["end"]
+    state_end = m.state.end
     if transfer.position == 5:
         m.received("up", Transfer(0, 4, 0, 0, b"a"))
         state_end = 1
     fx = m.received("up", transfer)
     assert [close.link for close in fx.close] == ["up"]
-    assert (fx.write, m.stats()["end"]) == ([], state_end)
+    assert (fx.write, m.state.end) == ([], state_end)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_slave_behind_what_its_master_keeps_stays_as_it_is_until_there_is_an_i
     m.tick(19_000)
     fx = m.received("up", Transfer(60, 5, 0, 80, bytes(10)))
     assert (fx.write, fx.cut, fx.close, fx.confirm) == ([], None, [], 30)
-    assert m.stats()["end"] == 30
+    assert m.state.end == 30
     assert m.tick(38_000).close == [], "it was heard"
 
 

@@ -1,7 +1,5 @@
 """Reads that prove who is master, the mode that travels with a fence, a master that resigns."""
 
-import pytest
-
 from node.replication.ha.core.effects import Send
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
@@ -11,7 +9,6 @@ from node.replication.ha.core.types import (
     HaRole,
     HaSettings,
     HaStanding,
-    MachineNotMasterError,
     ReplicaState,
 )
 from node.replication.ha.core.wire import Ack, Bind
@@ -29,58 +26,43 @@ from tests.node.replication.ha.core.machines import (
 HERE = HaBinding(5, 0, 7)
 
 
-def test_a_read_waits_for_an_answer_that_was_asked_for_after_it_began() -> None:
+def test_a_proof_needs_an_answer_that_was_asked_for_after_it_began() -> None:
+    """The one that is on its way when it begins may have been sent before another fence."""
     m = master(0)
-    fx = m.confirm_master("first")
-    assert (fx.reads, frames(fx, "one")) == ([], [Bind(HERE)])
-    assert m.received("one", bound(HERE)).reads == ["first"]
-    m.confirm_master("second")
-    m.confirm_master("third")
-    assert m.received("one", bound(HERE)).reads == ["second"], "one answer for each question"
-    assert m.received("one", bound(HERE)).reads == ["third"]
+    joined(m, "two", 2)  # Asked at its HELLO, not answered yet.
+    fx = m.prove_master()
+    assert (fx.is_proven, frames(fx, "one")) == (False, [Bind(HERE)])
+    assert not m.received("two", bound(HERE)).is_proven
+    assert not m.received("one", bound(HERE, standing=HaStanding.JOINING)).is_proven, "a new disk"
+    assert m.received("two", bound(HERE)).is_proven
+    assert not m.received("two", bound(HERE)).is_proven, "once is enough"
+    assert not m.prove_master().is_proven, "each has its own question"
 
 
-def test_the_only_replica_of_a_group_confirms_its_reads_at_once() -> None:
+def test_the_only_replica_of_a_group_proves_at_once_that_it_is_the_master() -> None:
     settings = HaSettings("g", (0,), copies=1, waiter_count_max=3)
     state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
     m = HaMachine(settings, 0, Log(), state, Epochs(()), 0, mode=AckMode.SYNC)
     m.promote(7)
     m.durable_to(0)
     assert m.role is HaRole.MASTER
-    assert m.confirm_master("read").reads == ["read"]
+    assert m.prove_master().is_proven
 
 
-def test_an_old_answer_does_not_confirm_a_read() -> None:
-    """The one that is on its way when the read begins may have been sent before another fence."""
-    m = master(0)
-    joined(m, "two", 2)  # Asked at its HELLO, not answered yet.
-    m.confirm_master("read")
-    assert m.received("two", bound(HERE)).reads == []
-    assert m.received("two", bound(HERE)).reads == ["read"]
-
-
-def test_a_replica_with_a_new_disk_confirms_no_read() -> None:
-    m = master(0)
-    m.confirm_master("read")
-    assert m.received("one", bound(HERE, standing=HaStanding.JOINING)).reads == []
-
-
-def test_a_replica_that_comes_back_is_asked_for_the_reads_that_wait() -> None:
+def test_a_replica_that_comes_back_is_asked_for_the_proof_under_way() -> None:
     m = master(0)
     m.disconnected("one")
-    assert m.confirm_master("read").reads == []
+    assert not m.prove_master().is_proven
     fx = joined(m, "again", 1)
     assert frames(fx, "again") == [Bind(HERE)]
-    assert m.received("again", bound(HERE)).reads == ["read"]
+    assert m.received("again", bound(HERE)).is_proven
 
 
-def test_a_deposed_master_fails_its_reads() -> None:
+def test_a_deposed_master_proves_nothing() -> None:
     m = master(0)
-    m.confirm_master("read")
-    fx = m.received("one", bound(HaBinding(6, 2, 1)))
-    assert (fx.reads, fx.reads_failed, list(m.state.reads)) == ([], ["read"], [])
-    with pytest.raises(MachineNotMasterError):
-        m.confirm_master("more")
+    m.prove_master()
+    m.received("one", bound(HaBinding(6, 2, 1)))
+    assert (m.role, m.state.proof) == (HaRole.SLAVE, None)
 
 
 def test_a_slave_goes_on_as_the_group_was_served() -> None:
@@ -105,9 +87,9 @@ def test_a_master_that_resigns_lets_its_slaves_know() -> None:
     assert [(r.waiter, r.outcome) for r in fx.resolved] == [("waiter", Outcome.UNKNOWN)]
     assert [(close.link, close.reason) for close in fx.close] == [("one", "enough")]
     assert m.role is HaRole.SLAVE
-    assert not m.resign("again").close
     fx = joined(m, "later", 1)
     assert not [item for item in fx.send if isinstance(item, Send)], "it binds nobody any more"
+    assert not m.resign("again").close, "a slave keeps its links"
 
 
 def test_appends_that_are_told_together_share_a_transfer() -> None:

@@ -1,16 +1,10 @@
-"""N16 in master-slave mode: a byte changed on the wire ends the connection and changes nothing.
+"""N16 in master-slave mode: a byte changed on the wire ends the connection and changes nothing."""
 
-Real links over loopback, with a relay in between that flips one bit.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
-from deploy.local_process import free_ports
+from node.peers.stream import Side
 from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
 from node.replication.ha.core.wire import (
     Ack,
@@ -29,16 +23,11 @@ from node.replication.ha.core.wire import (
     Transfer,
     UpFrame,
     UpParser,
-    body_check,
     encode,
-    transfer_head,
 )
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
-from raft.messages import NO_INDEX
-from tests.loopback import HOST
-from tests.node.links import LIMITS, NoLives, identity
-from tests.node.replication.ha.link.test_link import Contacts
+from tests.node.replication.ha.link.test_link import Contacts, pair
 from tests.patience import eventually
 
 BODY = bytes(range(251)) * 3
@@ -61,8 +50,7 @@ FRAMES: list[Frame] = [*UP, *DOWN]
 
 
 def parser_for(frame: Frame) -> UpParser | DownParser:
-    is_up = isinstance(frame, UpFrame)
-    return UpParser() if is_up else DownParser()
+    return UpParser() if isinstance(frame, UpFrame) else DownParser()
 
 
 def name(frame: Frame) -> str:
@@ -82,92 +70,20 @@ def test_every_flipped_bit_of_every_frame_is_an_error_at_once(frame: Frame) -> N
                 parser_for(frame).feed(bytes(changed))
 
 
-def test_a_body_from_the_mapping_is_the_same_frame() -> None:
-    frame = Transfer(1024, 5, 1024, 900, BODY)
-    head = transfer_head(frame._replace(body=b""), len(BODY))
-    assert head + BODY + body_check(BODY) == encode(frame)
+def latest(contacts: Contacts, side: Side) -> HaConnection:
+    return [connection for connection in contacts.open if connection.side is side][-1]
 
 
-class Relay:
-    """Between a dialler and a listener: passes bytes on, and flips one bit when told to."""
+def flip_once(connection: HaConnection, at: int) -> None:
+    """Flip one bit of the next bytes on their way out."""
 
-    def __init__(self, to: tuple[str, int]) -> None:
-        self._to = to
-        self.flip_up: int | None = None
-        self.flip_down: int | None = None
-        """Bit to flip, counted from the next byte of that direction on."""
-        self._tasks: set[asyncio.Task[None]] = set()
+    def flipped(parts: list[bytes]) -> list[bytes]:
+        connection.harm = None
+        data = bytearray(b"".join(parts))
+        data[at] ^= 8
+        return [bytes(data)]
 
-    async def start(self, port: int) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, HOST, port)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._to)
-        except OSError:
-            writer.close()
-            return
-        both = (
-            self._pass(reader, far_writer, "flip_up"),
-            self._pass(far_reader, writer, "flip_down"),
-        )
-        self._tasks = {asyncio.ensure_future(each) for each in both}
-        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for each in (writer, far_writer):
-            each.close()
-        for task in self._tasks:
-            task.cancel()
-
-    async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, which: str
-    ) -> None:
-        try:
-            while data := bytearray(await reader.read(1 << 16)):
-                flip = getattr(self, which)
-                if flip is not None:
-                    if flip // 8 < len(data):
-                        data[flip // 8] ^= 1 << flip % 8
-                        flip = None
-                    else:
-                        flip -= 8 * len(data)
-                    setattr(self, which, flip)
-                writer.write(data)
-        except OSError:
-            pass
-
-
-@asynccontextmanager
-async def relayed() -> AsyncIterator[tuple[HaLink, Contacts, HaLink, Contacts, Relay]]:
-    """Link 1 dials link 2 through a relay; link 2 dials into the void."""
-    port1, port2, between = free_ports(3)
-    on_contact = Contacts(), Contacts()
-    relay = Relay((HOST, port2))
-    peers = ({1: (HOST, port1), 2: (HOST, between)}, {1: (HOST, 1), 2: (HOST, port2)})
-    links = [
-        HaLink(
-            identity(node),
-            peers[node - 1],
-            on_contact[node - 1],
-            lambda: NO_INDEX,
-            lives=NoLives(),
-            limits=LIMITS,
-        )
-        for node in (1, 2)
-    ]
-    server = await relay.start(between)
-    try:
-        await links[1].start(HOST, port2)
-        await links[0].start(HOST, port1)
-        await eventually(lambda: on_contact[0].open and on_contact[1].open)
-        yield links[0], on_contact[0], links[1], on_contact[1], relay
-    finally:
-        for link in links:
-            await link.stop()
-        server.close()
-
-
-def latest(on_contact: Contacts) -> HaConnection:
-    return on_contact.open[-1]
+    connection.harm = flipped
 
 
 def has_dropped(link: HaLink, count: int) -> bool:
@@ -176,30 +92,26 @@ def has_dropped(link: HaLink, count: int) -> bool:
     return counts.get("bad_checksum", 0) + counts.get("protocol_error", 0) == count
 
 
-def is_open_again(ends: tuple[Contacts, Contacts], before: tuple[int, int]) -> bool:
-    return all(len(end.open) > count for end, count in zip(ends, before, strict=True))
-
-
 @pytest.mark.parametrize("frame", FRAMES, ids=name)
 async def test_a_changed_byte_on_a_real_link_drops_it_and_hands_out_nothing(frame: Frame) -> None:
-    async with relayed() as (one, contacts_one, two, contacts_two, relay):
-        is_up = isinstance(frame, UpFrame)
-        sender, on_contact, link = (
-            (contacts_one, contacts_two, two) if is_up else (contacts_two, contacts_one, one)
-        )
-        latest(sender).send_frame(frame)
-        await eventually(lambda: len(on_contact.frames) == 1)
+    from_side, to_side = Side.DIALLED, Side.ACCEPTED
+    if not isinstance(frame, UpFrame):
+        from_side, to_side = to_side, from_side
+    async with pair() as (_, sender, link, receiver):
+        latest(sender, from_side).send_frame(frame)
+        await eventually(lambda: len(receiver.frames) == 1)
         size_bytes = len(encode(frame))
         # The state, the size or what follows it, the middle, and the check at the end.
         places = sorted({1, 6, 11, size_bytes // 2, size_bytes - 1})
         for number, at in enumerate(places, 1):
-            setattr(relay, "flip_up" if is_up else "flip_down", 8 * at + 3)
-            count = len(on_contact.open), len(sender.open)
-            latest(sender).send_frame(frame)
+            flip_once(latest(sender, from_side), at)
+            count = len(sender.open), len(receiver.open)
+            latest(sender, from_side).send_frame(frame)
             await eventually(partial(has_dropped, link, number), f"byte {at}")
-            await eventually(partial(is_open_again, (on_contact, sender), count))
-        assert len(on_contact.frames) == 1, "nothing of what was changed was handed out"
+            await eventually(lambda: len(sender.open) > count[0])  # noqa: B023 - awaited here.
+            await eventually(lambda: len(receiver.open) > count[1])  # noqa: B023
+        assert len(receiver.frames) == 1, "nothing of what was changed was handed out"
         assert link.stats().closed_counts["bad_checksum"] >= len(places) - 1
-        latest(sender).send_frame(frame)
-        await eventually(lambda: len(on_contact.frames) == 2)
-        assert on_contact.frames[1][1] == frame
+        latest(sender, from_side).send_frame(frame)
+        await eventually(lambda: len(receiver.frames) == 2)
+        assert receiver.frames[1] == (to_side, frame)

@@ -83,40 +83,31 @@ def test_a_silent_source_of_an_image_is_replaced() -> None:
     assert receiver.take(first, ImagePiece(2, 0, b"ok"), 0) == b"ok"
 
 
-async def test_an_image_that_cannot_be_made_is_counted_and_made_for_the_next_request() -> None:
-    outcomes: Iterator[Exception | bytes] = iter(
-        [
-            StoreFullError("/disk", 1, 0),
-            CorruptionError("f", 10, "crc", "1", "2"),
-            bytes(PIECE_SIZE_BYTES + 1),
-        ]
-    )
+@pytest.mark.parametrize(
+    ("error", "is_fatal"),
+    [
+        (StoreFullError("/disk", 1, 0), False),
+        (CorruptionError("f", 10, "crc", "1", "2"), False),
+        (QueueOrderError("orders", 0, 5, 7), True),
+    ],
+)
+async def test_an_image_that_cannot_be_made_is_made_for_the_next_request_or_ends_the_process(
+    error: Exception, is_fatal: bool
+) -> None:
+    outcomes: Iterator[Exception | bytes] = iter([error, bytes(PIECE_SIZE_BYTES + 1)])
 
     async def make_image() -> bytes:
         match next(outcomes):
-            case Exception() as error:
-                raise error
+            case Exception() as failure:
+                raise failure
             case data:
                 return data
 
     fatal = list[BaseException]()
     sender, link = ImageSender(make_image, fatal.append), connection()
-    for failed_count in (1, 2):
-        sender.begin(link)
-        await eventually(lambda: sender.failed_count == failed_count)  # noqa: B023 - awaited here.
-        assert sent_count(link) == 0
+    sender.begin(link)
+    await eventually(lambda: fatal or sender.failed_count)
+    assert (fatal, sender.failed_count) == (([error], 0) if is_fatal else ([], 1))
+    assert sent_count(link) == 0
     sender.begin(link)
     await eventually(lambda: sent_count(link) == 2)
-    assert (sender.failed_count, fatal) == (2, [])
-
-
-async def test_an_image_that_fails_for_no_reason_that_passes_ends_the_process() -> None:
-    error, fatal = QueueOrderError("orders", 0, 5, 7), list[BaseException]()
-
-    async def make_image() -> bytes:
-        raise error
-
-    sender, link = ImageSender(make_image, fatal.append), connection()
-    sender.begin(link)
-    await eventually(lambda: fatal)
-    assert (fatal, sender.failed_count, sent_count(link)) == ([error], 0, 0)

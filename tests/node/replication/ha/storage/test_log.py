@@ -16,7 +16,7 @@ from node.replication.ha.storage.epoch_file import EPOCH_FILE
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from node.replication.ha.storage.replica_file import GroupChangedError
 from node.runtime.identity import IdentityMismatchError
-from store.errors import CorruptionError, LayoutError, StoreError
+from store.errors import CorruptionError, LayoutError
 from tests.node.ledger_cluster import open_log as open_ledger_log
 from tests.node.replication.ha.ha_logs import (
     FILE,
@@ -37,7 +37,7 @@ def test_a_new_disk_counts_for_nothing_until_somebody_decides(tmp_path: Path) ->
         assert log.is_new
         assert log.replica.standing is HaStanding.JOINING
         first = log.replica.incarnation
-        assert log.end == log.store.durable_position == log.min_position == log.last_file_start == 0
+        assert log.end == log.store.durable_position == log.min_position == 0
     with open_log(tmp_path / "s") as log:
         assert log.is_new, "nothing was promised"
         assert log.replica.incarnation != first
@@ -131,14 +131,6 @@ def test_damaged_epochs_stop_the_start(tmp_path: Path) -> None:
         open_log(tmp_path / "s")
 
 
-def test_a_machine_may_change_the_epochs_it_was_given(tmp_path: Path) -> None:
-    with Replica(tmp_path / "s") as replica:
-        replica.begin_epoch(1)
-        replica.put(0)
-        replica.log.epochs.append(2, replica.log.end)
-        assert replica.log.epochs.last == EpochStart(1, 0)
-
-
 # --- Crashes of the process ---
 
 
@@ -204,22 +196,6 @@ def test_a_log_of_which_nothing_was_synced_begins_again_at_0(tmp_path: Path) -> 
 # --- What it takes from others ---
 
 
-def test_a_batch_says_what_it_becomes_before_it_is_written(tmp_path: Path) -> None:
-    with Replica(tmp_path / "s") as replica:
-        replica.begin_epoch(1)
-        end = replica.put(0)
-        data = batch(3, 5) + batch(5, 6, queue_id=2)
-        prepared = replica.log.prepare(data)
-        assert prepared.queues == {(b"orders", 0): (3, 2), (b"orders", 2): (0, 1)}
-        assert (len(prepared.content.queue_offsets), prepared.content.size_bytes) == (3, len(data))
-        assert (prepared.content.position, replica.log.end) == (end, end)
-        result = replica.log.append(prepared)
-        assert prepared.result is result
-        assert (result.position, result.end_position) == (end, end + len(data))
-        assert result.queue_offsets == [3, 4, 0]
-        assert replica.log.end == end + len(data)
-
-
 def test_bytes_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
         master.begin_epoch(1)
@@ -239,18 +215,6 @@ def test_bytes_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
         assert log_bytes(slave.log) == before
         slave.log.store.write_raw(slave.log.check_raw(ends[1], memoryview(data)))
         assert slave.log.end == ends[2]
-
-
-def test_a_check_does_not_outlive_a_cut(tmp_path: Path) -> None:
-    with Replica(tmp_path / "m") as master, Replica(tmp_path / "s", 2) as slave:
-        master.begin_epoch(1)
-        ends = master.fill(0, 12)
-        slave.follow(master, ends[1])
-        data = master.log.store.shipped.read_raw(ends[1], ends[2])
-        checked = slave.log.check_raw(ends[1], data)
-        slave.cut(ends[0], master)
-        with pytest.raises(AssertionError, match="raw at"):
-            slave.log.store.write_raw(checked)
 
 
 def test_an_empty_log_does_not_begin_in_the_middle(tmp_path: Path) -> None:
@@ -285,17 +249,3 @@ def test_a_log_that_was_emptied_begins_with_an_image_only(tmp_path: Path) -> Non
         slave.follow(master)
         slave.confirm()
         assert (slave.seen, slave.topics) == (master.seen, master.topics)
-
-
-def test_damaged_bytes_are_not_sent(tmp_path: Path) -> None:
-    with Replica(tmp_path / "s") as replica:
-        replica.begin_epoch(1)
-        replica.fill(0, 90)
-        replica.sync()
-        image = killed(tmp_path / "s", tmp_path / "image")
-    path = image / "commitlog" / f"{0:020d}"
-    data = bytearray(path.read_bytes())
-    data[300] ^= 1
-    path.write_bytes(data)
-    with open_log(image) as log, pytest.raises(StoreError):
-        log.store.shipped.read_raw(0, log.ship_end(0, log.end, 3000))

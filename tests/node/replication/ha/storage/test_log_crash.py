@@ -5,6 +5,7 @@ so the one that is looked at appends, follows, is cut and set aside, again and a
 opened, compared with what was durable at that moment, and used further.
 """
 
+import copy
 import shutil
 import tempfile
 import threading
@@ -59,15 +60,29 @@ class Promised:
     cutting: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     """The same for what may be."""
 
-    def copy(self) -> "Promised":
-        return Promised(
-            self.content,
-            self.durable,
-            list(self.epochs),
-            list(self.states),
-            dict(self.cuts),
-            dict(self.cutting),
-        )
+
+class Watched(Replica):
+    """A replica of which is noted what it promises; a stream is synced piece by piece."""
+
+    promised: Promised
+    ends: list[int]
+
+    def save_epochs(self, epochs: Epochs) -> None:
+        self.promised.cuts |= self.promised.cutting  # A cut is durable before its epochs.
+        self.promised.cutting = {}
+        self.promised.epochs.append(epochs.entries)
+        super().save_epochs(epochs)
+        self.promised.epochs = [epochs.entries]
+
+    def adopt(self, master: Replica, end: int) -> None:
+        if self.log.end > self.promised.durable:
+            self.sync()
+        super().adopt(master, end)
+        self.ends.append(end)
+
+    def sync(self) -> None:
+        super().sync()
+        self.promised.durable = self.log.end
 
 
 class Life:
@@ -82,12 +97,12 @@ class Life:
         self.fs = PowerLossFileSystem(self.before_call)
         self.root = parent / "run"
         self.is_open = False
-        self.replica = Replica(self.root, 1, self.fs)
+        self.replica = Watched(self.root, 1, self.fs)
+        self.replica.promised, self.replica.ends = self.promised, [0]
         self.is_open = True
         self.promised.states = [self.replica.log.replica]
         self.partner = Replica(parent / "partner", 2)
-        self.number, self.ends = 0, [0]
-        self.epoch = 0
+        self.number = self.epoch = 0
 
     def before_call(self, name: str) -> None:
         if threading.current_thread() is not self._thread or not self.is_open:
@@ -105,7 +120,7 @@ class Life:
             self.fs.build_image(str(self.root), str(image), self.random)
             (image / "boot_id").write_text("of before\n")
             kind = "power loss"
-        self.images.append((image, self.promised.copy(), f"{kind} before {call}"))
+        self.images.append((image, copy.deepcopy(self.promised), f"{kind} before {call}"))
 
     # --- What the replica does ---
 
@@ -113,7 +128,7 @@ class Life:
         self.begin_epoch()
         steps: list[Callable[[], None]] = [
             *[self.put] * 6,
-            *[self.sync] * 3,
+            *[self.replica.sync] * 3,
             *[self.confirm] * 3,
             self.checkpoint,
             self.replica.log.store.maintain,
@@ -128,23 +143,16 @@ class Life:
 
     def put(self) -> None:
         for _ in range(self.random.randint(1, 4)):
-            self.ends.append(self.replica.put(self.next(), size_bytes=self.random.randint(8, 900)))
+            end = self.replica.put(self.number, size_bytes=self.random.randint(8, 900))
+            self.number += 3
+            self.replica.ends.append(end)
             self.promised.content = log_bytes(self.replica.log)
 
-    def next(self) -> int:
-        self.number += 3
-        return self.number - 3
-
-    def sync(self) -> None:
-        self.replica.sync()
-        self.promised.durable = self.replica.log.end
-
     def confirm(self) -> None:
-        self.sync()
-        self.replica.state.apply(self.random.choice(self.ends))
+        self.replica.confirm(self.random.choice(self.replica.ends))
 
     def checkpoint(self) -> None:
-        self.sync()
+        self.replica.sync()
         self.replica.checkpoint()
 
     def bind(self) -> None:
@@ -157,21 +165,13 @@ class Life:
     def begin_epoch(self) -> None:
         """Become master."""
         self.epoch += 1
-        epochs = Epochs(self.replica.log.epochs.entries)
-        epochs.append(self.epoch, self.replica.log.end)
-        self.save_epochs(epochs)
-        self.replica.log.store.find_offsets()
-
-    def save_epochs(self, epochs: Epochs) -> None:
-        self.promised.epochs.append(epochs.entries)
-        self.replica.log.save_epochs(epochs)
-        self.promised.epochs = [epochs.entries]
+        self.replica.begin_epoch(self.epoch)
 
     def fail_over(self) -> None:
         """The partner becomes master behind a part of the log; this one is cut and follows."""
-        self.sync()
         replica, partner, promised = self.replica, self.partner, self.promised
-        lo = self.random.choice([end for end in self.ends if end >= partner.log.end])
+        replica.sync()
+        lo = self.random.choice([end for end in replica.ends if end >= partner.log.end])
         partner.follow(replica, lo, limit=1 << 20)
         self.epoch += 1
         partner.begin_epoch(self.epoch)
@@ -183,27 +183,10 @@ class Life:
             key = (replica.log.epochs.last.number, lo, hi)
             promised.durable = lo
             promised.cutting = {key: promised.content[lo:]}
-            replica.state.cut(lo, hi, key[0])
-            promised.cuts |= promised.cutting
-            promised.cutting = {}
-            promised.content = promised.content[:lo]
-            epochs = Epochs(replica.log.epochs.entries)
-            epochs.truncate(lo, partner.log.epochs)
-            epochs.adopt(partner.log.epochs, lo)
-            self.save_epochs(epochs)
-        self.ends = [end for end in self.ends if end <= lo]
+            replica.cut(lo, partner)
+        replica.ends = [end for end in replica.ends if end <= lo]
         promised.content = log_bytes(partner.log)
-        while (lo := replica.log.end) < partner.log.end:
-            stop = partner.log.ship_end(lo, partner.log.end, 2000)
-            data = partner.log.store.shipped.read_raw(lo, stop)
-            assert replica.log.store.has_room(len(data))
-            checked = replica.log.check_raw(lo, data)
-            epochs = Epochs(replica.log.epochs.entries)
-            if epochs.adopt(partner.log.epochs, stop):
-                self.save_epochs(epochs)
-            replica.log.store.write_raw(checked)
-            self.ends.append(stop)
-            self.sync()
+        replica.follow(partner, limit=2000)
         self.begin_epoch()
 
 

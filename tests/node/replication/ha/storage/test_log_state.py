@@ -8,7 +8,6 @@ from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import EpochStart
 from node.replication.ha.storage.image import decode
-from node.state.image import encode_image
 from store.errors import FileSystemError, PositionRangeError, StoreFullError
 from store.files import failpoints
 from store.log.cut_file import CutFile
@@ -43,19 +42,6 @@ def test_the_state_follows_what_readers_see(tmp_path: Path) -> None:
         replica.confirm()
         assert (replica.state.applied, replica.topics) == (replica.log.end, names(0, 60))
         assert not replica.state.wants_image
-
-
-def test_equal_logs_make_equal_states_however_they_came(tmp_path: Path) -> None:
-    master, ends = master_at(tmp_path / "m")
-    with master, Replica(tmp_path / "s", 2) as slave:
-        master.confirm()
-        for end in (ends[0], ends[7], ends[8]):
-            slave.follow(master, end)
-            slave.confirm()
-        slave.follow(master)
-        slave.confirm()
-        images = [encode_image(replica.state.machine.image()) for replica in (master, slave)]
-        assert images[0] == images[1]
 
 
 def test_a_queue_that_cannot_grow_is_tried_again(tmp_path: Path) -> None:
@@ -119,31 +105,20 @@ def test_a_cut_below_what_was_applied_takes_the_state_back(
                 replica.close()
 
 
-def test_a_cut_above_what_was_applied_leaves_the_state(tmp_path: Path) -> None:
-    old, ends = master_at(tmp_path / "m")
-    with old, Replica(tmp_path / "n", 2) as new:
-        new.follow(old, ends[5])
-        new.begin_epoch(2)
-        new.fill(300, 330)
-        old.confirm(ends[4])
-        state = old.state.machine.state
-        old.cut(ends[5], new)
-        assert old.state.machine.state is state
-        old.follow(new)
-        old.confirm()
-        assert old.topics == names(0, 18) | names(300, 330)
-
-
-def test_commands_that_were_announced_and_cut_are_not_applied(tmp_path: Path) -> None:
-    """A dispatch that a full disk stopped half-way leaves such."""
+@pytest.mark.parametrize(("applied", "announced"), [(4, 4), (5, 8)])
+def test_a_cut_above_what_was_applied_leaves_the_state(
+    tmp_path: Path, applied: int, announced: int
+) -> None:
+    """Commands that a dispatch announced, which a full disk stopped half-way, go with the cut."""
     old, ends = master_at(tmp_path / "m")
     with old, Replica(tmp_path / "n", 2) as new:
         new.follow(old, ends[5])
         new.begin_epoch(2)
         new.fill(300, 330, size_bytes=430)
-        old.confirm(ends[5])
-        old.log.store.dispatch_to(ends[8])
+        old.confirm(ends[applied])
+        old.log.store.dispatch_to(ends[announced])
         old.cut(ends[5], new)
+        assert old.topics == names(0, 3 * applied + 3)
         old.follow(new)
         old.confirm()
         assert old.topics == names(0, 18) | names(300, 330)
