@@ -86,55 +86,33 @@ def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
     return error
 
 
+NOT_APPLIED = common_pb2.OUTCOME_NOT_APPLIED
+FAULTY = naming(range(1_000), DelayTooLongError(2, 1))
+LEADER: dict[str, Any] = {"leader_id": 2, "leader_address": "127.0.0.1:4711", "retryable": True}
+
+
 @pytest.mark.parametrize(
-    ("error", "status", "expected"),
+    ("error", "status", "code", "fields"),
     [
+        (NotLeaderError(2, "127.0.0.1:4711"), "UNAVAILABLE", "node.not_leader", LEADER),
         (
-            NotLeaderError(2, "127.0.0.1:4711"),
-            grpc.StatusCode.UNAVAILABLE,
-            common_pb2.Error(
-                code="node.not_leader",
-                retryable=True,
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                leader_id=2,
-                leader_address="127.0.0.1:4711",
-            ),
+            StoreFullError("log", 4096, 512), "RESOURCE_EXHAUSTED", "store.full",
+            {"retryable": True, "retry_after_ms": 50},
         ),
-        (
-            StoreFullError("log", 4096, 512),
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            common_pb2.Error(
-                code="store.full",
-                retryable=True,
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                retry_after_ms=50,
-            ),
-        ),
-        (
-            naming(range(1_000), DelayTooLongError(2, 1)),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            common_pb2.Error(
-                code="node.delay_too_long",
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                faulty_records=range(1_000),
-            ),
-        ),
-        (
-            KeyError("x"),
-            grpc.StatusCode.INTERNAL,
-            common_pb2.Error(code="node.internal", outcome=common_pb2.OUTCOME_UNKNOWN),
-        ),
+        (FAULTY, "INVALID_ARGUMENT", "node.delay_too_long", {"faulty_records": range(1_000)}),
+        (KeyError("x"), "INTERNAL", "node.internal", {"outcome": common_pb2.OUTCOME_UNKNOWN}),
     ],
-)
+)  # fmt: skip
 async def test_an_error_is_a_status_and_a_typed_trailer(
-    error: Exception, status: grpc.StatusCode, expected: common_pb2.Error
+    error: Exception, status: str, code: str, fields: dict[str, Any]
 ) -> None:
+    expected = common_pb2.Error(code=code, **{"outcome": NOT_APPLIED, **fields})
     served = Served()
     served.methods["Route"] = raising(error)
     async with served.running() as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Route(log_pb2.RouteRequest())
-        assert caught.value.code() is status
+        assert caught.value.code() is grpc.StatusCode[status]
         error_pb = trailer(caught.value)
         assert caught.value.details() == error_pb.message
         assert error_pb.message
@@ -298,13 +276,8 @@ async def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_the
         assert await call.read() is grpc.aio.EOF
         assert begun == [0, 1, 2, 3, 4]
         assert [response.index for response in responses] == [0, 1, 0, 3, 4]
-        assert [response.error.code for response in responses] == [
-            "",
-            "",
-            "node.not_leader",
-            "",
-            "",
-        ]
+        codes = [response.error.code for response in responses]
+        assert codes == ["", "", "node.not_leader", "", ""]
         assert served.calls.counters.failed["stream", "node.not_leader"] == 1
 
 

@@ -13,7 +13,6 @@ import pytest
 from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES
 from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, GREETING, KNOWN, NAME
 from node.rocketmq.remoting.protocol.marks import TOKEN as SHOWN
-from node.runtime.accounts import Kind, Limit
 from store.record.message import decode_message
 from tests.node.rocketmq.remoting import codes
 from tests.node.rocketmq.remoting.clients import (
@@ -123,20 +122,6 @@ async def test_an_impossible_size_closes_the_connection(tmp_path: Path) -> None:
             client = await gateway.client()
             client.write(struct.pack(">II", *head))
             await client.has_ended
-
-
-async def test_calls_of_one_connection_are_limited(tmp_path: Path) -> None:
-    held = {Kind.CALLS: Limit("calls under way", 32)}
-    async with gateway_at(tmp_path, held=held) as gateway:
-        gateway.node.driver.is_holding = True
-        client = await gateway.client()
-        sends = [client.begin_send() for _ in range(4)]
-        refused = await client.send()
-        assert refused.code == 14
-        assert "calls under way of one connection" in str(refused.remark)
-        gateway.node.driver.is_holding = False
-        gateway.node.driver.commit()
-        assert [(await send).code for send in sends] == [0] * 4
 
 
 async def test_only_a_node_forwards(tmp_path: Path) -> None:
