@@ -18,7 +18,7 @@ from tests.node.framed.clients import (
     frame,
     request,
 )
-from tests.node.framed.servers import Served, append, served
+from tests.node.framed.servers import Served, put, served
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import metric
 from tests.patience import wait_for
@@ -31,8 +31,7 @@ loops = pytest.mark.parametrize("loop", ["uvloop"])
 async def still_serves(it: Served) -> None:
     """A client that behaves gets its answer."""
     client = await it.client()
-    client.send(append(1, 0, 1))
-    assert (await client.read()).append().record_count == 1
+    await put(client, 1, 0, 1)
     client.close()
 
 

@@ -12,7 +12,7 @@ from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.peers.security.tls import TlsFiles, client_port_context
 from node.runtime.accounts import Kind, Limit
-from tests.node.framed.servers import append, served
+from tests.node.framed.servers import append, put, served
 from tests.node.peers.certificates import Authority
 from tests.patience import eventually
 
@@ -49,8 +49,7 @@ async def test_a_client_shows_a_certificate_where_one_is_demanded(tmp_path: Path
     tls = server(node_files(authority), client_auth=True)
     async with served(tmp_path / "n", tls=tls) as it:
         client = await it.client(client_of(authority.path, files))
-        client.send(append(1, 0, 1))
-        assert (await client.read()).append().record_count == 1
+        await put(client, 1, 0, 1)
         for own in (None, stranger):
             with contextlib.suppress(OSError):  # With TLS 1.3 the client may learn it later.
                 refused = await it.client(client_of(authority.path, own))
@@ -79,8 +78,7 @@ async def test_a_permissive_port_serves_clients_with_and_without_tls(tmp_path: P
     async with served(tmp_path / "n", tls=tls, is_permissive=True) as it:
         for number, own in enumerate((None, client_of(authority.path))):
             client = await it.client(own)
-            client.send(append(1, number, number + 1))
-            assert (await client.read()).append().record_count == 1
+            await put(client, 1, number, number + 1)
 
 
 async def test_tls_at_a_plain_port_gets_nowhere(tmp_path: Path) -> None:

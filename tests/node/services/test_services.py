@@ -21,10 +21,8 @@ from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
 from node.services.server import GrpcServer, PortTakenError
 from quorumlog.cluster.channels import stub
-from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
-from tests.node.services.bounds.callers import unshared
 from tests.patience import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -34,19 +32,18 @@ ROUTE = "LogService/Route"
 class Served:
     """A server whose methods a test gives, and a client of it."""
 
-    def __init__(self, rpc_count_max: int = 100) -> None:
+    def __init__(self) -> None:
         self.fatal: list[BaseException] = []
         self.calls = ServedCalls(self.fatal.append)
         self.methods: dict[str, Unary | ServerStream | BothStreams] = dict.fromkeys(
             LOG_SERVICE.methods_by_name, _not_given
         )
-        self.accounts = unshared(rpc_count_max)
         self.port = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Any]:
         """Serve, and connect."""
-        self.server = GrpcServer(self.accounts)
+        self.server = GrpcServer(Accounts())
         self.port = self.server.bind(Address("127.0.0.1", 0))
         await self.server.start({LOG_SERVICE: self.calls.handler(LOG_SERVICE, self.methods)})
         try:
@@ -193,32 +190,6 @@ async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
             await channel.unary_unary("/none/None")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     await server.stop(0)
-
-
-async def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
-    served, release = Served(rpc_count_max=4), asyncio.Event()
-
-    async def route(_request: object) -> log_pb2.RouteResponse:
-        await release.wait()
-        return log_pb2.RouteResponse()
-
-    served.methods["Route"] = route
-    async with served.running() as stub:
-        calls = [asyncio.ensure_future(stub.Route(log_pb2.RouteRequest())) for _ in range(8)]
-        done, waiting = set[Any](), set(calls)
-        while len(done) < 4:
-            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            done |= more
-        refused = [call.exception() for call in done]
-        assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
-        for error in refused:
-            assert "calls under way of one connection: 4 held" in error.details()
-            typed_error = from_rpc(error, "node")
-            assert isinstance(typed_error, BusyError)
-            assert (typed_error.code, typed_error.retryable) == ("node.busy", True)
-            assert typed_error.outcome is Outcome.NOT_APPLIED
-        release.set()
-        assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
 
 
 async def test_a_stream_of_responses_ends_with_its_error() -> None:

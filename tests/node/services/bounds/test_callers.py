@@ -23,6 +23,7 @@ from node.runtime.accounts import (
 from node.services.bounds.bounded import refusing
 from node.services.bounds.connection_cut import host_of
 from node.services.server import GrpcServer
+from quorumlog.errors import BusyError, Outcome, from_rpc
 from tests.node.services.bounds.callers import echoing
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
@@ -128,6 +129,12 @@ async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
         parked = [asyncio.ensure_future(unary(b"y")) for _ in range(CALL_COUNT_MAX // 8)]
         await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
         assert b"calls under way of one connection" in await own(b"x")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await unary(b"x")
+        error = from_rpc(refused.value, "node")
+        assert (type(error), error.code, error.retryable) == (BusyError, "node.busy", True)
+        assert error.outcome is Outcome.NOT_APPLIED
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         methods.release.set()
         await asyncio.gather(*parked)
         large = bytes((1 << 20) // 8 + 1)
