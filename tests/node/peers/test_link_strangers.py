@@ -399,6 +399,8 @@ def test_every_field_of_a_handshake_is_signed() -> None:
 
 def test_a_peer_of_before_names_no_size_of_files_and_is_taken() -> None:
     assert judged(*hello_to_1(file_size_bytes=0)) == 2
+    with pytest.raises(HandshakeRefusedError, match="log files of 1 B"):
+        judged(*hello_to_1(file_size_bytes=1))
 
 
 def test_an_absurd_last_index_is_refused() -> None:
