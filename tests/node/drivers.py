@@ -20,6 +20,7 @@ from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
 from tests.node.links import LIMITS, NoLives
 from tests.patience import eventually
+from tests.store.records import PAGE, small_config
 
 
 class Applied:
@@ -166,8 +167,6 @@ async def drivers(
     root: Path, count: int = 3, *, flush: str = "sync", **config: Any
 ) -> AsyncIterator[DriverCluster]:
     """A running cluster; no node may have met a fatal error at the end."""
-    from tests.store.records import PAGE, small_config
-
     settings = {"container": "ledger", "file_size_bytes": 64 * PAGE, "disk_reserve_bytes": 0}
     cluster = DriverCluster(
         root, count, small_config(**{**settings, "flush": flush, **config}), flush

@@ -46,20 +46,6 @@ def test_a_node_appends_reads_stops_and_restarts_with_everything(
             assert (again.is_duplicate, again.index) == (True, receipt.index)
 
 
-@pytest.mark.usefixtures("nodes_started_by_name")
-def test_acked_records_survive_a_kill(node: SingleNode) -> None:
-    with node:
-        with node.client() as client:
-            client.create_topic("orders")
-            for number in range(20):
-                client.append("orders", b"%d" % number)
-        node.signal(signal.SIGKILL)
-        assert node.wait_end() == -signal.SIGKILL
-        node.start()
-        with node.client() as client:
-            assert client.pull("orders").record_count == 20
-
-
 def test_the_status_and_the_digest_name_the_log(node: SingleNode) -> None:
     with node, node.client() as client:
         client.create_topic("orders")

@@ -15,8 +15,8 @@ from node.rocketmq.forwarder import SERVICE
 from qlog import main
 from qlog.connection import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE
 from tests.node.framed.clients import RESPONSE, ROUTE, FramedClient, request
-from tests.node.peers.certificates import Authority, tls_settings
-from tests.node.processes import NodeClient, SingleNode, run_to_end, typed_error
+from tests.node.peers.certificates import tls_settings
+from tests.node.processes import NodeClient, SingleNode, typed_error
 from tests.node.rocketmq.remoting.clients import json_frame
 from tests.patience import PATIENCE_S, wait_for
 
@@ -176,15 +176,3 @@ def test_a_node_with_another_secret_or_file_size_is_kept_out(tmp_path: Path) -> 
         wait_for("the refusal", lambda: "wrong_file_size" in cluster.log_path(odd).read_text())
         assert "set one file_size_bytes for the group" in cluster.log_path(odd).read_text()
         assert not {s.node_id: s for s in cluster.status()}[odd].is_ready
-
-
-@pytest.mark.long
-def test_tls_files_that_do_not_belong_together_end_the_start(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    done = run_to_end(
-        tmp_path / "data",
-        tls_certificate_file=str(authority.files("one").certificate),
-        tls_key_file=str(authority.files("two").key),
-    )
-    assert done.returncode == 78, done.stderr
-    assert "node.tls_file" in done.stderr

@@ -33,7 +33,6 @@ from raft.config import RaftConfig
 from raft.messages import NodeId
 from raft.pump.replica import Replica
 from store.config import StoreConfig
-from store.errors import CorruptionError, DerivedFileError
 from store.files.file_system import FileSystem
 from tests.loopback import HOST
 from tests.node.ledger_cluster import CLUSTER, crash, open_log
@@ -132,7 +131,7 @@ class WholeNode:
         self.frames.watch(on_disconnected=self.driver.on_disconnected)
         self.frames.watch(on_disconnected=self.snapshots.on_disconnected)
         steps = RaftSteps(self.log, replica, self.machine, self.files)
-        self.maintenance = Maintenance(steps, self.fatal, self._on_damage)
+        self.maintenance = Maintenance(steps, self.fatal, self.fatal)
         self.snapshots.attach(self.driver, steps.thread, self._run_beside)
         self.checks = StateChecks(
             self.machine, self.driver, self.link, steps.thread, self.fence, self._run_beside
@@ -168,17 +167,10 @@ class WholeNode:
             await maintenance.step("retention", maintenance.steps.delete_expired)
 
     def _run_beside(self, work: object) -> None:
-        self._spawn(work)
-
-    def _spawn(self, work: Any) -> "asyncio.Task[Any]":
         assert isinstance(work, Coroutine)
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _on_damage(self, error: CorruptionError | DerivedFileError) -> None:
-        self.fatal(error)
 
 
 class WholeNodes:

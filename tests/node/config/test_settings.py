@@ -17,6 +17,7 @@ from store.config import StoreConfig
 from tests.tidy import repository
 
 THREE = "1=a:1/b:2,2=c:3/d:4,3=e:5/f:6"
+SERVERS = "127.0.0.1:8081, ns.example:8082"
 
 
 def problems(
@@ -122,10 +123,7 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         "QUORUMLOG_NODEID": ("environment", "did you mean QUORUMLOG_NODE_ID?"),
         "flsh": (f"{file}:3", "did you mean flush?"),
         "flush": (f"{file}:4", "did you mean sync?"),
-        "file_size_bytes": (
-            f"{file}:5",
-            "use a number, or one with a unit, for example 64MiB",
-        ),
+        "file_size_bytes": (f"{file}:5", "use a number, or one with a unit, for example 64MiB"),
         "heartbeat_ms + election_min_ms": (
             f"{file}:6, default",
             "use election_min_ms = 6000 or more",
@@ -164,11 +162,7 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         ({"listen_framed": "8081"}, "listen_framed", "use host:port"),
         ({"advertise_framed": "0.0.0.0:9081"}, "advertise_framed", "name a host"),
         ({"file_size_bytes": "9000001"}, "file_size_bytes", "use 9003008"),
-        (
-            {"file_size_bytes": "4MiB"},
-            "file_size_bytes + batch_size_bytes_max",
-            "batch_size_bytes_max = 2097152",
-        ),
+        ({"file_size_bytes": "4MiB"}, "file_size_bytes + batch_size_bytes_max", "= 2097152"),
         (
             {"in_flight_size_bytes_max": "1MiB"},
             "in_flight_size_bytes_max + batch_size_bytes_max",
@@ -177,21 +171,42 @@ def test_everything_wrong_is_said_at_once_with_its_place_and_a_suggestion(tmp_pa
         (
             {"retention_size_bytes": "1MiB"},
             "retention_size_bytes + file_size_bytes",
-            "use retention_size_bytes = 2147483648",
+            "= 2147483648",
         ),
         ({"heartbeat_ms": "80"}, "heartbeat_ms", "see docs/configuration.md"),
         ({"disk_full_ratio": "1.5"}, "disk_full_ratio", "see docs/configuration.md"),
-        (
-            {"tls_certificate_file": __file__},
-            "tls_certificate_file + tls_key_file",
-            "set both or none",
-        ),
+        ({"tls_certificate_file": __file__}, "tls_certificate_file + tls_key_file", "set both or"),
         ({"tls_ca_file": __file__}, "tls_ca_file + tls_client_auth", "set tls_certificate_file"),
         ({"secret_file": "no/such"}, "secret_file", "correct the path"),
         ({"retention_ms": "3 weeks"}, "retention_ms", "use a number, or one with a unit"),
         ({"retention_ms": "9" * 400 + ".5 d"}, "retention_ms", "use a smaller number"),
         ({"retention_ms": "9" * 5_000}, "retention_ms", "use a smaller number"),
         ({"copies": "9" * 5_000}, "copies", "use a smaller number"),
+        ({"nameserver_listen": "10.0.0.1:9876"}, "nameserver_members", "set a password"),
+        ({"nameserver_listen": "0.0.0.0:9876"}, "nameserver_members", "name one address"),
+        ({"nameserver_listen": "ns.example:9876"}, "nameserver_members", "write an IP address"),
+        ({"nameserver_listen": "127.0.0.1:0"}, "nameserver_members", "write an IP address"),
+        (
+            {"nameserver_listen": "127.0.0.1:1", "nameserver_members": "127.0.0.1:2"},
+            "nameserver_members",
+            "add this replica, 127.0.0.1:1",
+        ),
+        (
+            {"nameserver_members": "127.0.0.1:2"},
+            "nameserver_members + nameserver_listen",
+            "set nameserver_listen",
+        ),
+        (
+            {"nameserver_listen": "127.0.0.1:1", "nameserver_secret_file": "/none"},
+            "nameserver_secret_file",
+            "correct the path",
+        ),
+        ({"nameserver_listen": "127.0.0.1:8081"}, "nameserver_listen + listen", "its own port"),
+        (
+            {"nameserver_servers": SERVERS, "nameserver_listen": "127.0.0.1:9876"},
+            "nameserver_servers + nameserver_listen",
+            "remove one",
+        ),
     ],
 )
 def test_a_wrong_setting(flags: dict[str, Any], key: str, suggestion: str) -> None:
@@ -268,6 +283,7 @@ def test_units_and_texts() -> None:
     assert (configuration.voters, configuration.file_size_bytes) == ((1, 2), 64 << 20)
     assert (configuration.retention_ms, configuration.warm_up) == (5_400_000, False)
     assert settings(http_listen="off").http_listen is None
+    assert settings(listen_framed="off").framed_listen is None
     assert settings(listen="[::1]:0").listen == Address("::1", 0)
     assert str(Address("::1", 5)) == "[::1]:5"
 
@@ -302,14 +318,8 @@ def test_the_advertised_address_is_a_dialable_one() -> None:
 def test_the_framed_port_follows_the_client_port(
     flags: dict[str, Any], listen: str, advertised: str
 ) -> None:
-    configuration = load(None, {"node_id": "1", "directory": "d", **flags}, {}).settings
-    assert str(configuration.framed_listen) == listen
-    assert configuration.framed_advertised(5) == advertised
-
-
-def test_the_framed_port_can_be_off() -> None:
-    given = {"node_id": "1", "directory": "d", "listen_framed": "off"}
-    assert load(None, given, {}).settings.framed_listen is None
+    assert str(settings(**flags).framed_listen) == listen
+    assert settings(**flags).framed_advertised(5) == advertised
 
 
 def test_a_local_cluster_knows_the_default_of_nodes() -> None:
@@ -395,47 +405,6 @@ def test_the_password_of_the_name_server_is_in_a_file(tmp_path: Path) -> None:
     assert name_server.password == "0123456789abcdef0123456789abcdef"
 
 
-@pytest.mark.parametrize(
-    ("flags", "key", "suggestion"),
-    [
-        ({"nameserver_listen": "10.0.0.1:9876"}, "nameserver_members", "set a password"),
-        ({"nameserver_listen": "0.0.0.0:9876"}, "nameserver_members", "name one address"),
-        ({"nameserver_listen": "ns.example:9876"}, "nameserver_members", "write an IP address"),
-        ({"nameserver_listen": "127.0.0.1:0"}, "nameserver_members", "write an IP address"),
-        (
-            {"nameserver_listen": "127.0.0.1:1", "nameserver_members": "127.0.0.1:2"},
-            "nameserver_members",
-            "add this replica, 127.0.0.1:1",
-        ),
-        (
-            {"nameserver_members": "127.0.0.1:2"},
-            "nameserver_members + nameserver_listen",
-            "set nameserver_listen",
-        ),
-        (
-            {"nameserver_listen": "127.0.0.1:1", "nameserver_secret_file": "/none"},
-            "nameserver_secret_file",
-            "correct the path",
-        ),
-        (
-            {"nameserver_listen": "127.0.0.1:8081"},
-            "nameserver_listen + listen",
-            "give each its own port",
-        ),
-    ],
-)
-def test_a_name_server_that_must_not_be_started_is_refused(
-    flags: dict[str, Any], key: str, suggestion: str
-) -> None:
-    (problem,) = problems(**flags)
-    assert problem.key == key
-    assert suggestion in problem.suggestion
-
-
-def test_a_node_asks_others_only_without_a_replica_of_its_own() -> None:
-    servers = "127.0.0.1:8081, ns.example:8082"
-    addresses = settings(nameserver_servers=servers, listen="127.0.0.1:8083").nameserver_servers
+def test_a_node_asks_others_for_names() -> None:
+    addresses = settings(nameserver_servers=SERVERS, listen="127.0.0.1:8083").nameserver_servers
     assert addresses == (Address("127.0.0.1", 8081), Address("ns.example", 8082))
-    (problem,) = problems(nameserver_servers=servers, nameserver_listen="127.0.0.1:9876")
-    assert problem.key == "nameserver_servers + nameserver_listen"
-    assert "remove one" in problem.suggestion

@@ -134,3 +134,9 @@ def append(opaque: int, lo: int, hi: int, **fields: Any) -> bytes:
     how = {name: fields.pop(name) for name in ("flags", "timeout_ms") if name in fields}
     message = AppendRequest(record_count=hi - lo, **fields).SerializeToString()
     return request(APPEND, opaque, message, batch(lo, hi), **how)
+
+
+async def put(client: AsyncFramedClient, opaque: int, lo: int, hi: int) -> None:
+    """Append messages [lo, hi), of which the next response has to be the receipt."""
+    client.send(append(opaque, lo, hi))
+    assert (await client.read()).append().record_count == hi - lo

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
-from tests.node.framed.servers import append, served
+from tests.node.framed.servers import append, put, served
 
 APPEND_COUNT = 200
 BUDGET_IN = 14
@@ -47,8 +47,7 @@ def counted(profile: cProfile.Profile) -> dict[str, int]:
 async def test_an_append_costs_few_interpreter_calls(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
-        client.send(append(0, 0, 1))
-        await client.read()
+        await put(client, 0, 0, 1)
         (connection,) = it.server.connections.all
         pending: list[Pending] = []
 

@@ -37,7 +37,7 @@ from tests.node.framed.clients import (
     frame,
     request,
 )
-from tests.node.framed.servers import Served, append, served
+from tests.node.framed.servers import Served, append, put, served
 from tests.patience import eventually
 from tests.store.records import batch, messages, numbers
 
@@ -63,8 +63,7 @@ async def test_an_append_is_refused_with_the_error_of_grpc(tmp_path: Path) -> No
         assert (error.outcome, error.leader_id) == (NOT_APPLIED, 2)
         assert error.leader_address == "host2:8082"
         it.node.driver.lead()
-        client.send(append(1, 0, 1))
-        assert (await client.read()).append().record_count == 1
+        await put(client, 1, 0, 1)
         client.send(request(APPEND, 1, AppendRequest(record_count=1).SerializeToString(), b"junk"))
         error = (await client.read()).error
         assert (error.code, error.outcome) == ("store.record_format", NOT_APPLIED)
@@ -157,8 +156,7 @@ async def test_every_method_answers(tmp_path: Path) -> None:
             assert response.flags == RESPONSE, common_pb2.Error.FromString(response.message)
             return kind.FromString(response.message), response.body
 
-        client.send(append(1, 0, 3))
-        await client.read()
+        await put(client, 1, 0, 3)
         route, body = await call(
             ROUTE, log_pb2.RouteRequest(topics=["orders"]), log_pb2.RouteResponse
         )
@@ -220,8 +218,7 @@ async def test_a_body_where_none_belongs_is_refused_and_nothing_is_done(
     }
     async with served(tmp_path) as it:
         client = await it.client()
-        client.send(append(1, 0, 3))
-        await client.read()
+        await put(client, 1, 0, 3)
         appends = it.append_count
         for method, sent in requests.items():
             for message in (sent.SerializeToString(), b"\xff" * 20):
@@ -251,15 +248,13 @@ async def test_calls_that_make_no_sense_are_refused_and_the_connection_lives_on(
             error = (await client.call(method, 1, b"\xff" * 9, b"body")).error
             assert (error.code, error.outcome) == ("node.unimplemented", NOT_APPLIED)
             assert str(method) in error.message
-        client.send(append(1, 0, 1))
-        assert (await client.read()).append().record_count == 1
+        await put(client, 1, 0, 1)
 
 
 async def test_a_tail_goes_on_until_it_is_cancelled(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         client = await it.client()
-        client.send(append(1, 0, 2))
-        await client.read()
+        await put(client, 1, 0, 2)
         client.send(request(TAIL, 7, TailRequest(topic="orders").SerializeToString()))
         first = await client.read()
         assert (first.method, first.flags, first.opaque) == (TAIL, RESPONSE | MORE, 7)
@@ -270,8 +265,7 @@ async def test_a_tail_goes_on_until_it_is_cancelled(tmp_path: Path) -> None:
         assert numbers(frames_by_method[TAIL].body) == [2]
         client.send(request(TAIL, 7, flags=CANCEL))
         await eventually(lambda: it.call_count == 0, "the end of the tail")
-        client.send(append(7, 3, 4))  # The opaque is free, and no answer to the tail comes.
-        assert (await client.read()).append().record_count == 1
+        await put(client, 7, 3, 4)  # The opaque is free, and no answer to the tail comes.
 
 
 async def test_a_tail_ends_with_an_error_without_more(tmp_path: Path) -> None:
@@ -395,8 +389,7 @@ async def test_a_fault_closes_the_connection_and_does_nothing(
         assert await client.read_to_the_end() == b""
         assert it.closed == {reason: 1}
         assert it.append_count == 0
-        other.send(append(1, 0, 1))
-        assert (await other.read()).append().record_count == 1
+        await put(other, 1, 0, 1)
 
 
 async def test_an_opaque_under_way_is_not_used_twice(tmp_path: Path) -> None:
@@ -507,8 +500,7 @@ async def test_a_node_that_does_not_serve_yet_says_so(tmp_path: Path) -> None:
             error = (await client.call(method, n)).error
             assert (error.code, error.retryable) == ("node.not_ready", True)
         it.server.calls.open(it.node.broker)
-        client.send(append(1, 0, 1))
-        assert (await client.read()).append().record_count == 1
+        await put(client, 1, 0, 1)
 
 
 async def test_a_stop_lets_calls_end_and_refuses_new_ones(tmp_path: Path) -> None:

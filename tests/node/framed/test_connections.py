@@ -25,7 +25,7 @@ from tests.node.framed.clients import (
     AsyncFramedClient,
     request,
 )
-from tests.node.framed.servers import Served, append, served
+from tests.node.framed.servers import Served, append, put, served
 from tests.patience import eventually
 from tests.store.records import numbers, record
 
@@ -190,8 +190,7 @@ async def test_connections_are_limited_and_the_newest_is_closed(tmp_path: Path) 
         clients[0].close()
         await eventually(lambda: it.server.connections.count == 2, "room")
         fifth = await it.client()
-        fifth.send(append(1, 0, 1))
-        assert (await fifth.read()).append().record_count == 1
+        await put(fifth, 1, 0, 1)
 
 
 async def test_connections_whose_time_is_over_at_once_end_some_in_a_turn_of_the_loop(
@@ -221,8 +220,7 @@ async def test_idle_connections_are_closed_and_waiting_calls_are_not_idle(tmp_pa
         await eventually(lambda: it.call_count == 1, "the tail")
         await eventually(lambda: it.server.connections.count == 3, "three")
         for n in range(12):
-            working.send(append(n, n, n + 1))
-            assert (await working.read()).append().record_count == 1
+            await put(working, n, n, n + 1)
             assert (await waiting.read()).pull().record_count == 1
             clock.now_s += 60
             it.server.connections.look()

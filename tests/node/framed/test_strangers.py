@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from pathlib import Path
 from random import Random
@@ -10,12 +9,8 @@ from random import Random
 import psutil
 import pytest
 
-from node.framed.limits import FramedLimits
-from node.runtime.accounts import Kind
 from quorumlog.pb.log_pb2 import PullRequest
 from tests.node.framed.clients import (
-    APPEND,
-    CANCEL,
     KIND,
     PULL,
     ROUTE,
@@ -23,10 +18,10 @@ from tests.node.framed.clients import (
     frame,
     request,
 )
-from tests.node.framed.servers import Served, append, served
+from tests.node.framed.servers import Served, put, served
 from tests.node.processes import SingleNode
 from tests.node.services.bounds.half_senders import metric
-from tests.patience import eventually, wait_for
+from tests.patience import wait_for
 
 MIB = 1 << 20
 HALF, WAITING = 'held_bytes{kind="frames"}', 'held_bytes{kind="answers"}'
@@ -36,8 +31,7 @@ loops = pytest.mark.parametrize("loop", ["uvloop"])
 async def still_serves(it: Served) -> None:
     """A client that behaves gets its answer."""
     client = await it.client()
-    client.send(append(1, 0, 1))
-    assert (await client.read()).append().record_count == 1
+    await put(client, 1, 0, 1)
     client.close()
 
 
@@ -58,48 +52,6 @@ async def test_random_bytes_end_connections_and_nothing_else(tmp_path: Path) -> 
             await client.read_to_the_end()
         assert it.append_count == 0
         await still_serves(it)
-
-
-@loops
-@pytest.mark.long
-async def test_a_flood_without_a_reader_is_not_read_any_more(tmp_path: Path) -> None:
-    async with served(tmp_path) as it:
-        flood = await it.client()
-        flood.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        sent = request(200, 1, bytes(60)) * 1_000
-        while not it.held(Kind.ANSWERS):
-            flood.send(sent)
-            await asyncio.sleep(0)
-        count = -1
-        while count != it.failed["node.unimplemented"]:
-            count = it.failed["node.unimplemented"]
-            await asyncio.sleep(0.01)
-        assert it.held(Kind.FRAMES) < 2 * FramedLimits().read_size_bytes
-        assert it.held(Kind.ANSWERS) < 2 * MIB
-        await still_serves(it)
-
-
-@loops
-@pytest.mark.long
-async def test_a_storm_of_cancels_leaves_nothing_under_way(tmp_path: Path) -> None:
-    pull = PullRequest(topic="orders", wait_ms=30_000).SerializeToString()
-    async with served(tmp_path) as it:
-        client = await it.client()
-        pairs = [
-            request(PULL, n % 7, pull) + request(PULL, n % 7, flags=CANCEL) for n in range(3_000)
-        ]
-        client.send(b"".join(pairs))
-        appends = [
-            append(n % 7, n, n + 1) + request(APPEND, n % 7, flags=CANCEL) for n in range(200)
-        ]
-        client.send(b"".join(appends))
-        client.send(append(9, 1, 2))
-        while (await client.read()).opaque != 9:
-            pass  # An append that was answered before its cancel came.
-        await eventually(lambda: it.call_count == 0, "the end of all")
-        await eventually(lambda: it.node.broker.parked.readers.used == 0, "no reader")
-        assert it.closed == {}
-        assert it.append_count == 201
 
 
 def address_of(node: SingleNode) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from node.framed.frames import Reason
 from node.framed.limits import FramedLimits
 from node.peers.security.tls import TlsFiles, client_port_context
 from node.runtime.accounts import Kind, Limit
-from tests.node.framed.servers import append, served
+from tests.node.framed.servers import append, put, served
 from tests.node.peers.certificates import Authority
 from tests.patience import eventually
 
@@ -49,8 +49,7 @@ async def test_a_client_shows_a_certificate_where_one_is_demanded(tmp_path: Path
     tls = server(node_files(authority), client_auth=True)
     async with served(tmp_path / "n", tls=tls) as it:
         client = await it.client(client_of(authority.path, files))
-        client.send(append(1, 0, 1))
-        assert (await client.read()).append().record_count == 1
+        await put(client, 1, 0, 1)
         for own in (None, stranger):
             with contextlib.suppress(OSError):  # With TLS 1.3 the client may learn it later.
                 refused = await it.client(client_of(authority.path, own))
@@ -79,17 +78,7 @@ async def test_a_permissive_port_serves_clients_with_and_without_tls(tmp_path: P
     async with served(tmp_path / "n", tls=tls, is_permissive=True) as it:
         for number, own in enumerate((None, client_of(authority.path))):
             client = await it.client(own)
-            client.send(append(1, number, number + 1))
-            assert (await client.read()).append().record_count == 1
-
-
-async def test_a_client_that_says_nothing_at_a_permissive_port_is_cut(tmp_path: Path) -> None:
-    limits = FramedLimits(handshake_ms_max=50)
-    tls = server(node_files(Authority(tmp_path)))
-    async with served(tmp_path / "n", tls=tls, is_permissive=True, limits=limits) as it:
-        silent = await it.client()
-        assert await silent.read_to_the_end() == b""
-        await eventually(lambda: it.closed == {Reason.HANDSHAKE: 1}, "the silent one")
+            await put(client, 1, number, number + 1)
 
 
 async def test_tls_at_a_plain_port_gets_nowhere(tmp_path: Path) -> None:
@@ -100,11 +89,16 @@ async def test_tls_at_a_plain_port_gets_nowhere(tmp_path: Path) -> None:
         assert it.closed == {Reason.LENGTH: 1}
 
 
-async def test_a_handshake_that_does_not_go_on_ends(tmp_path: Path) -> None:
-    authority, limits = Authority(tmp_path), FramedLimits(handshake_ms_max=50)
-    async with served(tmp_path / "n", tls=server(node_files(authority)), limits=limits) as it:
+@pytest.mark.parametrize(("data", "is_permissive"), [(b"\x16", False), (b"", True)])
+async def test_a_handshake_that_does_not_go_on_ends(
+    tmp_path: Path, data: bytes, is_permissive: bool
+) -> None:
+    """As does a client that says nothing at a port that takes clear text, too."""
+    tls, limits = server(node_files(Authority(tmp_path))), FramedLimits(handshake_ms_max=50)
+    at = served(tmp_path / "n", tls=tls, is_permissive=is_permissive, limits=limits)
+    async with at as it:
         client = await it.client()
-        client.send(b"\x16")
+        client.send(data)
         await client.read_to_the_end()
         await eventually(lambda: it.closed == {Reason.HANDSHAKE: 1}, "the end")
         assert it.server.connections.count == 0

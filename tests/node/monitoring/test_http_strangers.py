@@ -15,6 +15,7 @@ from node.monitoring.http_connections import (
     REQUEST_SIZE_BYTES_MAX,
 )
 from tests.node.processes import SingleNode
+from tests.node.services.bounds.half_senders import metric
 from tests.patience import PATIENCE_S, wait_for
 
 STRANGER_COUNT = 300
@@ -60,15 +61,6 @@ def probes_are_answered(node: SingleNode) -> None:
         for page in ("/live", "/ready"):
             assert node.http(page)[0] == 200
     assert node.http("/metrics")[0] == 200
-
-
-def metric(node: SingleNode, name: str) -> float:
-    (line,) = (
-        line
-        for line in node.http("/metrics")[1].splitlines()
-        if line.startswith(f"quorumlog_{name} ")
-    )
-    return float(line.split()[-1])
 
 
 def is_closed(link: socket.socket) -> bool:

@@ -22,7 +22,6 @@ from node.offline.restore import WORK_SUFFIX, RestoreError, restore
 from node.replication.raft.storage.hard_state import NodeFile
 from node.replication.raft.storage.log import LedgerLog
 from node.replication.raft.storage.snapshot import build_snapshot, encode_snapshot
-from node.runtime.identity import IdentityMismatchError
 from node.state.checkpoint_files import CheckpointDamagedError
 from node.state.image import encode_image
 from node.state.machine import StateMachine
@@ -132,28 +131,6 @@ def test_a_node_at_the_end_of_all_terms_names_the_restore_which_leaves_it_behind
 
 
 @pytest.mark.long
-def test_the_old_name_is_refused_by_the_new_directory(backup: Path, tmp_path: Path) -> None:
-    restore(backup, settings_for(tmp_path / "data"))
-    done = run_to_end(tmp_path / "data", None, **SMALL)
-    assert done.returncode == 65
-    assert IdentityMismatchError.code in done.stderr
-
-
-@pytest.mark.long
-def test_a_directory_that_was_left_by_a_kill_is_a_backup(tmp_path: Path) -> None:
-    node = SingleNode(tmp_path / "data", **SMALL)
-    with node, node.client() as client:
-        client.create_topic("orders")
-        acked = [client.append("orders", b"%d" % n).queues[0].first_offset for n in range(50)]
-        node.signal(signal.SIGKILL)
-        node.wait_end()
-    restore(tmp_path / "data", settings_for(tmp_path / "new"))
-    again = restored_node(tmp_path / "new")
-    with again, again.client() as client:
-        assert client.pull("orders", max_count=100).record_count == len(acked)
-
-
-@pytest.mark.long
 def test_a_snapshot_of_a_disk_lacks_what_was_in_memory_only(tmp_path: Path) -> None:
     """It was taken on this boot, which says nothing of what had come to the disk by then."""
     directory = tmp_path / "data"
@@ -243,6 +220,12 @@ def test_a_log_whose_beginning_is_gone(tmp_path: Path) -> None:
     with again, again.client() as client:
         assert client.append("silent", b"d").queues[0].first_offset == 3
         assert client.pull("orders", 59, max_count=1).record_count == 1
+    node_file = NodeFile(FileSystem(), str(tmp_path / "data"))
+    record, fence = node_file.load_any(), "topics behind log position 7"
+    node_file.save(replace(record, state_fence=fence))
+    with pytest.raises(RestoreError, match=f"{fence}.* another node"):
+        restore(tmp_path / "data", settings_for(tmp_path / "none"))
+    node_file.save(record)
     shutil.rmtree(tmp_path / "data" / "config")
     with pytest.raises(CheckpointDamagedError, match="applied index is -1"):
         restore(tmp_path / "data", settings_for(tmp_path / "none"))
@@ -464,22 +447,3 @@ def test_backup_of_a_fenced_node_gets_its_state_from_the_log(backup: Path, tmp_p
     restored = NodeFile(FileSystem(), str(tmp_path / "data")).load_any()
     assert restored.state_fence == ""
     assert len(list((tmp_path / "data" / "damaged").iterdir())) == 1
-
-
-@pytest.mark.long  # Retention of a real node.
-def test_backup_of_a_fenced_node_without_the_whole_state_is_refused(tmp_path: Path) -> None:
-    flags = {**SMALL, "retention_size_bytes": "2MiB"}
-    node, body = SingleNode(tmp_path / "old", **flags), Random(3).randbytes(100 * 1024)
-    with node, node.client() as client:
-        client.create_topic("orders")
-        for _ in range(60):
-            client.append("orders", body)
-        wait_for("retention", lambda: client.status().first_index > 15)
-        assert node.stop() == 0
-    restore(tmp_path / "old", settings_for(tmp_path / "first"))
-    node_file = NodeFile(FileSystem(), str(tmp_path / "old"))
-    node_file.save(replace(node_file.load_any(), state_fence="topics behind log position 7"))
-    with pytest.raises(RestoreError, match="topics behind log position 7") as refused:
-        restore(tmp_path / "old", settings_for(tmp_path / "data"))
-    assert "another node" in str(refused.value)
-    assert not (tmp_path / "data").exists()

@@ -19,6 +19,7 @@ from node.peers.frames import HANDSHAKE_SIZE_BYTES_MAX, FrameKind
 from node.peers.handshake import CloseCode, HandshakeRefusedError
 from node.peers.security.proof import is_same, sign
 from quorumlog.pb import peer_pb2 as pb
+from raft.messages import NodeId
 from tests.node.links import (
     LIMITS,
     Node,
@@ -81,27 +82,6 @@ async def test_a_wrong_hello_is_refused_by_name(
             assert handshake.read_goodbye(frame[1]) == (code, text)
         assert one.closed_counts[code] == 1
         assert one.events == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "trouble"),
-    [
-        ({"cluster_id": "other"}, "refused: the peer said wrong_cluster: cluster 'cluster' is"),
-        ({"group": "other"}, "refused: the peer said wrong_group: group 'group' is"),
-        ({"secret": b"another secret of 16"}, "refused: the peer said bad_auth: the secrets"),
-        (
-            {"file_size_bytes": 1 << 30},
-            "refused: the peer said wrong_file_size: node 1 has log files of 1048576 B",
-        ),
-    ],
-)
-async def test_two_nodes_that_do_not_belong_together_say_why(
-    changes: dict[str, Any], trouble: str
-) -> None:
-    async with nodes(Node(1), Node(2, **changes), acquainted=False) as (one, two):
-        introduce(one, two)
-        await eventually(lambda: one.link.stats().peers[0].last_trouble.startswith(trouble))
-        assert (one.events, two.events) == ([], [])
 
 
 async def test_a_node_behind_the_wrong_address_is_not_taken_for_another() -> None:
@@ -392,56 +372,48 @@ def test_a_challenge_of_another_protocol_is_not_answered() -> None:
     handshake.hello(identity(1), later, to=2, last_index=0)
 
 
-def test_every_field_of_a_handshake_is_signed() -> None:
+def hello_to_1(last_index: int = 5, **changes: Any) -> tuple[bytes, bytes]:
+    """Return the nonce of a challenge, and the Hello with which node 2 answers it."""
     nonce, challenge = handshake.challenge()
-    _, header = handshake.hello(identity(2), challenge, to=1, last_index=5)
-    good = pb.Hello.FromString(header)
-    handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
-    for name, value in {
-        "node_id": 3,
-        "version": "9",
-        "address": "elsewhere:1",
-        "nonce": good.nonce ^ 1,
-        "last_index": -1,
-    }.items():
+    who = identity(2, **changes)
+    return nonce, handshake.hello(who, challenge, to=1, last_index=last_index)[1]
+
+
+def judged(nonce: bytes, header: bytes) -> NodeId:
+    """Return whom node 1 takes for the sender of a Hello."""
+    _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+    return info.node_id
+
+
+def test_every_field_of_a_handshake_is_signed() -> None:
+    nonce, header = hello_to_1()
+    assert judged(nonce, header) == 2
+    good_nonce = pb.Hello.FromString(header).nonce
+    other = {"node_id": 3, "version": "9", "address": "elsewhere:1", "last_index": -1}
+    for name, value in {**other, "nonce": good_nonce ^ 1}.items():
         changed = pb.Hello.FromString(header)
         setattr(changed, name, value)
         with pytest.raises(HandshakeRefusedError, match="bad_auth"):
-            handshake.check_hello(
-                identity(1), changed.SerializeToString(), challenge_nonce=nonce, peers={2, 3}
-            )
+            judged(nonce, changed.SerializeToString())
 
 
-@pytest.mark.parametrize(("size_bytes", "is_taken"), [(0, True), (1 << 20, True), (1, False)])
-def test_a_peer_of_before_names_no_size_of_files_and_is_taken(
-    size_bytes: int, is_taken: bool
-) -> None:
-    nonce, challenge = handshake.challenge()
-    other = replace(identity(2), file_size_bytes=size_bytes)
-    _, header = handshake.hello(other, challenge, to=1, last_index=5)
-    if is_taken:
-        _, info = handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
-        assert info.node_id == 2
-    else:
-        with pytest.raises(HandshakeRefusedError, match="log files of 1 B"):
-            handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+def test_a_peer_of_before_names_no_size_of_files_and_is_taken() -> None:
+    assert judged(*hello_to_1(file_size_bytes=0)) == 2
+    with pytest.raises(HandshakeRefusedError, match="log files of 1 B"):
+        judged(*hello_to_1(file_size_bytes=1))
 
 
 def test_an_absurd_last_index_is_refused() -> None:
-    nonce, challenge = handshake.challenge()
-    _, header = handshake.hello(identity(2), challenge, to=1, last_index=-2)
     with pytest.raises(HandshakeRefusedError, match="last index -2"):
-        handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+        judged(*hello_to_1(-2))
 
 
 def test_a_peer_without_checksums_is_refused_by_name() -> None:
-    nonce, challenge = handshake.challenge()
-    _, header = handshake.hello(identity(2), challenge, to=1, last_index=5)
+    nonce, header = hello_to_1()
     old = pb.Hello.FromString(header)
     old.ClearField("checked_frames")
-    header = old.SerializeToString()
     with pytest.raises(HandshakeRefusedError, match="start it with this version") as caught:
-        handshake.check_hello(identity(1), header, challenge_nonce=nonce, peers={2, 3})
+        judged(nonce, old.SerializeToString())
     assert caught.value.code is handshake.CloseCode.WRONG_PROTOCOL
 
 

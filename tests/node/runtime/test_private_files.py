@@ -45,16 +45,6 @@ def test_all_that_a_node_makes_is_private_also_in_an_open_directory(tmp_path: Pa
     assert '"mode": "0755"' in node.log_path.read_text()
 
 
-@pytest.mark.long
-def test_all_of_a_local_cluster_is_private(tmp_path: Path) -> None:
-    with LocalCluster.create(tmp_path / "c", 3) as cluster:
-        assert open_ones(tmp_path / "c") == {}
-        (tmp_path / "c" / "node-2").chmod(0o755)  # As an earlier version left it.
-        cluster.stop(2)
-        cluster.start(2)
-        assert open_ones(tmp_path / "c" / "node-2") == {}
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_local_cluster_is_private_before_it_starts(tmp_path: Path, groups: int) -> None:
     LocalCluster.create(tmp_path / "new" / "c", 1, groups=groups)

@@ -21,10 +21,8 @@ from node.services.bounds.reading_line import REQUEST_SIZE_BYTES_MAX
 from node.services.calls import BothStreams, ServedCalls, ServerStream, Unary
 from node.services.server import GrpcServer, PortTakenError
 from quorumlog.cluster.channels import stub
-from quorumlog.errors import BusyError, Outcome, from_rpc
 from quorumlog.pb import common_pb2, log_pb2
 from store.errors import StoreFullError, SyncFailedError
-from tests.node.services.bounds.callers import unshared
 from tests.patience import eventually
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"]
@@ -34,19 +32,18 @@ ROUTE = "LogService/Route"
 class Served:
     """A server whose methods a test gives, and a client of it."""
 
-    def __init__(self, rpc_count_max: int = 100) -> None:
+    def __init__(self) -> None:
         self.fatal: list[BaseException] = []
         self.calls = ServedCalls(self.fatal.append)
         self.methods: dict[str, Unary | ServerStream | BothStreams] = dict.fromkeys(
             LOG_SERVICE.methods_by_name, _not_given
         )
-        self.accounts = unshared(rpc_count_max)
         self.port = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Any]:
         """Serve, and connect."""
-        self.server = GrpcServer(self.accounts)
+        self.server = GrpcServer(Accounts())
         self.port = self.server.bind(Address("127.0.0.1", 0))
         await self.server.start({LOG_SERVICE: self.calls.handler(LOG_SERVICE, self.methods)})
         try:
@@ -86,55 +83,33 @@ def naming(numbers: Iterable[int], error: NodeError) -> NodeError:
     return error
 
 
+NOT_APPLIED = common_pb2.OUTCOME_NOT_APPLIED
+FAULTY = naming(range(1_000), DelayTooLongError(2, 1))
+LEADER: dict[str, Any] = {"leader_id": 2, "leader_address": "127.0.0.1:4711", "retryable": True}
+
+
 @pytest.mark.parametrize(
-    ("error", "status", "expected"),
+    ("error", "status", "code", "fields"),
     [
+        (NotLeaderError(2, "127.0.0.1:4711"), "UNAVAILABLE", "node.not_leader", LEADER),
         (
-            NotLeaderError(2, "127.0.0.1:4711"),
-            grpc.StatusCode.UNAVAILABLE,
-            common_pb2.Error(
-                code="node.not_leader",
-                retryable=True,
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                leader_id=2,
-                leader_address="127.0.0.1:4711",
-            ),
+            StoreFullError("log", 4096, 512), "RESOURCE_EXHAUSTED", "store.full",
+            {"retryable": True, "retry_after_ms": 50},
         ),
-        (
-            StoreFullError("log", 4096, 512),
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            common_pb2.Error(
-                code="store.full",
-                retryable=True,
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                retry_after_ms=50,
-            ),
-        ),
-        (
-            naming(range(1_000), DelayTooLongError(2, 1)),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            common_pb2.Error(
-                code="node.delay_too_long",
-                outcome=common_pb2.OUTCOME_NOT_APPLIED,
-                faulty_records=range(1_000),
-            ),
-        ),
-        (
-            KeyError("x"),
-            grpc.StatusCode.INTERNAL,
-            common_pb2.Error(code="node.internal", outcome=common_pb2.OUTCOME_UNKNOWN),
-        ),
+        (FAULTY, "INVALID_ARGUMENT", "node.delay_too_long", {"faulty_records": range(1_000)}),
+        (KeyError("x"), "INTERNAL", "node.internal", {"outcome": common_pb2.OUTCOME_UNKNOWN}),
     ],
-)
+)  # fmt: skip
 async def test_an_error_is_a_status_and_a_typed_trailer(
-    error: Exception, status: grpc.StatusCode, expected: common_pb2.Error
+    error: Exception, status: str, code: str, fields: dict[str, Any]
 ) -> None:
+    expected = common_pb2.Error(code=code, **{"outcome": NOT_APPLIED, **fields})
     served = Served()
     served.methods["Route"] = raising(error)
     async with served.running() as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Route(log_pb2.RouteRequest())
-        assert caught.value.code() is status
+        assert caught.value.code() is grpc.StatusCode[status]
         error_pb = trailer(caught.value)
         assert caught.value.details() == error_pb.message
         assert error_pb.message
@@ -217,32 +192,6 @@ async def test_before_the_node_serves_every_call_is_told_to_come_back() -> None:
     await server.stop(0)
 
 
-async def test_calls_over_the_limit_are_refused_and_the_others_are_served() -> None:
-    served, release = Served(rpc_count_max=4), asyncio.Event()
-
-    async def route(_request: object) -> log_pb2.RouteResponse:
-        await release.wait()
-        return log_pb2.RouteResponse()
-
-    served.methods["Route"] = route
-    async with served.running() as stub:
-        calls = [asyncio.ensure_future(stub.Route(log_pb2.RouteRequest())) for _ in range(8)]
-        done, waiting = set[Any](), set(calls)
-        while len(done) < 4:
-            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            done |= more
-        refused = [call.exception() for call in done]
-        assert [e.code() for e in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
-        for error in refused:
-            assert "calls under way of one connection: 4 held" in error.details()
-            typed_error = from_rpc(error, "node")
-            assert isinstance(typed_error, BusyError)
-            assert (typed_error.code, typed_error.retryable) == ("node.busy", True)
-            assert typed_error.outcome is Outcome.NOT_APPLIED
-        release.set()
-        assert await asyncio.gather(*waiting) == [log_pb2.RouteResponse()] * 4
-
-
 async def test_a_stream_of_responses_ends_with_its_error() -> None:
     async def tail(request: log_pb2.TailRequest) -> AsyncIterator[log_pb2.PullResponse]:
         yield log_pb2.PullResponse(next_offset=request.offset + 1)
@@ -298,13 +247,8 @@ async def test_a_stream_answers_in_order_whatever_ends_first_and_errors_take_the
         assert await call.read() is grpc.aio.EOF
         assert begun == [0, 1, 2, 3, 4]
         assert [response.index for response in responses] == [0, 1, 0, 3, 4]
-        assert [response.error.code for response in responses] == [
-            "",
-            "",
-            "node.not_leader",
-            "",
-            "",
-        ]
+        codes = [response.error.code for response in responses]
+        assert codes == ["", "", "node.not_leader", "", ""]
         assert served.calls.counters.failed["stream", "node.not_leader"] == 1
 
 

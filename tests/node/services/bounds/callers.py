@@ -1,5 +1,9 @@
 """Callers of a gRPC server that are not shared out, and callers without a server."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import grpc
+
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.bounds.callers import GrpcCaller, GrpcCallers
 
@@ -23,3 +27,27 @@ class Callers(GrpcCallers):
 
     def __call__(self, peer: str) -> GrpcCaller:
         return self.of(peer)
+
+
+def echoing(begin: Callable[[], Awaitable[None]], **more: grpc.RpcMethodHandler) -> object:
+    """Return methods unary, stream, both of a service `echo` that begin, and answer what came."""
+
+    async def unary(data: bytes, _context: object) -> bytes:
+        await begin()
+        return data
+
+    async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
+        await begin()
+        yield data
+
+    async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        await begin()
+        async for data in requests:
+            yield data
+
+    methods = {
+        "unary": grpc.unary_unary_rpc_method_handler(unary),
+        "stream": grpc.unary_stream_rpc_method_handler(stream),
+        "both": grpc.stream_stream_rpc_method_handler(both),
+    }
+    return grpc.method_handlers_generic_handler("echo", {**methods, **more})

@@ -22,7 +22,8 @@ from node.runtime.accounts import (
 )
 from node.services.bounds.bounded import refusing
 from node.services.server import GrpcServer
-from tests.node.services.bounds.callers import Callers
+from quorumlog.errors import BusyError, Outcome, from_rpc
+from tests.node.services.bounds.callers import Callers, echoing
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
 
@@ -35,7 +36,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.services.bounds.callers._LOOK_MS", 20)
 
 
-class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
+class _Parking:
     """Methods that wait until a test lets them go on."""
 
     def __init__(self) -> None:
@@ -43,36 +44,20 @@ class _Parking(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.callers = list[str]()
         self.accounts = list[Account]()
 
-    def _note(self) -> None:
+    async def begin(self) -> None:
         account = caller()
         assert account is not None
         self.callers.append(account.address.what)
         self.accounts.append(account)
+        await self.release.wait()
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        async def unary(data: bytes, _context: object) -> bytes:
-            self._note()
-            await self.release.wait()
+    def handler(self) -> object:
+        async def own(data: bytes, _context: object) -> bytes:
+            await self.begin()
             return data
 
-        async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
-            self._note()
-            await self.release.wait()
-            yield data
-
-        async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
-            self._note()
-            async for data in requests:
-                await self.release.wait()
-                yield data
-
-        own = refusing(unary, lambda error: str(error).encode())
-        return {
-            "/park/unary": grpc.unary_unary_rpc_method_handler(unary, None, None),
-            "/park/stream": grpc.unary_stream_rpc_method_handler(stream, None, None),
-            "/park/both": grpc.stream_stream_rpc_method_handler(both, None, None),
-            "/park/own": grpc.unary_unary_rpc_method_handler(own, None, None),
-        }.get(details.method)
+        refused = refusing(own, lambda error: str(error).encode())
+        return echoing(self.begin, own=grpc.unary_unary_rpc_method_handler(refused))
 
 
 @asynccontextmanager
@@ -83,7 +68,7 @@ async def parking(
     accounts, methods = Accounts({Kind.CALLS: calls, Kind.DOCUMENTS: documents}), _Parking()
     server = GrpcServer(accounts)
     port = server.bind(Address("127.0.0.1", 0))
-    await server.start({}, [methods])
+    await server.start({}, [methods.handler()])
     try:
         yield accounts, methods, port
         methods.release.set()
@@ -100,7 +85,7 @@ def flood(port: int, connection_count: int) -> list[HalfSender]:
         sender = HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE)
         sender.greet()
         for stream in range(1, 2 * CALL_COUNT_MAX, 2):
-            sender.call(stream, f"/park/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
+            sender.call(stream, f"/echo/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
             sender.send(stream, b"x")
         sender.look()
         senders.append(sender)
@@ -124,7 +109,7 @@ async def test_calls_parked_by_one_address_leave_the_others_service(
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             check: Any = health_pb2_grpc.HealthStub(channel).Check
             await check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-            unary = channel.unary_unary("/park/unary")
+            unary = channel.unary_unary("/echo/unary")
             own = [asyncio.ensure_future(unary(b"y", timeout=PATIENCE_S)) for _ in range(4)]
             await eventually(lambda: methods.callers[held_count:] == ["127.0.0.1"] * 4, "served")
             assert accounts.held(Kind.CALLS)[0] >= held_count + 4
@@ -139,10 +124,16 @@ async def test_a_call_over_a_bound_is_refused_in_its_own_protocol() -> None:
         parking() as (_, methods, port),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        unary, own = channel.unary_unary("/park/unary"), channel.unary_unary("/park/own")
+        unary, own = channel.unary_unary("/echo/unary"), channel.unary_unary("/echo/own")
         parked = [asyncio.ensure_future(unary(b"y")) for _ in range(CALL_COUNT_MAX // 8)]
         await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
         assert b"calls under way of one connection" in await own(b"x")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await unary(b"x")
+        error = from_rpc(refused.value, "node")
+        assert (type(error), error.code, error.retryable) == (BusyError, "node.busy", True)
+        assert error.outcome is Outcome.NOT_APPLIED
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         methods.release.set()
         await asyncio.gather(*parked)
         large = bytes((1 << 20) // 8 + 1)
@@ -156,9 +147,9 @@ async def test_the_memory_of_a_call_that_waits_is_charged() -> None:
         parking(room) as (accounts, methods, port),
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        own = channel.unary_unary("/park/own")
-        kinds = channel.unary_unary("/park/unary"), channel.unary_stream("/park/stream")
-        parked = [kinds[0](b""), kinds[1](b""), channel.stream_stream("/park/both")(iter([b""]))]
+        own = channel.unary_unary("/echo/own")
+        kinds = channel.unary_unary("/echo/unary"), channel.unary_stream("/echo/stream")
+        parked = [kinds[0](b""), kinds[1](b""), channel.stream_stream("/echo/both")(iter([b""]))]
         await eventually(lambda: len(methods.callers) == len(parked), "its share is full")
         assert accounts.held(Kind.DOCUMENTS)[1] == len(parked) * CALL_SIZE_BYTES
         assert b"bytes of documents of one connection" in await own(b"x")
@@ -176,7 +167,7 @@ async def test_idle_connections_of_one_address_leave_the_others_half(
         senders = [HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE) for _ in range(6)]
         for sender in senders:
             await asyncio.to_thread(sender.greet)
-        senders[-1].call(1, "/park/both", size_bytes=1)
+        senders[-1].call(1, "/echo/both", size_bytes=1)
         await eventually(lambda: len(methods.callers) == 1, "a call of the newest")
         await eventually(lambda: len(ended(senders)) == 2, "two are beyond half")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -193,7 +184,7 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         methods.release.set()
-        unary = channel.unary_unary("/park/unary")
+        unary = channel.unary_unary("/echo/unary")
         await unary(b"x")
         held = methods.accounts[0].charge(Kind.TRANSACTIONS)
         await eventually(lambda: accounts.held(Kind.CALLS) == (0, 0), "a look")

@@ -118,12 +118,9 @@ async def test_grpc_takes_a_window_of_a_request_that_nobody_reads() -> None:
         await asyncio.Event().wait()
         return b""
 
-    class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-        def service(self, _: object) -> grpc.RpcMethodHandler:
-            return grpc.stream_unary_rpc_method_handler(unread, None, None)
-
+    methods = {"b": grpc.stream_unary_rpc_method_handler(unread, None, None)}
     server = grpc.aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers((_Handlers(),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     sender = HalfSender(f"127.0.0.1:{port}")
@@ -159,13 +156,10 @@ async def test_a_refused_call_keeps_no_request_until_the_collector_runs() -> Non
     async def refused(request: _Request, context: Any) -> bytes:
         await refuse(BadRequestError("name", "another", str(len(request))), context)
 
-    class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-        def service(self, _: object) -> grpc.RpcMethodHandler:
-            return grpc.unary_unary_rpc_method_handler(refused, parsed, None)
-
+    methods = {"b": grpc.unary_unary_rpc_method_handler(refused, parsed, None)}
     server = GrpcServer(Accounts())
     port = server.bind(Address("127.0.0.1", 0))
-    await server.start({}, [_Handlers()])
+    await server.start({}, [grpc.method_handlers_generic_handler("a", methods)])
     gc.disable()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

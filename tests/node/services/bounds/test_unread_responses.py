@@ -5,7 +5,7 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +34,7 @@ from node.services.server import GrpcServer
 from quorumlog.pb import log_pb2
 from store.files.spare_descriptors import SpareDescriptors
 from tests.node.processes import SingleNode
-from tests.node.services.bounds.callers import Callers, unshared
+from tests.node.services.bounds.callers import Callers, echoing, unshared
 from tests.node.services.bounds.half_senders import metric
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually, wait_for
@@ -227,43 +227,23 @@ def _take_nothing(port: int) -> HalfSender:
     return sender
 
 
-class _Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.call_count = 0
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        async def unary(data: bytes, _context: object) -> bytes:
-            self.call_count += 1
-            return data
-
-        async def stream(data: bytes, _context: object) -> AsyncIterator[bytes]:
-            self.call_count += 1
-            yield data
-
-        async def both(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
-            self.call_count += 1
-            async for data in requests:
-                yield data
-
-        return {
-            "/echo/unary": grpc.unary_unary_rpc_method_handler(unary, None, None),
-            "/echo/stream": grpc.unary_stream_rpc_method_handler(stream, None, None),
-            "/echo/both": grpc.stream_stream_rpc_method_handler(both, None, None),
-        }.get(details.method)
-
-
 async def test_an_unread_answer_does_not_hold_calls_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a window of 0 a few connections held all calls that a node serves at once."""
     monkeypatch.setattr(response_watch, "UNREAD_COUNT_MAX", 2)
     monkeypatch.setattr(response_watch, "UNREAD_MS", 3_600_000)
-    server = GrpcServer(unshared(CALL_COUNT_MAX))
+    server, call_count = GrpcServer(unshared(CALL_COUNT_MAX)), 0
+
+    async def count() -> None:
+        nonlocal call_count
+        call_count += 1
+
     port = server.bind(Address("127.0.0.1", 0))
-    await server.start({}, [calls := _Echo()])
+    await server.start({}, [echoing(count)])
     sender = await asyncio.to_thread(_take_nothing, port)
     # A call of the channel before that would take the place of one of these.
-    await eventually(lambda: calls.call_count == CALL_COUNT_MAX, "a full server")
+    await eventually(lambda: call_count == CALL_COUNT_MAX, "a full server")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         echo = channel.unary_unary("/echo/unary")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
