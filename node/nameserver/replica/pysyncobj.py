@@ -12,8 +12,9 @@ import os
 import socket
 import time
 from _socket import inet_ntop
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pysyncobj
 import pysyncobj.pickle
@@ -23,6 +24,7 @@ import pysyncobj.transport
 import pysyncobj.version
 
 from node.errors.nameserver import FilesDamagedError, PysyncobjVersionError
+from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.fields import Result
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import NAME as DUMP_NAME
@@ -33,7 +35,6 @@ from node.nameserver.replica.messages import NO_OP, REGULAR
 from node.nameserver.replica.plain_values import encoded_value, refuse_pickle
 from node.nameserver.replica.pysyncobj_wire import BoundedConnection, MemberReplica, Transport
 from store.files.file_system import FileSystem
-from store.files.meta_file import Json
 
 # The library replaces this function by one for Windows on every system: from then on code in the
 # same process that lists connections fails, for example psutil.
@@ -44,27 +45,18 @@ VERSION: Final = "0.3.17"
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
 
 
-class DirectoryMachine(Protocol):
-    """The replicated state machine."""
+class Answer(Future[tuple[Result | None, int]]):
+    """The library's answer to a command: a result, or None, and one of the library's reasons."""
 
-    def apply(self, encoded: bytes) -> Result:
-        """Carry out a command. Total and deterministic."""
-
-    def snapshot(self) -> dict[str, Json]:
-        """Return the whole state."""
-
-    def restore(self, state: Json) -> None:
-        """Take the state of a snapshot."""
-
-
-class Callback(Protocol):
-    """A callback that takes a result, or None and one of the library's reasons."""
-
-    deadline_s: float
-    """The time after which no caller waits, so the library may forget the callback."""
+    def __init__(self, deadline_s: float) -> None:
+        """Expect the answer until `deadline_s`; after it the library may forget this object."""
+        super().__init__()
+        self.deadline_s = deadline_s
 
     def __call__(self, result: Result | None, reason: int) -> None:
         """Take the answer; called on the thread that ticks."""
+        if not self.done() and self.set_running_or_notify_cancel():
+            self.set_result((result, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +101,11 @@ def _harden() -> None:
 
 
 class DirectoryReplica(MemberReplica):
-    """One replica of a machine. Made, ticked and closed on one thread."""
+    """One replica of a directory. Made, ticked and closed on one thread."""
 
     def __init__(
         self,
-        machine: DirectoryMachine,
+        machine: Directory,
         fs: FileSystem,
         directory: str,
         address: str,
@@ -231,9 +223,9 @@ class DirectoryReplica(MemberReplica):
             self._next_ask_s = now_s + ASK_BACK_SECONDS
             self._applyCommand(NO_OP + self.lives.marker, None)
 
-    def submit(self, encoded: bytes, callback: Callback) -> None:
+    def submit(self, encoded: bytes, answer: Answer) -> None:
         """Submit a command; from any thread."""
-        self._applyCommand(REGULAR + encoded, callback)
+        self._applyCommand(REGULAR + encoded, answer)
 
     def forget_expired(self) -> None:
         """Drop callbacks whose answer was lost, which the library would keep for ever."""
