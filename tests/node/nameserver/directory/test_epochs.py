@@ -67,11 +67,8 @@ def test_the_room_for_elections_is_never_named_away() -> None:
 def test_the_first_report_of_a_group_may_be_high_and_not_absurd(number: int) -> None:
     directory = Directory()
     accepted(directory, ha_report(3))
-    for report in (
-        ha_report(2, epoch=number),
-        ha_report(2, bindings={number: Binding(2, "n")}),
-        ha_master(2, number),
-    ):
+    bound = ha_report(2, bindings={number: Binding(2, "n")})
+    for report in (ha_report(2, epoch=number), bound, ha_master(2, number)):
         refused(directory, report, "epoch_too_high")
     if number == INTEGER_MAX:
         refused(directory, raft_leader(1, number), "epoch_too_high")
@@ -171,8 +168,7 @@ def test_two_groups_are_never_at_one_address() -> None:
     directory = ha_directory()
     taken = directory.groups["ha"].brokers[2].address
     refused(directory, raft_leader(7, 1, "far", address=taken), "address_taken")
-    unregister: Command = {"op": "unregister", "group": "ha", "broker_id": 2, "start_ms": 1}
-    accepted(directory, unregister)
+    accepted(directory, unregister_command("ha", 2, 1))
     accepted(directory, raft_leader(7, 1, "far", address=taken))
 
 
@@ -181,7 +177,7 @@ def test_an_empty_group_gives_its_name_and_place_up() -> None:
     directory = Directory(replace(LIMITS, group_count_max=2))
     for name in ("a", "b"):
         accepted(directory, ha_master(1, group=name, cluster="forged"))
-        accepted(directory, {"op": "unregister", "group": name, "broker_id": 1, "start_ms": 1})
+        accepted(directory, unregister_command(name, 1, 1))
     assert sorted(directory.groups) == ["a", "b"]
     accepted(directory, raft_leader(1, 1, "b"))
     assert (directory.groups["b"].kind, directory.groups["b"].cluster) == ("raft", "c")
