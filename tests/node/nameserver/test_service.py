@@ -156,26 +156,17 @@ async def test_a_fault_ends_the_replica_alone_and_it_comes_back(
 
 
 @pytest.mark.long
-async def test_damaged_files_wait_for_a_person(tmp_path: Path) -> None:
-    settings = alone(tmp_path)
-    async with serving(service_of(settings, None)):
-        pass
-    (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
-    service = service_of(settings, None, restart_pause_ms=1)
-    service.start()
-    await service.ended()
-    assert "move the directory away" in str(service.failure)
-    assert (service.status() or never()).state == "failed"
-    await service.stop()
-
-
-@pytest.mark.long
-async def test_while_its_replica_cannot_run_a_node_asks_others(tmp_path: Path) -> None:
+async def test_damaged_files_wait_for_a_person_and_the_node_asks_others(tmp_path: Path) -> None:
     async with served(tmp_path / "a") as (service, address):
         settings = alone(tmp_path / "b")
         async with serving(service_of(settings, None)):
             pass
         (Path(settings.directory) / "journal").write_bytes(b"x" * 100)
+        lonely = service_of(settings, None, restart_pause_ms=1)
+        lonely.start()
+        await lonely.ended()
+        assert "move the directory away" in str(lonely.failure)
+        await lonely.stop()
         remote = RemoteDirectory([address], "far", 20, prover=Prover(SECRET, "c"))
         other = service_of(settings, FakeBroker(raft_leader(4, 2, "far")), remote=remote)
         other.start()

@@ -13,7 +13,7 @@ from node.nameserver.directory import proofs
 from node.nameserver.directory.directory import Command, forget_group_command, unregister_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
-from node.nameserver.directory.reports import BrokerReport, LogEnd, heartbeat
+from node.nameserver.directory.reports import LogEnd, heartbeat
 from node.nameserver.report_judge import NO_BROKER, ReportJudge
 from node.nameserver_process import load_settings
 from quorumlog.foreign_json import DEPTH_MAX
@@ -171,16 +171,6 @@ def test_a_name_server_alone_knows_whom_its_settings_name() -> None:
         assert not any(case.believes(command) for command in commands_of(4))
 
 
-def is_believed(report_judge: ReportJudge, report: BrokerReport) -> bool:
-    """Whether it takes a report that has no proof."""
-    command = report.command()
-    request = pb.ReportRequest(group="ha", command=json.dumps(command).encode())
-    try:
-        return report_judge.believed(request, lambda: 0) == command
-    except NotVouchedError:
-        return False
-
-
 def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,9 +182,9 @@ def test_a_name_server_alone_takes_whom_it_serves_from_the_settings_of_nodes(
     caplog.clear()
     peer = 'address = "ha:10002"\npeer_address = "ha:20002"\n'
     file.write_text(f'{settings}group = "ha"\n[peers.2]\n{peer}')
-    report_judge = ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
-    assert is_believed(report_judge, ha_report(2))
-    assert not is_believed(report_judge, ha_report(3))
+    case = Case(b"")
+    case.report_judge = ReportJudge.of(load_settings(str(file), {}), is_standalone=True)
+    assert [case.believes(ha_report(broker_id).command()) for broker_id in (2, 3)] == [True, False]
     assert "no broker is believed" not in caplog.text
 
 
@@ -204,14 +194,15 @@ def test_addresses_that_the_group_decided_on_override_what_is_configured(tmp_pat
     file.write_text(f'node_id = 1\ngroup = "ha"\ncluster_id = "c"\n{"".join(peers)}')
     members = {2: ("moved:2", "moved:22"), 3: ("", "moved:23"), 4: ("joined:4", "joined:24")}
     settings = load(str(file), {"directory": str(tmp_path)}).settings
-    report_judge = ReportJudge.of(settings, lambda: members)
-    names_seen = [
+    case = Case(b"")
+    case.report_judge = ReportJudge.of(settings, lambda: members)
+    believed = [
         address
         for node in (1, 2, 3, 4, 5)
         for address in (f"ha:{node}", f"moved:{node}", f"joined:{node}")
-        if is_believed(report_judge, ha_report(node, address=address))
+        if case.believes(ha_report(node, address=address).command())
     ]
-    assert names_seen == ["moved:2", "ha:3", "joined:4"]
+    assert believed == ["moved:2", "ha:3", "joined:4"]
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])

@@ -161,6 +161,11 @@ async def test_a_directory_of_another_replica_is_refused(tmp_path: Path) -> None
         await NameServer(NameServerSettings(**settings)).start()
 
 
+def test_addresses_can_be_printed_beside_the_library() -> None:
+    """It replaces `socket.inet_ntop` by one for Windows; psutil and others then fail."""
+    assert socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])) == "127.0.0.1"
+
+
 async def test_another_version_of_the_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
