@@ -13,12 +13,11 @@ from node.nameserver.directory import proofs
 from node.nameserver.directory.directory import Command, forget_group_command, unregister_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.proofs import CHALLENGE_AGE_MS_MAX, Prover
-from node.nameserver.directory.reports import LogEnd, heartbeat
 from node.nameserver.report_judge import NO_BROKER, ReportJudge
 from node.nameserver_process import load_settings
 from quorumlog.foreign_json import DEPTH_MAX
 from quorumlog.pb import nameserver_pb2 as pb
-from tests.node.nameserver.brokers import NOW_MS, alter, ha_master, ha_report, raft_leader
+from tests.node.nameserver.brokers import alter, ha_master, ha_report, raft_leader
 
 SECRET = b"0123456789abcdef"
 HIGHEST = 5
@@ -56,7 +55,7 @@ class Case:
 
 
 def beat(group: str, broker_id: int, epoch: int = 0) -> Command:
-    return heartbeat(group, broker_id, 1, NOW_MS, epoch=epoch, log_end=LogEnd())
+    return ha_report(broker_id, group=group, epoch=epoch).heartbeat()
 
 
 def commands_of(broker_id: int) -> list[Command]:

@@ -16,7 +16,7 @@ from node.nameserver.directory.controller import (
     propose_master,
 )
 from node.nameserver.directory.directory import Command, Directory
-from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd
 from tests.node.nameserver.brokers import (
     NOW_MS,
     accepted,
@@ -33,7 +33,8 @@ LATER = NOW_MS + SILENCE_MS + 1
 
 
 def _beat(directory: Directory, broker_id: int, now_ms: int, log_end: LogEnd) -> None:
-    accepted(directory, heartbeat("ha", broker_id, 1, now_ms, epoch=1, log_end=log_end))
+    report = ha_report(broker_id, now_ms=now_ms, epoch=1, log_end=log_end)
+    accepted(directory, report.heartbeat())
 
 
 def _proposal(directory: Directory, now_ms: int) -> Command | None:

@@ -19,7 +19,7 @@ from node.nameserver.directory.directory import (
 from node.nameserver.directory.fields import CommandRefused
 from node.nameserver.directory.groups import NO_MASTER
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.directory.routes import route
 from tests.node.nameserver.brokers import (
     NOW_MS,
@@ -66,7 +66,8 @@ def test_topics_come_from_the_master_and_once() -> None:
 
 def test_a_broker_registers_beats_in_its_own_process_and_is_unknown_before() -> None:
     directory = Directory()
-    beat = heartbeat("raft", 1, 20, NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5))
+    late = raft_report(1, start_ms=20, now_ms=NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5))
+    beat = late.heartbeat()
     refused(directory, beat, "unknown_broker")
     accepted(directory, raft_report(2))
     refused(directory, beat, "unknown_broker")

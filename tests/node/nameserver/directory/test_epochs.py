@@ -15,7 +15,7 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import INTEGER_MAX
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd
 from node.nameserver.watch import sights
 from node.replication.ha.core.ceiling import EPOCH_JUMP_MAX
 from tests.node.nameserver.brokers import (
@@ -36,7 +36,7 @@ JUMP = LIMITS.epoch_jump_max
 
 
 def beat(group: str, broker_id: int, epoch: int) -> Command:
-    return heartbeat(group, broker_id, 1, NOW_MS, epoch=epoch, log_end=LogEnd())
+    return ha_report(broker_id, group=group, epoch=epoch).heartbeat()
 
 
 def poisoned(kind: str, number: int) -> Directory:

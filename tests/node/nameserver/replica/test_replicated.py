@@ -22,10 +22,9 @@ from node.errors.nameserver import (
 )
 from node.nameserver.directory.directory import put_pair_command
 from node.nameserver.directory.fields import Result
-from node.nameserver.directory.reports import NO_LOG, heartbeat
 from node.nameserver.replica.pysyncobj import Answer, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
-from tests.node.nameserver.brokers import NOW_MS, raft_leader
+from tests.node.nameserver.brokers import NOW_MS, raft_leader, raft_report
 from tests.node.nameserver.replicas import free_addresses, servers, settings_of
 from tests.patience import eventually
 
@@ -58,7 +57,7 @@ async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path)
     server = NameServer(NameServerSettings(**settings))
     await server.start()
     await server.change(raft_leader(1, 4).command(), timeout_ms=20_000)
-    beat = heartbeat("raft", 1, 1, NOW_MS + 5, epoch=4, log_end=NO_LOG)
+    beat = raft_report(1, now_ms=NOW_MS + 5, epoch=4).heartbeat()
     assert (await server.report(beat)).is_accepted
     (share,) = server.route("orders", NOW_MS).shares
     assert share.master_id == 1
