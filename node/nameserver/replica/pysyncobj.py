@@ -13,6 +13,7 @@ import socket
 import time
 from _socket import inet_ntop
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -257,16 +258,13 @@ class DirectoryReplica(MemberReplica):
 
     def close(self) -> None:
         """Close the port, the connections and the files."""
-        if self.failure is not None:
-            self.journal.abandon()
-        try:
+        with ExitStack() as closing:
+            closing.callback(self._close_leftovers)
+            closing.callback(self.destroy)
             if self.failure is None:
                 self.lives.save()
-        finally:
-            try:
-                self.destroy()
-            finally:
-                self._close_leftovers()
+            else:
+                self.journal.abandon()
 
     def _close_leftovers(self) -> None:
         """Close descriptors that the library leaves open: a socket, half a dump, the wake pipe."""
@@ -290,21 +288,14 @@ class DirectoryReplica(MemberReplica):
         return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
 
     def _write_dump(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
-        """Write a dump; set `failure` on an error, since the library would go on without a dump."""
+        """Write a dump; the library would go on without one after an error."""
         last, before_last, _ = entries
-        try:
+        with self.ending():
             write_dump(self._fs, path, Dump(last, before_last, self._machine.snapshot()))
-        except Exception as error:
-            self.failure = error
-            raise
 
     def _read_dump(self, path: str) -> tuple[Entry, Entry, list[str]]:
-        """Load a dump; set `failure` on an error, which the library would only log, acknowledging
-        no message from then on."""
-        try:
+        """Load a dump; the library would only log an error."""
+        with self.ending():
             dump = read_dump(self._fs, path)
             self._machine.restore(dump.directory)
-        except Exception as error:
-            self.failure = error
-            raise
         return dump.last, dump.before_last, []
