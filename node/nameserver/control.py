@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from node.errors.common import NodeError
@@ -98,12 +99,9 @@ class Adviser:
 
     async def run(self) -> None:
         """Advise at intervals until cancelled."""
-        rounds = 0
-        while True:
+        for turn in count(1):
             self.advise()
-            rounds += 1
-            if rounds * ADVICE_PERIOD_MS >= IN_SYNC_PERIOD_MS:
-                rounds = 0
+            if turn * ADVICE_PERIOD_MS % IN_SYNC_PERIOD_MS == 0:
                 await self.keep_in_sync()
             await asyncio.sleep(ADVICE_PERIOD_MS / 1000)
 

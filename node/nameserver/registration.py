@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from node.errors.common import NodeError
@@ -115,11 +116,9 @@ class Registration:
             except (NodeError, StoreError, RegistrationRefusedError) as error:
                 self._note(str(error))
             self._changed.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
 
     def _note(self, problem: str) -> None:
         """Set `problem`; log it only if it lasts for _PATIENCE_MS, since elections are ordinary."""

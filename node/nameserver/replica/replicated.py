@@ -40,7 +40,6 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.routes import DirectoryRoute, route
 from node.nameserver.replica.last_seen import LastSeen
 from node.nameserver.replica.pysyncobj import Answer, DirectoryReplica, RaftTimes
 from node.nameserver.replica.status import (
@@ -127,7 +126,7 @@ class NameServer:
     async def start(self) -> None:
         """Read the files, bind the port, and start the thread.
 
-        Raises NameServerSettingsError when the port is taken, LibraryVersionError,
+        Raises NameServerSettingsError when the port is taken, PysyncobjVersionError,
         FilesDamagedError or a store error; the replica does not run then.
         """
         assert self._thread is None, "a name server is started once"
@@ -203,10 +202,6 @@ class NameServer:
         """Return the replicated state, which is the same on all replicas with the same entries."""
         return self._directory.snapshot()
 
-    def route(self, topic: str, now_ms: int) -> DirectoryRoute:
-        """Return the route of a topic, as this replica knows it. Needs no quorum."""
-        return self.look(lambda directory: route(directory, topic, now_ms))
-
     @property
     def is_running(self) -> bool:
         """Whether the replica was started and has neither failed nor stopped."""
@@ -238,7 +233,7 @@ class NameServer:
         counts = (used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
         if replica is None:
             state = "failed" if failure is not None else "stopped"
-            return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
+            return NameServerStatus(state, "", 0, 0, 0, 0, *counts, 0, str(failure or ""))
         leader = self.leader
         state = "no_leader"
         if replica.lives.is_joining:
@@ -251,7 +246,6 @@ class NameServer:
             replica.raftCurrentTerm,
             replica.raftCommitIndex,
             replica.raftLastApplied,
-            len(replica.journal),
             replica.journal.size_bytes,
             *counts,
             replica.refused_count,

@@ -39,23 +39,6 @@ def beat(group: str, broker_id: int, epoch: int) -> Command:
     return ha_report(broker_id, group=group, epoch=epoch).heartbeat()
 
 
-def poisoned(kind: str, number: int) -> Directory:
-    """A directory of before there were bounds, in which a stranger named that epoch once."""
-    directory = ha_directory()
-    accepted(directory, raft_leader(1, 4))
-    snapshot: Any = directory.snapshot()
-    group = snapshot["groups"][kind]
-    group["epoch_highest"] = group["master_epoch"] = number
-    directory.restore(json.loads(json.dumps(snapshot)))
-    return directory
-
-
-def everybody_again(directory: Directory) -> None:
-    """What the brokers do when they are unknown."""
-    for report in (ha_report(2), ha_report(3), ha_master(1), raft_leader(1, 4)):
-        accepted(directory, replace(report, log_end=LogEnd(1, 90)))
-
-
 def test_the_room_for_elections_is_never_named_away() -> None:
     """Whatever the first report says, a billion elections are left."""
     assert LIMITS.epoch_first_max + JUMP < LIMITS.epoch_max - 10**9
@@ -142,7 +125,13 @@ def test_versions_of_in_sync_sets_are_bounded_too() -> None:
 @pytest.mark.parametrize("kind", ["ha", "raft"])
 @pytest.mark.parametrize("number", [INTEGER_MAX, 10 * LIMITS.epoch_lead_max])
 def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
-    directory = poisoned(kind, number)
+    """A stranger named an absurd epoch once, in a directory of before there were bounds."""
+    directory = ha_directory()
+    accepted(directory, raft_leader(1, 4))
+    snapshot: Any = directory.snapshot()
+    group = snapshot["groups"][kind]
+    group["epoch_highest"] = group["master_epoch"] = number
+    directory.restore(json.loads(json.dumps(snapshot)))
     stuck = {sight.name: sight.stuck for sight in sights(directory, NOW_MS)}
     assert "far above all" in stuck[kind]
     commands = FailoverWatch().commands(directory, NOW_MS, "n")
@@ -150,7 +139,8 @@ def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
     refused(directory, forget_group_command(kind, number - 1), "changed")
     accepted(directory, commands[0])
     refused(directory, beat(kind, 1, 1), "unknown_broker")
-    everybody_again(directory)
+    for report in (ha_report(2), ha_report(3), ha_master(1), raft_leader(1, 4)):
+        accepted(directory, replace(report, log_end=LogEnd(1, 90)))  # They register again.
     assert FailoverWatch().commands(directory, NOW_MS, "n") == []
     assert not any(sight.stuck for sight in sights(directory, NOW_MS))
     assert (directory.groups["ha"].master_id, directory.groups["raft"].master_id) == (1, 1)

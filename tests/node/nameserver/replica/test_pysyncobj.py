@@ -131,9 +131,9 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
         others = [replica for replica in replicas if replica is not old]
         for other in others:  # Paused, and then killed: they never read what is sent now.
             other.signal(signal.SIGSTOP)
-        count = old.status()["journal_entry_count"]
+        size_bytes = old.status()["journal_size_bytes"]
         call = old.begin("change", command=put_pair_command("ns", "lost", "v"), timeout_ms=15_000)
-        wait_for("the command", lambda: old.status()["journal_entry_count"] > count)
+        wait_for("the command", lambda: old.status()["journal_size_bytes"] > size_bytes)
         old.signal(signal.SIGSTOP)
         for other in others:
             other.kill()

@@ -22,6 +22,7 @@ from node.errors.nameserver import (
 )
 from node.nameserver.directory.directory import put_pair_command
 from node.nameserver.directory.fields import Result
+from node.nameserver.directory.routes import route
 from node.nameserver.replica.pysyncobj import Answer, DirectoryReplica
 from node.nameserver.replica.replicated import NameServer
 from tests.node.nameserver.brokers import NOW_MS, raft_leader, raft_report
@@ -59,7 +60,7 @@ async def test_a_replica_alone_serves_and_keeps_what_it_was_told(tmp_path: Path)
     await server.change(raft_leader(1, 4).command(), timeout_ms=20_000)
     beat = raft_report(1, now_ms=NOW_MS + 5, epoch=4).heartbeat()
     assert (await server.report(beat)).is_accepted
-    (share,) = server.route("orders", NOW_MS).shares
+    (share,) = server.look(lambda directory: route(directory, "orders", NOW_MS)).shares
     assert share.master_id == 1
     server.compact()
     await eventually((tmp_path / "replica0" / "dump").exists, "a dump")
@@ -84,7 +85,7 @@ async def test_without_a_quorum_nothing_is_taken_and_routes_still_answer(tmp_pat
             await replicas[0].change(put_pair_command("ns", "k", "v"), timeout_ms=300)
         with pytest.raises(NoQuorumError):
             await replicas[0].report(put_pair_command("ns", "k", "v"), timeout_ms=300)
-        assert replicas[0].route("orders", NOW_MS).shares
+        assert replicas[0].look(lambda directory: route(directory, "orders", NOW_MS)).shares
         with pytest.raises(ReplicaFailedError):
             await replicas[1].change(put_pair_command("ns", "k", "v"))
 
