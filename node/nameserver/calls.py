@@ -43,7 +43,9 @@ class NameServerCalls:
 
     def __init__(self, service: NameServerService) -> None:
         self._service: Final = service
-        self._values: Final = Shares(Kind.VALUES, self._held_bytes, _monotonic_ms)
+        self._values: Final = Shares(
+            Kind.VALUES, self._held_bytes, lambda: time.monotonic_ns() // 1_000_000
+        )
 
     async def name_server_status(
         self, _request: pb.NameServerStatusRequest
@@ -191,10 +193,6 @@ class NameServerCalls:
         if result.reason == "unknown_key":
             raise ValueNotFoundError(namespace, key)
         raise DirectoryRefusedError(result.reason, result.detail)
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _share(share: KnownGroupRoute) -> pb.TopicShare:

@@ -9,12 +9,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from node.errors.common import NodeError
 from node.nameserver.directory.controller import FailoverWatch
 from node.nameserver.directory.directory import Command, Directory
-from node.nameserver.directory.groups import Group
 from node.nameserver.directory.reports import Binding
 from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import DirectoryAccess
@@ -69,7 +69,7 @@ class Controller:
                 _log.info("the controller's %s was refused: %s", command["op"], result.detail)
                 return
             self.sent_count += 1
-            _log.warning("the controller decided: %s", _told(command))
+            _log.warning("the controller decided: %s", _described(command))
 
     def _due(self) -> list[Command]:
         now_s, before_s = self._monotonic_s(), self._looked_s
@@ -99,12 +99,9 @@ class Adviser:
 
     async def run(self) -> None:
         """Advise at intervals until cancelled."""
-        rounds = 0
-        while True:
+        for turn in count(1):
             self.advise()
-            rounds += 1
-            if rounds * ADVICE_PERIOD_MS >= IN_SYNC_PERIOD_MS:
-                rounds = 0
+            if turn * ADVICE_PERIOD_MS % IN_SYNC_PERIOD_MS == 0:
                 await self.keep_in_sync()
             await asyncio.sleep(ADVICE_PERIOD_MS / 1000)
 
@@ -131,16 +128,11 @@ class Adviser:
 
     def _newest(self, directory: Directory) -> tuple[int, Binding] | None:
         group = directory.groups.get(self._broker.group)
-        return None if group is None else _unserved(group)
+        binding = group.epochs.get(group.epoch_highest) if group and group.is_unserved else None
+        return (group.epoch_highest, binding) if group and binding else None
 
 
-def _unserved(group: Group) -> tuple[int, Binding] | None:
-    number = group.epoch_highest
-    binding = group.epochs.get(number)
-    return (number, binding) if binding is not None and number > group.master_epoch else None
-
-
-def _told(command: Command) -> str:
+def _described(command: Command) -> str:
     if command["op"] == "elect":
         group, number = command["group"], command["number"]
         return f"broker {command['master_id']} of {group} gets epoch {number}"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from node.errors.common import NodeError
@@ -17,7 +18,7 @@ from node.errors.nameserver import NoQuorumError
 from node.nameserver.directory.directory import Command, Directory, unregister_command
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import REGISTER_PERIOD_MS
-from node.nameserver.directory.reports import BrokerReport, heartbeat
+from node.nameserver.directory.reports import BrokerReport
 from node.nameserver.local_broker import LocalBroker
 from node.runtime.clock import unix_ms
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -115,11 +116,9 @@ class Registration:
             except (NodeError, StoreError, RegistrationRefusedError) as error:
                 self._note(str(error))
             self._changed.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
 
     def _note(self, problem: str) -> None:
         """Set `problem`; log it only if it lasts for _PATIENCE_MS, since elections are ordinary."""
@@ -193,15 +192,7 @@ class Registration:
     async def _beat(self, report: BrokerReport) -> None:
         # Counted from the sending and not from the answer, lest slow answers stretch the period.
         self._next_beat_s = self._monotonic_s() + self._broker.heartbeat_period_ms / 1000
-        command = heartbeat(
-            report.group,
-            report.broker_id,
-            report.start_ms,
-            report.now_ms,
-            epoch=report.epoch,
-            log_end=report.log_end,
-        )
-        result = await self._access.report(command, timeout_ms=TIMEOUT_MS)
+        result = await self._access.report(report.heartbeat(), timeout_ms=TIMEOUT_MS)
         if result.is_accepted:
             return
         self._last_report = self._topics_told = None

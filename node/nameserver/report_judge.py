@@ -48,11 +48,6 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
 
-Known = Callable[[], Mapping[int, str]]
-"""Returns the client addresses of the nodes of this process's group, by id; empty if none is set.
-"""
-
-
 class ReportJudge:
     """Judges the reports of one process. Call all methods on the event loop's thread."""
 
@@ -63,11 +58,12 @@ class ReportJudge:
         secret: bytes = b"",
         *,
         own_id: int = NO_BROKER,
-        known: Known = dict,
+        known: Callable[[], Mapping[int, str]] = dict,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Judge reports for a process of `group`. `own_id` is the broker here; NO_BROKER:
-        the name server has its own process."""
+        """Judge reports for a process of `group`. `own_id` is the broker here; NO_BROKER: the name
+        server has its own process. `known` returns the client addresses of the nodes of the group,
+        by id; empty if none is set."""
         self.cluster_id: Final = cluster_id
         self._group, self._own_id, self._known = group, own_id, known
         self._challenges = (

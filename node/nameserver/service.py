@@ -45,12 +45,8 @@ WATCH_PERIOD_MS: Final = 250
 RESTART_PAUSE_MS: Final = 5_000
 _FINAL: Final = (FilesDamagedError, PysyncobjVersionError, SyncFailedError)
 """Errors that need an operator: another attempt would fail again, or trust a disk that lied."""
+_Duty = Coroutine[Any, Any, None]
 _log: Final = logging.getLogger(__name__)
-
-
-def _advice(access: DirectoryAccess, broker: LocalBroker) -> list[Coroutine[Any, Any, None]]:
-    """Return the task that only a broker of an HA group needs."""
-    return [Adviser(access, broker).run()] if broker.is_advised else []
 
 
 class NameServerService:
@@ -233,11 +229,14 @@ class NameServerService:
         """Run all tasks until the replica ends. Raises the error that ended it."""
         duties = [self._watch(server), Controller(server, lambda: server.is_leader).run()]
         if self.broker is not None:
-            self.registration = Registration(server, self.broker)
-            duties += [self.registration.run(), *_advice(server, self.broker)]
-        async with asyncio.TaskGroup() as group:
-            for duty in duties:
-                group.create_task(duty)
+            duties += self._duties(server, self.broker)
+        await _all_of(duties)
+
+    def _duties(self, access: DirectoryAccess, broker: LocalBroker) -> list[_Duty]:
+        """Return the tasks of a broker; only one of an HA group needs advice."""
+        self.registration = Registration(access, broker)
+        advice = [Adviser(access, broker).run()] if broker.is_advised else []
+        return [self.registration.run(), *advice]
 
     async def _ask_others(self) -> None:
         """Run the tasks of a broker through another process, until cancelled."""
@@ -246,12 +245,8 @@ class NameServerService:
             await asyncio.Event().wait()
             return
         while True:
-            self.registration = Registration(remote, broker)
-            duties = [remote.run(), self.registration.run(), *_advice(remote, broker)]
             try:
-                async with asyncio.TaskGroup() as group:
-                    for duty in duties:
-                        group.create_task(duty)
+                await _all_of([remote.run(), *self._duties(remote, broker)])
             except Exception as error:  # noqa: BLE001 - a fault here must not end the node.
                 _log.error("the duties of a broker ended, and begin again", exc_info=error)
             await asyncio.sleep(self._restart_pause_ms / 1000)
@@ -272,3 +267,10 @@ class NameServerService:
             unforeseen = error if not isinstance(error, NodeError) else None
             _log.error("the name server is off: %s", error, exc_info=unforeseen)
         self.failure = error
+
+
+async def _all_of(duties: Iterable[_Duty]) -> None:
+    """Run all duties until one fails."""
+    async with asyncio.TaskGroup() as group:
+        for duty in duties:
+            group.create_task(duty)

@@ -30,14 +30,12 @@ class TrustedTime:
         """Record whether there is a leader at `now_ms`."""
         now_s = self._monotonic_s()
         if not has_leader:
+            self._since_s = None
             if self._frozen_ms is None:
                 self._frozen_ms = now_ms
-            self._since_s = None
             return
         if self._since_s is None:
             self._since_s = now_s
-            if self._frozen_ms is None:
-                self._frozen_ms = now_ms
         if now_s - self._since_s >= CONTACT_AFTER_MS / 1000:
             self._frozen_ms = None
 

@@ -75,7 +75,7 @@ class FailoverWatch:
 
     def _must_wait(self, group: Group, now_ms: int) -> bool:
         """Whether a master was proposed a moment ago and may be fencing."""
-        if not _is_unserved(group):
+        if not group.is_unserved:
             self._pending.pop(group.name, None)
             return False
         number, since_ms = self._pending.get(group.name, (0, 0))
@@ -99,7 +99,7 @@ def expired(directory: Directory, now_ms: int) -> list[tuple[Group, RegisteredBr
 def has_master(group: Group, now_ms: int, silence_ms: int) -> bool:
     """Whether the master of the highest epoch was seen in the last `silence_ms`."""
     master = group.brokers.get(group.master_id)
-    if master is None or group.master_epoch < group.epoch_highest:
+    if master is None or group.is_unserved:
         return False
     return master.is_alive(now_ms, silence_ms)
 
@@ -114,17 +114,13 @@ def propose_master(group: Group, now_ms: int, silence_ms: int, nonce: str) -> Co
     candidates = alive_brokers(group, now_ms, silence_ms)
     if not candidates:
         return None
-    failed = group.epochs.get(group.epoch_highest) if _is_unserved(group) else None
+    failed = group.epochs.get(group.epoch_highest) if group.is_unserved else None
     if failed is not None:
         # A broker that was proposed and did not serve may be cut off from the others.
         others = [broker for broker in candidates if broker.broker_id != failed.master_id]
         candidates = tuple(others) or candidates
     best = max(candidates, key=lambda broker: _merit(group, broker))
     return elect_command(group, best.broker_id, nonce)
-
-
-def _is_unserved(group: Group) -> bool:
-    return group.epoch_highest > group.master_epoch
 
 
 def elect_command(group: Group, broker_id: int, nonce: str) -> Command:

@@ -217,6 +217,11 @@ class Group:
         """Whether the group has brokers, or numbers that must not be given out again."""
         return bool(self.brokers) or (self.kind == "ha" and self.epoch_highest > 0)
 
+    @property
+    def is_unserved(self) -> bool:
+        """Whether no master has reported with the highest number yet."""
+        return self.epoch_highest > self.master_epoch
+
     def is_exhausted(self, limits: DirectoryLimits) -> bool:
         """Whether no number is left for another master."""
         return self.kind == "ha" and self.epoch_highest >= limits.epoch_max

@@ -21,7 +21,6 @@ from node.nameserver.directory.fields import (
     Text,
 )
 from node.nameserver.directory.limits import DirectoryLimits
-from store.files.meta_file import Json
 
 Kind = Literal["raft", "ha"]
 Role = Literal["master", "slave"]
@@ -93,25 +92,15 @@ class BrokerReport:
         """Return the command `register`."""
         return {"op": "register", **_REPORT.dump_python(self, mode="json")}
 
+    def heartbeat(self) -> dict[str, Any]:
+        """Return the command `heartbeat`: the broker lives, and its log ends at `log_end`."""
+        return {"op": "heartbeat", **_REPORT.dump_python(self, mode="json", include=_BEAT)}
+
     @property
     def topics_size_bytes(self) -> int:
         """The size of the topics as the directory counts it."""
         return sum(len(name.encode()) + TOPIC_COST_BYTES for name in self.topics or ())
 
 
-def heartbeat(
-    group: str, broker_id: int, start_ms: int, now_ms: int, *, epoch: int = 0, log_end: LogEnd
-) -> dict[str, Json]:
-    """Return the command `heartbeat`: the broker lives, and its log ends at `log_end`."""
-    return {
-        "op": "heartbeat",
-        "group": group,
-        "broker_id": broker_id,
-        "start_ms": start_ms,
-        "now_ms": now_ms,
-        "epoch": epoch,
-        "log_end": list(log_end),
-    }
-
-
+_BEAT: Final = {"group", "broker_id", "start_ms", "now_ms", "epoch", "log_end"}
 _REPORT: Final = TypeAdapter(BrokerReport)

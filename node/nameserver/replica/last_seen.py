@@ -36,8 +36,7 @@ class LastSeen:
             for broker_id in group.brokers:
                 key, count = (group.name, broker_id), group.report_counts.get(broker_id, 0)
                 seen = before.get(key)
-                is_news = seen is None or seen[0] != count
-                self._last_seen[key] = (count, now_s) if is_news or seen is None else seen
+                self._last_seen[key] = seen if seen and seen[0] == count else (count, now_s)
 
     def view(self, directory: Directory, now_unix_ms: int) -> Directory:
         """Return the directory for readers, which compare its times with `now_unix_ms`."""
@@ -54,4 +53,4 @@ class LastSeen:
             silent_ms = int((now_s - self._last_seen[group.name, broker.broker_id][1]) * _MS)
             return replace(broker, last_seen_ms=now_unix_ms - silent_ms)
 
-        return replace(group, brokers={key: seen(one) for key, one in group.brokers.items()})
+        return replace(group, brokers={key: seen(broker) for key, broker in group.brokers.items()})

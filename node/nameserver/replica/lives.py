@@ -17,9 +17,8 @@ entry, so no vote that it forgot can elect a leader, and it has all entries comm
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from node.nameserver.replica.journal import Journal, Own
@@ -39,14 +38,6 @@ UNGUARDED_COUNT_MAX: Final = 2
 needs the other to lead. So an old copy of one does no harm, and no third replica could bring it up
 to date."""
 _log: Final = logging.getLogger(__name__)
-
-
-class MemberStanding(Enum):
-    """The standing of a member by its messages on its connection."""
-
-    VOTER = auto()
-    JOINING = auto()
-    OLD_COPY = auto()
 
 
 class LivesFinding(NamedTuple):
@@ -91,8 +82,8 @@ class ReplicaLives:
         self._file.save(self._record)
         self._start = self._term(), journal.last_index
         self._lives = Lives(loaded.known, loaded.apart)
-        self._standings: dict[str, MemberStanding] = {}
-        """The standings of connected members that sent their lives."""
+        self._standings: dict[str, Standing] = {}
+        """The standings of connected members, as their lives have them."""
         self.refused: dict[str, str] = {}
         """Connected members that began with an old copy, and in which respect it was older."""
         now_s = time.monotonic()
@@ -127,14 +118,13 @@ class ReplicaLives:
         A member of which no life is known counts until it was seen in one."""
         if not self._is_guarded:
             return True
-        standing = self._standings.get(member)
-        if standing is None:
+        if member not in self._standings:
             return self._known(member).life == NO_LIFE
-        return standing is MemberStanding.VOTER
+        return self.has_told(member)
 
     def has_told(self, member: str) -> bool:
         """Whether a connected member has sent its life and counts as a voter."""
-        return self._standings.get(member) is MemberStanding.VOTER
+        return self._standings.get(member) is Standing.FULL and member not in self.refused
 
     @property
     def problem(self) -> str:
@@ -174,7 +164,7 @@ class ReplicaLives:
         if statement.life == NO_LIFE or not views.keys() <= self._names.keys():
             raise LivesFormatError(f"life {statement.life}, nodes {sorted(views)}")
         if not self._is_guarded:
-            self._standings[member] = MemberStanding.VOTER
+            self._standings[member] = Standing.FULL
             return LivesFinding()
         before = self._marks()
         has_lost_memory = self._hear_of_self(member, views)
@@ -184,9 +174,8 @@ class ReplicaLives:
         self._note(member, statement, self._lives.judge(number, statement, asked=Known()))
         cut = [
             self._names[other]
-            for other, found in views.items()
-            if other not in (number, self._numbers[self._address])
-            and self._lives.hear(other, found)
+            for other, view in views.items()
+            if other not in (number, self._numbers[self._address]) and self._lives.hear(other, view)
         ]
         if self._marks() != before:
             self.save()  # Values that have only grown are saved once a second.
@@ -247,7 +236,7 @@ class ReplicaLives:
     def _marks(self) -> list[tuple[int, ...]]:
         """Return the values that show an old copy at once, unlike those that only grow."""
         views = self._lives.known
-        return [(one, *views[one][:4]) for one in sorted(views)]
+        return [(number, *views[number][:4]) for number in sorted(views)]
 
     def _known(self, member: str) -> Known:
         return self._lives.of(self._numbers[member])
@@ -290,15 +279,12 @@ class ReplicaLives:
         return True
 
     def _note(self, member: str, life: ToldLife, lost: str) -> None:
-        if lost:
-            self._standings[member] = MemberStanding.OLD_COPY
-            if self.refused.get(member) != lost:
-                self.refused[member] = lost
-                _log.error("replica %s of the name server is an old copy: %s", member, lost)
-            return
-        self.refused.pop(member, None)
-        is_full = life.standing is Standing.FULL
-        self._standings[member] = MemberStanding.VOTER if is_full else MemberStanding.JOINING
+        self._standings[member] = life.standing
+        if not lost:
+            self.refused.pop(member, None)
+        elif self.refused.get(member) != lost:
+            self.refused[member] = lost
+            _log.error("replica %s of the name server is an old copy: %s", member, lost)
 
 
 def told_in(message: Mapping[str, Any]) -> tuple[list[str], bytes] | None:
@@ -308,10 +294,6 @@ def told_in(message: Mapping[str, Any]) -> tuple[list[str], bytes] | None:
     members, lives = message.get("members"), message.get("lives")
     if not isinstance(lives, bytes) or not 0 < len(lives) <= LIVES_SIZE_BYTES_MAX:
         return None
-    if not isinstance(members, list) or not _are_texts(members):
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         return None
     return members, lives
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(one, str) for one in values)

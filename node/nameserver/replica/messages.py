@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from node.nameserver.directory.directory import COMMAND_SIZE_BYTES_MAX
+from node.nameserver.directory.fields import INTEGER_MAX
 from node.nameserver.replica.journal import Journal
 
 Message = dict[str, Any]
@@ -19,8 +20,6 @@ BATCH_SIZE_BYTES: Final = 16 * 1024 * 1024
 CHUNK_SIZE_BYTES: Final = 64 * 1024
 """Size of one part of a dump in transit."""
 ENTRY_COUNT_MAX: Final = 100_000
-NUMBER_MAX: Final = 2**63 - 1
-"""The highest term or index that the journal has room for."""
 
 REGULAR: Final = b"\x00"
 """First byte of a command for the state machine; the library's number."""
@@ -78,7 +77,7 @@ def current_answer(message: Message, term: int, last_index: int) -> Message | No
 
 
 def _is_number(value: object) -> bool:
-    return type(value) is int and 0 <= value <= NUMBER_MAX
+    return type(value) is int and 0 <= value <= INTEGER_MAX
 
 
 def _numbers(*names: str) -> Callable[[Message], bool]:

@@ -12,8 +12,10 @@ import os
 import socket
 import time
 from _socket import inet_ntop
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pysyncobj
 import pysyncobj.pickle
@@ -23,6 +25,7 @@ import pysyncobj.transport
 import pysyncobj.version
 
 from node.errors.nameserver import FilesDamagedError, PysyncobjVersionError
+from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.fields import Result
 from node.nameserver.replica import messages
 from node.nameserver.replica.dump import NAME as DUMP_NAME
@@ -33,7 +36,6 @@ from node.nameserver.replica.messages import NO_OP, REGULAR
 from node.nameserver.replica.plain_values import encoded_value, refuse_pickle
 from node.nameserver.replica.pysyncobj_wire import BoundedConnection, MemberReplica, Transport
 from store.files.file_system import FileSystem
-from store.files.meta_file import Json
 
 # The library replaces this function by one for Windows on every system: from then on code in the
 # same process that lists connections fails, for example psutil.
@@ -44,27 +46,18 @@ VERSION: Final = "0.3.17"
 _FIRST_ENTRY: Final[Entry] = (NO_OP, 1, 0)
 
 
-class DirectoryMachine(Protocol):
-    """The replicated state machine."""
+class Answer(Future[tuple[Result | None, int]]):
+    """The library's answer to a command: a result, or None, and one of the library's reasons."""
 
-    def apply(self, encoded: bytes) -> Result:
-        """Carry out a command. Total and deterministic."""
-
-    def snapshot(self) -> dict[str, Json]:
-        """Return the whole state."""
-
-    def restore(self, state: Json) -> None:
-        """Take the state of a snapshot."""
-
-
-class Callback(Protocol):
-    """A callback that takes a result, or None and one of the library's reasons."""
-
-    deadline_s: float
-    """The time after which no caller waits, so the library may forget the callback."""
+    def __init__(self, deadline_s: float) -> None:
+        """Expect the answer until `deadline_s`; after it the library may forget this object."""
+        super().__init__()
+        self.deadline_s = deadline_s
 
     def __call__(self, result: Result | None, reason: int) -> None:
         """Take the answer; called on the thread that ticks."""
+        if not self.done() and self.set_running_or_notify_cancel():
+            self.set_result((result, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +102,11 @@ def _harden() -> None:
 
 
 class DirectoryReplica(MemberReplica):
-    """One replica of a machine. Made, ticked and closed on one thread."""
+    """One replica of a directory. Made, ticked and closed on one thread."""
 
     def __init__(
         self,
-        machine: DirectoryMachine,
+        machine: Directory,
         fs: FileSystem,
         directory: str,
         address: str,
@@ -231,9 +224,9 @@ class DirectoryReplica(MemberReplica):
             self._next_ask_s = now_s + ASK_BACK_SECONDS
             self._applyCommand(NO_OP + self.lives.marker, None)
 
-    def submit(self, encoded: bytes, callback: Callback) -> None:
+    def submit(self, encoded: bytes, answer: Answer) -> None:
         """Submit a command; from any thread."""
-        self._applyCommand(REGULAR + encoded, callback)
+        self._applyCommand(REGULAR + encoded, answer)
 
     def forget_expired(self) -> None:
         """Drop callbacks whose answer was lost, which the library would keep for ever."""
@@ -265,16 +258,13 @@ class DirectoryReplica(MemberReplica):
 
     def close(self) -> None:
         """Close the port, the connections and the files."""
-        if self.failure is not None:
-            self.journal.abandon()
-        try:
+        with ExitStack() as closing:
+            closing.callback(self._close_leftovers)
+            closing.callback(self.destroy)
             if self.failure is None:
                 self.lives.save()
-        finally:
-            try:
-                self.destroy()
-            finally:
-                self._close_leftovers()
+            else:
+                self.journal.abandon()
 
     def _close_leftovers(self) -> None:
         """Close descriptors that the library leaves open: a socket, half a dump, the wake pipe."""
@@ -298,21 +288,14 @@ class DirectoryReplica(MemberReplica):
         return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
 
     def _write_dump(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
-        """Write a dump; set `failure` on an error, since the library would go on without a dump."""
+        """Write a dump; the library would go on without one after an error."""
         last, before_last, _ = entries
-        try:
+        with self.ending():
             write_dump(self._fs, path, Dump(last, before_last, self._machine.snapshot()))
-        except Exception as error:
-            self.failure = error
-            raise
 
     def _read_dump(self, path: str) -> tuple[Entry, Entry, list[str]]:
-        """Load a dump; set `failure` on an error, which the library would only log, acknowledging
-        no message from then on."""
-        try:
+        """Load a dump; the library would only log an error."""
+        with self.ending():
             dump = read_dump(self._fs, path)
             self._machine.restore(dump.directory)
-        except Exception as error:
-            self.failure = error
-            raise
         return dump.last, dump.before_last, []

@@ -177,9 +177,15 @@ class MemberReplica(pysyncobj.SyncObj):  # type: ignore[misc]
         return 2 * (count + (not lives.is_joining)) > len(self.journal.members)
 
     def sync(self) -> None:
-        """Make the journal durable; set `failure` on an error, so that no message leaves then."""
-        try:
+        """Make the journal durable, before a message leaves."""
+        with self.ending():
             self.journal.sync()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Set `failure` on an error, so that no message leaves from then on."""
+        try:
+            yield
         except Exception as error:
             self.failure = error
             raise
@@ -252,11 +258,6 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
             between = {"from": self._selfNode.address, "to": node.address}
             self._connections[node].send({**replica.lives.tell(), **between})
 
-    def _is_between_us(self, node: Any, message: messages.Message) -> bool:
-        """Whether `node` sent the message to this replica."""
-        between = message.get("from"), message.get("to")
-        return between == (node.address, self._selfNode.address)
-
     def _on_told(self, node: Any, members: list[str], lives: bytes) -> None:
         replica = self._replica
         try:
@@ -304,7 +305,8 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
         if replica.failure is not None:
             return
         statement = told_in(message)
-        if statement is not None and not self._is_between_us(node, message):
+        between = message.get("from"), message.get("to")
+        if statement is not None and between != (node.address, self._selfNode.address):
             self._refuse(self._connections[node])
         elif statement is not None:
             self._on_told(node, *statement)
@@ -348,10 +350,7 @@ class Transport(pysyncobj.transport.TCPTransport):  # type: ignore[misc]
             committed = min(held_index, message["commit_index"])
             replica.lives.on_promise(node.id, message["term"], held_index, committed)
         message, keeps_tail = messages.verified_append(message, replica.journal)
-        if keeps_tail:
-            with replica.journal.keeping_tail():
-                super()._onMessageReceived(node, message)
-        else:
+        with replica.journal.keeping_tail() if keeps_tail else contextlib.nullcontext():
             super()._onMessageReceived(node, message)
 
     def _skips_dump(self, node: Any, data: bytes, *, is_first: bool) -> bool:

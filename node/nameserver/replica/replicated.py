@@ -17,8 +17,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pysyncobj import FAIL_REASON, SyncObjException
 
@@ -39,9 +40,8 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.routes import DirectoryRoute, route
 from node.nameserver.replica.last_seen import LastSeen
-from node.nameserver.replica.pysyncobj import DirectoryReplica, RaftTimes
+from node.nameserver.replica.pysyncobj import Answer, DirectoryReplica, RaftTimes
 from node.nameserver.replica.status import (
     CHANGE_COUNT_MAX,
     IN_FLIGHT_COUNT_MAX,
@@ -75,47 +75,27 @@ _NOT_TAKEN: Final = frozenset(
 """Reasons that mean that the command is in no log. Any other reason leaves that open."""
 
 
-class _Locked:
+class _LockedDirectory(Directory):
     """The directory behind a lock: one thread applies commands and another one reads."""
 
-    def __init__(self, directory: Directory) -> None:
-        self.directory = directory
-        self.lock = threading.Lock()
+    def __init__(self, limits: DirectoryLimits | None) -> None:
+        super().__init__(limits)
+        self.lock = threading.RLock()
 
     def apply(self, encoded: bytes) -> Result:
         """Carry out a command."""
         with self.lock:
-            return self.directory.apply(encoded)
+            return super().apply(encoded)
 
-    def snapshot(self) -> dict[str, Json]:
+    def snapshot(self) -> dict[str, Any]:
         """Return the whole state."""
         with self.lock:
-            return self.directory.snapshot()
+            return super().snapshot()
 
     def restore(self, state: Json) -> None:
         """Take the state of a snapshot."""
         with self.lock:
-            self.directory.restore(state)
-
-
-class _Waiting:
-    """A callback that hands its answer to the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self._loop = loop
-        self.answer: asyncio.Future[tuple[Result | None, int]] = loop.create_future()
-
-    def __call__(self, result: Result | None, reason: int) -> None:
-        """Hand the answer to the event loop; called on the library's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._set, result, reason)
-        except RuntimeError:
-            _log.debug("an answer came after the event loop was closed")
-
-    def _set(self, result: Result | None, reason: int) -> None:
-        if not self.answer.done():
-            self.answer.set_result((result, reason))
+            super().restore(state)
 
 
 class NameServer:
@@ -133,7 +113,7 @@ class NameServer:
         settings.check()
         self._settings, self._times = settings, times
         self._fs = fs or FileSystem()
-        self._machine = _Locked(Directory(limits))
+        self._directory = _LockedDirectory(limits)
         self._last_seen = LastSeen()
         self._replica: DirectoryReplica | None = None
         self._thread: threading.Thread | None = None
@@ -146,16 +126,15 @@ class NameServer:
     async def start(self) -> None:
         """Read the files, bind the port, and start the thread.
 
-        Raises NameServerSettingsError when the port is taken, LibraryVersionError,
+        Raises NameServerSettingsError when the port is taken, PysyncobjVersionError,
         FilesDamagedError or a store error; the replica does not run then.
         """
         assert self._thread is None, "a name server is started once"
-        loop = asyncio.get_running_loop()
-        started: asyncio.Future[None] = loop.create_future()
-        name = "nameserver"
-        self._thread = threading.Thread(target=self._run, args=(loop, started), name=name)
+        started = Future[None]()
+        started.set_running_or_notify_cancel()  # The thread ends what it began.
+        self._thread = threading.Thread(target=self._run, args=(started,), name="nameserver")
         self._thread.start()
-        await started
+        await asyncio.wrap_future(started)
 
     async def stop(self) -> None:
         """End the thread; close port and files. The outcome of pending commands stays unknown."""
@@ -216,16 +195,12 @@ class NameServer:
         The reader must not change the directory. The times in it compare with the current time of
         day.
         """
-        with self._machine.lock:
-            return reader(self._last_seen.view(self._machine.directory, unix_ms()))
+        with self._directory.lock:
+            return reader(self._last_seen.view(self._directory, unix_ms()))
 
     def snapshot(self) -> dict[str, Json]:
         """Return the replicated state, which is the same on all replicas with the same entries."""
-        return self._machine.snapshot()
-
-    def route(self, topic: str, now_ms: int) -> DirectoryRoute:
-        """Return the route of a topic, as this replica knows it. Needs no quorum."""
-        return self.look(lambda directory: route(directory, topic, now_ms))
+        return self._directory.snapshot()
 
     @property
     def is_running(self) -> bool:
@@ -253,12 +228,12 @@ class NameServer:
         """Return the status of this replica."""
         replica, failure = self._replica, self.failure
         size_bytes = self.look(lambda directory: directory.size_bytes)
-        limits, used = self._machine.directory.limits, self._reports.used + self._changes.used
+        limits, used = self._directory.limits, self._reports.used + self._changes.used
         size_bytes_max = limits.topics_size_bytes_max + limits.pairs_size_bytes_max
         counts = (used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
         if replica is None:
             state = "failed" if failure is not None else "stopped"
-            return NameServerStatus(state, "", 0, 0, 0, 0, 0, *counts, 0, str(failure or ""))
+            return NameServerStatus(state, "", 0, 0, 0, 0, *counts, 0, str(failure or ""))
         leader = self.leader
         state = "no_leader"
         if replica.lives.is_joining:
@@ -271,7 +246,6 @@ class NameServer:
             replica.raftCurrentTerm,
             replica.raftCommitIndex,
             replica.raftLastApplied,
-            len(replica.journal),
             replica.journal.size_bytes,
             *counts,
             replica.refused_count,
@@ -294,11 +268,11 @@ class NameServer:
             what = "a command of the name server"
             raise LimitExceededError(what, len(encoded), COMMAND_SIZE_BYTES_MAX)
         until_s = min(deadline_s, time.monotonic() + ATTEMPT_SECONDS)
-        waiting = _Waiting(asyncio.get_running_loop(), until_s)
+        answer = Answer(until_s)
         try:
-            replica.submit(encoded, waiting)
+            replica.submit(encoded, answer)
             async with asyncio.timeout(until_s - time.monotonic()):
-                return await waiting.answer
+                return await asyncio.wrap_future(answer)
         except TimeoutError:
             return None, FAIL_REASON.UNKNOWN_OUTCOME
 
@@ -312,15 +286,15 @@ class NameServer:
         finally:
             room.give_back(host)
 
-    def _run(self, loop: asyncio.AbstractEventLoop, started: "asyncio.Future[None]") -> None:
+    def _run(self, started: Future[None]) -> None:
         """Make the replica, tick it and close it; the function of the thread."""
         try:
             replica = self._made()
         except Exception as error:  # noqa: BLE001 - handed to the caller of `start`
-            loop.call_soon_threadsafe(_fail, started, error)
+            started.set_exception(error)
             return
         self._replica = replica
-        loop.call_soon_threadsafe(_succeed, started)
+        started.set_result(None)
         try:
             self._tick(replica)
         except Exception as error:  # noqa: BLE001 - any fault ends this replica and nothing else
@@ -338,7 +312,7 @@ class NameServer:
         os.chmod(settings.directory, 0o700)
         try:
             return DirectoryReplica(
-                self._machine,
+                self._directory,
                 self._fs,
                 settings.directory,
                 settings.address,
@@ -383,13 +357,3 @@ def _check_address(address: str) -> None:
 def _taken(address: str) -> NameServerSettingsError:
     remedy = "it cannot be bound; is another process using it?"
     return NameServerSettingsError("listen", address, remedy)
-
-
-def _fail(started: "asyncio.Future[None]", error: Exception) -> None:
-    if not started.done():
-        started.set_exception(error)
-
-
-def _succeed(started: "asyncio.Future[None]") -> None:
-    if not started.done():
-        started.set_result(None)

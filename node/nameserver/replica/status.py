@@ -25,7 +25,6 @@ class NameServerStatus:
     term: int
     commit_index: int
     applied_index: int
-    journal_entry_count: int
     journal_size_bytes: int
     in_flight_count: int
     in_flight_count_max: int
@@ -43,4 +42,4 @@ class NameServerStatus:
     @classmethod
     def without_replica(cls, state: str, failure: str) -> "NameServerStatus":
         """Return the status of a replica that does not exist at the moment."""
-        return cls(state, "", 0, 0, 0, 0, 0, 0, IN_FLIGHT_COUNT_MAX, 0, 0, 0, failure)
+        return cls(state, "", 0, 0, 0, 0, 0, IN_FLIGHT_COUNT_MAX, 0, 0, 0, failure)

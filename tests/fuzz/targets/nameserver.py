@@ -13,14 +13,7 @@ from node.nameserver.directory.directory import (
     put_pair_command,
     unregister_command,
 )
-from node.nameserver.directory.reports import (
-    Binding,
-    BrokerReport,
-    Kind,
-    LogEnd,
-    TopicQueues,
-    heartbeat,
-)
+from node.nameserver.directory.reports import Binding, BrokerReport, Kind, LogEnd, TopicQueues
 from node.nameserver.replica import messages
 from node.nameserver.replica.plain_values import decoded_value, encoded_value
 from node.nameserver.replica.pysyncobj_wire import (
@@ -132,7 +125,7 @@ def _commands(random: Random) -> list[bytes]:
     commands: list[Any] = [
         _report(random, kind).command(),
         _report(random, kind).command(),
-        heartbeat("g", 1, 5, 2_000, epoch=1, log_end=LogEnd(1, 5)),
+        _report(random, kind).heartbeat(),
         elect | expected,
         alter | expected,
         put_pair_command("n", "k", text(random) or "v"),

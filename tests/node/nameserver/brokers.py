@@ -31,32 +31,24 @@ def ha_report(broker_id: int, **changes: Any) -> BrokerReport:
 
 def raft_report(broker_id: int, group: str = "raft", **changes: Any) -> BrokerReport:
     """A broker of a Raft group: a follower, unless said otherwise."""
-    fields: dict[str, Any] = {"group": group, "kind": "raft", "ha_address": "", "copy_count": 1}
-    return ha_report(broker_id, **{**fields, **changes})
+    return ha_report(
+        broker_id, **{"group": group, "kind": "raft", "ha_address": "", "copy_count": 1, **changes}
+    )
 
 
 def ha_master(broker_id: int, epoch: int = 1, nonce: str = "n1", **changes: Any) -> BrokerReport:
     """The master of an epoch, with topics."""
-    fields: dict[str, Any] = {
-        "role": "master",
-        "epoch": epoch,
-        "bindings": {epoch: Binding(broker_id, nonce)},
-        "topics": ORDERS,
-        "topics_version": (5, 1),
-        "log_end": LogEnd(epoch, 100),
-    }
-    return ha_report(broker_id, **{**fields, **changes})
+    own = {"bindings": {epoch: Binding(broker_id, nonce)}, "log_end": LogEnd(epoch, 100)}
+    return ha_report(broker_id, **{**_leading(epoch), **own, **changes})
 
 
 def raft_leader(broker_id: int, term: int, group: str = "raft", **changes: Any) -> BrokerReport:
     """The leader of a term, with topics."""
-    fields: dict[str, Any] = {
-        "role": "master",
-        "epoch": term,
-        "topics": ORDERS,
-        "topics_version": (5, 1),
-    }
-    return raft_report(broker_id, group, **{**fields, **changes})
+    return raft_report(broker_id, group, **{**_leading(term), **changes})
+
+
+def _leading(epoch: int) -> dict[str, Any]:
+    return {"role": "master", "epoch": epoch, "topics": ORDERS, "topics_version": (5, 1)}
 
 
 def send(directory: Directory, said: Command | BrokerReport, key: str | None = None) -> Result:

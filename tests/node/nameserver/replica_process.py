@@ -7,7 +7,6 @@ kill it, stop it and ask it. Ends when the input does.
 import asyncio
 import json
 import sys
-import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -34,12 +33,6 @@ async def _answer(server: NameServer, request: dict[str, Any]) -> Any:
     return {"is_accepted": result.is_accepted, "reason": result.reason}
 
 
-def _read_lines(loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str]") -> None:
-    for line in sys.stdin:
-        loop.call_soon_threadsafe(lines.put_nowait, line)
-    loop.call_soon_threadsafe(lines.put_nowait, "")
-
-
 async def _serve(server: NameServer, request: dict[str, Any]) -> None:
     answer = {"number": request["number"], "answer": await _answer(server, request)}
     print(json.dumps(answer), flush=True)
@@ -49,11 +42,8 @@ async def _main() -> None:
     server = NameServer(NameServerSettings(**json.loads(sys.argv[1])))
     await server.start()
     print(json.dumps({"number": 0, "answer": "started"}), flush=True)
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_read_lines, args=(loop, lines), daemon=True).start()
     tasks = set()
-    while line := await lines.get():
+    while line := await asyncio.to_thread(sys.stdin.readline):
         tasks.add(asyncio.create_task(_serve(server, json.loads(line))))
     await asyncio.gather(*tasks)
     await server.stop()

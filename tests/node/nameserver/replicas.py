@@ -6,21 +6,19 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from deploy.local_process import free_ports
 from node.config.nameserver import NameServerSettings
-from node.nameserver.directory.directory import Command
+from node.nameserver.directory.directory import Command, put_pair_command
 from node.nameserver.replica.replicated import NameServer
 from tests.patience import PATIENCE_S, wait_for
 
 TIMEOUT_MS = 20_000
 _ROOT = Path(__file__).resolve().parents[3]
-_T = TypeVar("_T")
 
 
 def free_addresses(count: int) -> list[str]:
@@ -39,33 +37,16 @@ class ReplicaProcess:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
+        program = [sys.executable, "-m", "tests.node.nameserver.replica_process"]
         self._answers = {}
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.node.nameserver.replica_process",
-                json.dumps(self.settings),
-            ],
+            [*program, json.dumps(self.settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=_ROOT,
         )
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-        wait_for("a replica to start", lambda: 0 in self._answers or self.has_ended)
-        assert not self.has_ended
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process is gone."""
-        return self._process is None or self._process.poll() is not None
-
-    def _read(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = json.loads(line)
-            self._answers[answer["number"]] = answer["answer"]
+        self.end(0)
 
     def begin(self, do: str, **request: Any) -> int:
         """Send a request and return its number."""
@@ -79,8 +60,12 @@ class ReplicaProcess:
 
     def end(self, number: int) -> Any:
         """Wait for the answer of a request."""
-        wait_for(f"answer {number}", lambda: number in self._answers or self.has_ended)
-        return self._answers[number]
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while number not in self._answers:
+            answer = json.loads(self._process.stdout.readline())  # Fails when the process ends.
+            self._answers[answer["number"]] = answer["answer"]
+        return self._answers.pop(number)
 
     def ask(self, do: str, **request: Any) -> Any:
         """Send a request and wait for the answer."""
@@ -89,6 +74,18 @@ class ReplicaProcess:
     def change(self, command: Command, timeout_ms: int = TIMEOUT_MS, **more: Any) -> Any:
         """Carry out a command."""
         return self.ask("change", command=command, timeout_ms=timeout_ms, **more)
+
+    def put(self, key: str, value: str = "v", **more: Any) -> Any:
+        """Put a pair of the namespace `ns`."""
+        return self.change(put_pair_command("ns", key, value), **more)
+
+    def status(self) -> dict[str, Any]:
+        """Its status."""
+        return dict(self.ask("status"))
+
+    def pair_keys(self) -> set[str]:
+        """The keys of the namespace `ns`."""
+        return set(self.ask("snapshot")["pairs"].get("ns", {}))
 
     def memory_peak_size_bytes(self) -> int:
         """The most memory that it ever had, as the kernel counts it."""
@@ -116,14 +113,7 @@ class ReplicaProcess:
         """End it with SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            try:
-                self._process.stdin.close()
-            except BrokenPipeError:
-                pass
+            self._process.communicate()
             self._process = None
 
 
@@ -157,29 +147,23 @@ def processes(directory: Path, password: str | None = None) -> Iterator[list[Rep
 def leader_of(replicas: list[ReplicaProcess]) -> ReplicaProcess:
     """Wait for a leader among replicas that run."""
 
-    def found() -> ReplicaProcess | None:
-        for replica in replicas:
-            if replica.ask("status")["state"] == "leader":
-                return replica
-        return None
+    def leader() -> ReplicaProcess | None:
+        return next((each for each in replicas if each.status()["state"] == "leader"), None)
 
-    leader = wait_for("a leader", found)
-    assert leader is not None
-    return leader
+    leading = wait_for("a leader", leader)
+    assert leading is not None
+    return leading
 
 
 def counting(replicas: list[ReplicaProcess]) -> None:
     """Wait until all count, that is lead or follow."""
     wanted = ["follower"] * (len(replicas) - 1) + ["leader"]
-    wait_for(
-        "all to count", lambda: sorted(one.ask("status")["state"] for one in replicas) == wanted
-    )
+    wait_for("all", lambda: sorted(each.status()["state"] for each in replicas) == wanted)
 
 
-def pairs_of(replica: ReplicaProcess) -> dict[str, str]:
-    """The keys of the namespace `ns`."""
-    pairs: dict[str, str] = replica.ask("snapshot")["pairs"].get("ns", {})
-    return pairs
+def level(replicas: list[ReplicaProcess], keys: set[str]) -> None:
+    """Wait until all have these keys and no others."""
+    wait_for(f"{keys} everywhere", lambda: all(each.pair_keys() == keys for each in replicas))
 
 
 @asynccontextmanager

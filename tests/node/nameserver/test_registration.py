@@ -57,7 +57,7 @@ class FakeBroker(LocalBroker):
     def __init__(self, facts: BrokerReport) -> None:
         self.facts = facts
         self.group, self.broker_id = facts.group, facts.broker_id
-        self.start_ms = facts.start_ms
+        self.start_ms, self.is_advised = facts.start_ms, facts.kind == "ha"
         self.heartbeat_period_ms = HEARTBEAT_PERIOD_MS
         self.advice: list[tuple[int, Binding]] = []
         self.in_sync: Callable[[Group], Command | None] = lambda _group: None
@@ -114,17 +114,12 @@ def test_changes_of_a_broker_are_reported_at_the_next_look() -> None:
     assert case.look() == [], "the term of a follower is of no interest"
 
 
-def test_a_directory_that_forgot_everything_is_complete_after_the_next_word() -> None:
+def test_a_directory_gets_what_it_lacks_with_the_next_report() -> None:
     case = Case(raft_leader(1, 3))
     case.look()
     case.access.directory = Directory()
     assert case.look(HEARTBEAT_PERIOD_MS) == ["heartbeat", "register+topics"]
     assert case.access.directory.groups["raft"].topics == ORDERS
-
-
-def test_topics_that_the_directory_lacks_are_sent_when_its_answer_says_so() -> None:
-    case = Case(raft_leader(1, 3))
-    case.look()
     case.access.directory.groups["raft"].topics_version = (0, 0)
     assert case.look(REGISTER_PERIOD_MS) == ["register"]
     assert case.look() == ["register+topics"]

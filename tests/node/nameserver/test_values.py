@@ -1,5 +1,6 @@
 """Values of strangers in the name server: topics, reports and values of others have their room."""
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,13 +55,13 @@ async def test_changes_of_values_leave_room_to_reports() -> None:
     settings = NameServerSettings("127.0.0.1:1", ("127.0.0.1:1",), "unused", None)
     server, accounts = NameServer(settings), Accounts()
     command = put_pair_command("n", "k", "v")
-    held = []
-    for host in ("10.0.0.1", "10.0.0.2"):
-        with on_behalf_of(accounts.open(host)):
-            for _ in range(CHANGE_COUNT_MAX // 2):
-                held.append(server._room_for(command))
-                held[-1].__enter__()
-            with pytest.raises(BusyError), server._room_for(command):
-                pass
-    with on_behalf_of(accounts.open("10.0.0.3")), server._room_for({"op": "heartbeat"}):
-        pass
+    with ExitStack() as held:
+        for host in ("10.0.0.1", "10.0.0.2"):
+            with on_behalf_of(accounts.open(host)):
+                for _ in range(CHANGE_COUNT_MAX // 2):
+                    held.enter_context(server._room_for(command))
+                with pytest.raises(BusyError), server._room_for(command):
+                    pass
+        with on_behalf_of(accounts.open("10.0.0.3")), server._room_for({"op": "heartbeat"}):
+            assert server.status().in_flight_count == CHANGE_COUNT_MAX + 1
+    assert server.status().in_flight_count == 0

@@ -1,5 +1,7 @@
 """What the controller decides: fail-over, expiry, and the in-sync set."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ from node.nameserver.directory.controller import (
     propose_master,
 )
 from node.nameserver.directory.directory import Command, Directory
-from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd
 from tests.node.nameserver.brokers import (
     NOW_MS,
     accepted,
@@ -31,53 +33,47 @@ LATER = NOW_MS + SILENCE_MS + 1
 
 
 def _beat(directory: Directory, broker_id: int, now_ms: int, log_end: LogEnd) -> None:
-    accepted(directory, heartbeat("ha", broker_id, 1, now_ms, epoch=1, log_end=log_end))
+    report = ha_report(broker_id, now_ms=now_ms, epoch=1, log_end=log_end)
+    accepted(directory, report.heartbeat())
 
 
 def _proposal(directory: Directory, now_ms: int) -> Command | None:
     return propose_master(directory.groups["ha"], now_ms, SILENCE_MS, "x")
 
 
-def test_a_master_that_beats_is_left_alone() -> None:
-    directory = ha_directory()
+def test_a_master_that_beats_silent_brokers_and_a_missing_epoch_propose_nothing() -> None:
+    directory, fresh = ha_directory(), Directory()
     assert _proposal(directory, NOW_MS + SILENCE_MS) is None
-
-
-def test_the_longest_log_in_sync_becomes_the_master() -> None:
-    directory = ha_directory()
-    _beat(directory, 2, LATER, LogEnd(1, 95))
-    _beat(directory, 3, LATER, LogEnd(1, 99))
-    command = _proposal(directory, LATER)
-    assert command is not None
-    assert (command["number"], command["master_id"], command["nonce"]) == (2, 3, "x")
-    accepted(directory, command)
-    refused(directory, elect_command(directory.groups["ha"], 9, "y"), "unknown_broker")
-
-
-def test_a_replica_in_sync_goes_before_one_that_says_it_has_more() -> None:
-    directory = ha_directory()
-    accepted(directory, alter(1, [1, 2], (1, 3)))
-    _beat(directory, 2, LATER, LogEnd(1, 95))
-    _beat(directory, 3, LATER, LogEnd(1, 99))
-    command = _proposal(directory, LATER)
-    assert command is not None
-    assert command["master_id"] == 2
-
-
-def test_silent_brokers_and_a_missing_epoch_propose_nothing() -> None:
-    directory = ha_directory()
     assert _proposal(directory, LATER) is None
-    fresh = Directory()
     accepted(fresh, ha_report(1))
     assert _proposal(fresh, NOW_MS) is None
 
 
-def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
+def test_the_longest_log_becomes_the_master_one_in_sync_before_all_others() -> None:
+    directory = ha_directory()
+    _beat(directory, 2, LATER, LogEnd(1, 95))
+    _beat(directory, 3, LATER, LogEnd(1, 99))
+    longest: Any = _proposal(directory, LATER)
+    assert (longest["number"], longest["master_id"], longest["nonce"]) == (2, 3, "x")
+    accepted(directory, alter(1, [1, 2], (1, 3)))
+    command: Any = _proposal(directory, LATER)
+    assert command["master_id"] == 2
+    accepted(directory, command)
+    refused(directory, elect_command(directory.groups["ha"], 9, "y"), "unknown_broker")
+
+
+def _proposed() -> tuple[Directory, FailoverWatch]:
+    """A directory in which broker 2 was proposed at LATER and may be fencing."""
     directory, watch = ha_directory(), FailoverWatch()
     _beat(directory, 2, LATER, LogEnd(1, 95))
     _beat(directory, 3, LATER, LogEnd(1, 90))
     (first,) = watch.commands(directory, LATER, "x")
     accepted(directory, first)
+    return directory, watch
+
+
+def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
+    directory, watch = _proposed()
     assert watch.commands(directory, LATER + 1, "y") == []
     assert watch.commands(directory, LATER + FENCE_GRACE_MS, "y") == []
     after = LATER + FENCE_GRACE_MS + 1
@@ -91,13 +87,8 @@ def test_a_fail_over_is_proposed_once_and_again_after_the_grace() -> None:
 
 
 def test_a_clock_that_was_set_back_makes_nobody_wait_longer() -> None:
-    directory, watch = ha_directory(), FailoverWatch()
-    _beat(directory, 2, LATER, LogEnd(1, 95))
-    _beat(directory, 3, LATER, LogEnd(1, 90))
-    (first,) = watch.commands(directory, LATER, "x")
-    accepted(directory, first)
-    ahead = LATER + 3_600_000
-    assert watch.commands(directory, ahead, "y") is not None  # The wait is noted an hour ahead.
+    directory, watch = _proposed()
+    watch.commands(directory, LATER + 3_600_000, "y")  # The wait is noted an hour ahead.
     _beat(directory, 3, LATER + 1, LogEnd(1, 90))
     assert watch.commands(directory, LATER + 1, "y") == []  # It begins again, and is no longer.
     (second,) = watch.commands(directory, LATER + 1 + FENCE_GRACE_MS, "y")
@@ -114,7 +105,7 @@ def test_a_dead_broker_is_removed_within_thirty_seconds() -> None:
     assert watch.commands(directory, NOW_MS + 29_000, "x") == []
 
 
-def _wish(directory: Directory, replicas: dict[int, ReplicaAck], now_ms: int) -> Command | None:
+def _wish(directory: Directory, replicas: dict[int, ReplicaAck], now_ms: int) -> Any:
     return change_in_sync(
         directory.groups["ha"],
         1,
@@ -131,25 +122,18 @@ def test_a_lagging_replica_leaves_and_a_caught_up_one_joins() -> None:
     level, old = ReplicaAck(95, later), ReplicaAck(80, NOW_MS)
     assert _wish(directory, {2: level, 3: level}, later) is None
     command = _wish(directory, {2: level, 3: old}, later)
-    assert command is not None
     assert command["members"] == [1, 2]
     accepted(directory, command)
     assert _wish(directory, {2: level, 3: ReplicaAck(89, later)}, later) is None
-    command = _wish(directory, {2: level, 3: level}, later)
-    assert command is not None
-    assert command["members"] == [1, 2, 3]
+    assert _wish(directory, {2: level, 3: level}, later)["members"] == [1, 2, 3]
 
 
-def test_the_set_never_gets_smaller_than_the_copies_of_an_ack() -> None:
+def test_a_set_keeps_the_copies_of_an_ack_and_an_old_master_changes_none() -> None:
     directory = ha_directory()
     command = _wish(directory, {}, NOW_MS)
-    assert command is not None
     assert command["members"] == [1, 2]
     accepted(directory, command)
     assert _wish(directory, {}, NOW_MS) is None
-
-
-def test_an_old_master_wishes_nothing() -> None:
     directory = ha_directory()
     accepted(directory, elect_command(directory.groups["ha"], 2, "x"))
     assert _wish(directory, {}, NOW_MS) is None

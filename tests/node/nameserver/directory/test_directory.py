@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from node.nameserver.directory.directory import (
 from node.nameserver.directory.fields import CommandRefused
 from node.nameserver.directory.groups import NO_MASTER
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd, TopicQueues
 from node.nameserver.directory.routes import route
 from tests.node.nameserver.brokers import (
     NOW_MS,
@@ -46,14 +47,9 @@ def test_a_stale_leader_does_not_take_a_raft_group_back() -> None:
     refused(directory, raft_leader(1, 5), "epoch_taken")
     accepted(directory, raft_report(1, epoch=5))
     assert directory.groups["raft"].master_id == 2
-
-
-def test_a_master_that_steps_down_leaves_no_master() -> None:
-    directory = Directory()
-    accepted(directory, raft_leader(1, 4))
-    accepted(directory, raft_report(1, epoch=4))
-    assert directory.groups["raft"].master_id == NO_MASTER
-    refused(directory, raft_leader(2, 3), "stale_epoch")
+    accepted(directory, raft_report(2, epoch=5))
+    assert directory.groups["raft"].master_id == NO_MASTER, "it stepped down"
+    refused(directory, raft_leader(1, 4), "stale_epoch")
 
 
 def test_topics_come_from_the_master_and_once() -> None:
@@ -68,28 +64,18 @@ def test_topics_come_from_the_master_and_once() -> None:
     assert directory.groups["raft"].topics == ORDERS
 
 
-def test_an_old_process_of_a_broker_is_refused() -> None:
+def test_a_broker_registers_beats_in_its_own_process_and_is_unknown_before() -> None:
     directory = Directory()
-    accepted(directory, raft_report(1, start_ms=20))
-    refused(directory, raft_report(1, start_ms=10), "stale_process")
-    beat = heartbeat("raft", 1, 10, NOW_MS, log_end=LogEnd())
-    refused(directory, beat, "stale_process")
-    stop: Command = {"op": "unregister", "group": "raft", "broker_id": 1, "start_ms": 10}
-    refused(directory, stop, "stale_process")
-
-
-def test_a_broker_that_is_not_known_is_told_to_register() -> None:
-    directory = Directory()
-    beat = heartbeat("raft", 1, 1, NOW_MS, log_end=LogEnd())
+    late = raft_report(1, start_ms=20, now_ms=NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5))
+    beat = late.heartbeat()
     refused(directory, beat, "unknown_broker")
     accepted(directory, raft_report(2))
     refused(directory, beat, "unknown_broker")
-
-
-def test_heartbeats_never_take_time_back() -> None:
-    directory = Directory()
-    accepted(directory, raft_report(1))
-    accepted(directory, heartbeat("raft", 1, 1, NOW_MS - 99, epoch=7, log_end=LogEnd(7, 5)))
+    accepted(directory, raft_report(1, start_ms=20))
+    refused(directory, raft_report(1, start_ms=10), "stale_process")
+    refused(directory, {**beat, "start_ms": 10}, "stale_process")
+    refused(directory, unregister_command("raft", 1, 10), "stale_process")
+    accepted(directory, beat)
     broker = directory.groups["raft"].brokers[1]
     assert (broker.last_seen_ms, broker.epoch, broker.log_end) == (NOW_MS, 7, LogEnd(7, 5))
 
@@ -115,16 +101,11 @@ def test_a_route_merges_all_groups_that_serve_the_topic() -> None:
     accepted(directory, raft_leader(1, 4, "other", topics={"bills": TopicQueues(1, 1, 6)}))
     accepted(directory, put_pair_command("ORDER_TOPIC_CONFIG", "orders", "a:8;b:4"))
     topic_route = route(directory, "orders", NOW_MS)
-    assert [(share.group, share.queues.write_queue_count) for share in topic_route.shares] == [
-        ("a", 8),
-        ("b", 4),
-    ]
+    counts = [(share.group, share.queues.write_queue_count) for share in topic_route.shares]
+    assert counts == [("a", 8), ("b", 4)]
     shown: Any = topic_route.rocketmq_json()
     assert shown["orderTopicConf"] == "a:8;b:4"
-    assert shown["brokerDatas"][0]["brokerAddrs"] == {
-        "0": "a:10000",
-        "1": "a:10001",
-    }
+    assert shown["brokerDatas"][0]["brokerAddrs"] == {"0": "a:10000", "1": "a:10001"}
     assert shown["queueDatas"][1] == {
         "brokerName": "b",
         "perm": 6,
@@ -160,13 +141,9 @@ def test_fields_of_later_builds_are_ignored_and_malformed_ones_are_named() -> No
 
 
 def test_every_limit_refuses_by_name() -> None:
-    limits = DirectoryLimits(
-        group_count_max=1,
-        broker_count_max=1,
-        topics_size_bytes_max=100,
-        pairs_size_bytes_max=100,
+    directory = Directory(
+        DirectoryLimits(1, 1, topics_size_bytes_max=100, pairs_size_bytes_max=100)
     )
-    directory = Directory(limits)
     accepted(directory, raft_leader(1, 1))
     refused(directory, raft_leader(1, 1, "other"), "too_many_groups")
     refused(directory, raft_report(2), "too_many_brokers")
@@ -199,9 +176,6 @@ def test_epochs_are_compare_and_set() -> None:
     refused(directory, elect(1, 2, (1, 3)), "epoch_taken")
     refused(directory, elect(2, 9, (1, 3)), "unknown_broker")
     accepted(directory, elect(2, 2, (1, 3)))
-    refused(directory, elect(3, 3, (1, 3)), "changed")
-    refused(directory, ha_master(3, 2), "epoch_taken")
-    refused(directory, ha_master(2, 2, "other"), "epoch_taken")
     refused(directory, ha_master(2, 5, bindings={}), "epoch_unbound")
     accepted(directory, ha_master(2, 2, "x"))
     assert directory.groups["ha"].master_id == 2
@@ -222,13 +196,10 @@ def test_in_sync_sets_are_compare_and_set() -> None:
     assert response.values == {"in_sync_version": 4}
     accepted(directory, elect(2, 3, (1, 4)))
     refused(directory, alter(1, [1, 2], (2, 4)), "not_master")
-
-
-def test_a_master_starts_its_set_alone_and_lets_others_in() -> None:
     directory = Directory()
     accepted(directory, ha_report(2))
     accepted(directory, ha_master(1))
-    accepted(directory, alter(1, [1], (1, 0)))
+    accepted(directory, alter(1, [1], (1, 0)))  # It starts alone, and lets others in.
     accepted(directory, alter(1, [1, 2], (1, 1)))
     refused(directory, alter(1, [1], (1, 2)), "too_few_copies")
 
@@ -242,39 +213,28 @@ def test_the_first_binding_of_an_epoch_number_stays() -> None:
     assert directory.groups["ha"].epochs == {1: Binding(1, "n1")}
 
 
-def test_an_empty_ha_group_keeps_its_numbers() -> None:
-    directory = ha_directory()
-    for broker in list(directory.groups["ha"].brokers.values()):
-        accepted(directory, unregister_command("ha", broker.broker_id, broker.start_ms))
-    assert directory.groups["ha"].epoch_highest == 1
-    assert not directory.groups["ha"].brokers
-
-
 def test_old_bindings_are_dropped_and_their_numbers_stay_used() -> None:
     directory = Directory(DirectoryLimits(epoch_count_max=2))
     accepted(directory, ha_master(1, 5, bindings={5: Binding(1, "n1"), 3: Binding(1, "o")}))
     accepted(directory, elect(6, 1, (5, 0)))
     assert sorted(directory.groups["ha"].epochs) == [5, 6]
     refused(directory, elect(3, 1, (6, 0)), "epoch_too_low")
+    accepted(directory, unregister_command("ha", 1, 1))
+    group = directory.groups["ha"]
+    assert (group.epoch_highest, group.brokers) == (6, {}), "an empty group keeps its numbers"
 
 
 def test_everything_is_rebuilt_from_broker_reports() -> None:
     directory = ha_directory()
     accepted(directory, raft_leader(1, 7))
     accepted(directory, elect(2, 2, (1, 3)))
-    accepted(directory, ha_master(2, 2, "x", bindings={1: Binding(1, "n1"), 2: Binding(2, "x")}))
+    bindings = {1: Binding(1, "n1"), 2: Binding(2, "x")}
+    accepted(directory, ha_master(2, 2, "x", bindings=bindings))
     accepted(directory, alter(2, [2, 3], (2, 3)))
     reports = [
         raft_leader(1, 7),
         ha_report(3, log_end=LogEnd(1, 90)),
-        ha_master(
-            2,
-            2,
-            "x",
-            bindings={1: Binding(1, "n1"), 2: Binding(2, "x")},
-            in_sync=(2, 3),
-            in_sync_version=4,
-        ),
+        ha_master(2, 2, "x", bindings=bindings, in_sync=(2, 3), in_sync_version=4),
         ha_report(1, epoch=1, bindings={1: Binding(1, "n1")}, log_end=LogEnd(1, 100)),
     ]
     for again in reports:
@@ -341,35 +301,11 @@ def test_an_epoch_number_never_changes_its_owner(commands: list[Any]) -> None:
             assert owners.setdefault(number, binding) == binding
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
-)
-
-
-@given(st.data(), _json, st.binary())
-def test_no_command_raises(data: st.DataObject, junk: Any, raw: bytes) -> None:
-    directory = ha_directory()
-    command = dict(data.draw(_commands))
-    command[data.draw(st.sampled_from(sorted(command)))] = junk
-    before = state_of(directory)
-    results = [
-        directory.apply(raw),
-        directory.apply(json.dumps(junk).encode()),
-        directory.apply(json.dumps({**command, "id": "k"}).encode()),
-    ]
-    assert any(result.is_accepted for result in results) or state_of(directory) == before
-
-
-@given(_json)
-def test_a_snapshot_that_makes_no_sense_changes_nothing(junk: Any) -> None:
+def test_a_snapshot_that_makes_no_sense_changes_nothing() -> None:
     directory = ha_directory()
     before = directory.snapshot()
-    for found in (junk, {**before, "groups": junk}, {**before, "results": {"k": junk}}):
-        try:
-            directory.restore(found)
-        except CommandRefused:
-            pass
-        else:  # It made sense after all.
-            directory.restore(before)
-        assert directory.snapshot() == before
+    damages: dict[str, Any] = {"version": 2, "groups": [1], "pairs": {"n": 1}, "results": {"k": 1}}
+    for name, damage in damages.items():
+        with pytest.raises(CommandRefused):
+            directory.restore({**before, name: damage})
+    assert directory.snapshot() == before

@@ -15,7 +15,7 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import INTEGER_MAX
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import Binding, LogEnd, heartbeat
+from node.nameserver.directory.reports import Binding, LogEnd
 from node.nameserver.watch import sights
 from node.replication.ha.core.ceiling import EPOCH_JUMP_MAX
 from tests.node.nameserver.brokers import (
@@ -36,24 +36,7 @@ JUMP = LIMITS.epoch_jump_max
 
 
 def beat(group: str, broker_id: int, epoch: int) -> Command:
-    return heartbeat(group, broker_id, 1, NOW_MS, epoch=epoch, log_end=LogEnd())
-
-
-def poisoned(kind: str, number: int) -> Directory:
-    """A directory of before there were bounds, in which a stranger named that epoch once."""
-    directory = ha_directory()
-    accepted(directory, raft_leader(1, 4))
-    snapshot: Any = directory.snapshot()
-    group = snapshot["groups"][kind]
-    group["epoch_highest"] = group["master_epoch"] = number
-    directory.restore(json.loads(json.dumps(snapshot)))
-    return directory
-
-
-def everybody_again(directory: Directory) -> None:
-    """What the brokers do when they are unknown."""
-    for report in (ha_report(2), ha_report(3), ha_master(1), raft_leader(1, 4)):
-        accepted(directory, replace(report, log_end=LogEnd(1, 90)))
+    return ha_report(broker_id, group=group, epoch=epoch).heartbeat()
 
 
 def test_the_room_for_elections_is_never_named_away() -> None:
@@ -67,11 +50,8 @@ def test_the_room_for_elections_is_never_named_away() -> None:
 def test_the_first_report_of_a_group_may_be_high_and_not_absurd(number: int) -> None:
     directory = Directory()
     accepted(directory, ha_report(3))
-    for report in (
-        ha_report(2, epoch=number),
-        ha_report(2, bindings={number: Binding(2, "n")}),
-        ha_master(2, number),
-    ):
+    bound = ha_report(2, bindings={number: Binding(2, "n")})
+    for report in (ha_report(2, epoch=number), bound, ha_master(2, number)):
         refused(directory, report, "epoch_too_high")
     if number == INTEGER_MAX:
         refused(directory, raft_leader(1, number), "epoch_too_high")
@@ -145,7 +125,13 @@ def test_versions_of_in_sync_sets_are_bounded_too() -> None:
 @pytest.mark.parametrize("kind", ["ha", "raft"])
 @pytest.mark.parametrize("number", [INTEGER_MAX, 10 * LIMITS.epoch_lead_max])
 def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
-    directory = poisoned(kind, number)
+    """A stranger named an absurd epoch once, in a directory of before there were bounds."""
+    directory = ha_directory()
+    accepted(directory, raft_leader(1, 4))
+    snapshot: Any = directory.snapshot()
+    group = snapshot["groups"][kind]
+    group["epoch_highest"] = group["master_epoch"] = number
+    directory.restore(json.loads(json.dumps(snapshot)))
     stuck = {sight.name: sight.stuck for sight in sights(directory, NOW_MS)}
     assert "far above all" in stuck[kind]
     commands = FailoverWatch().commands(directory, NOW_MS, "n")
@@ -153,7 +139,8 @@ def test_a_poisoned_dump_has_a_way_back(kind: str, number: int) -> None:
     refused(directory, forget_group_command(kind, number - 1), "changed")
     accepted(directory, commands[0])
     refused(directory, beat(kind, 1, 1), "unknown_broker")
-    everybody_again(directory)
+    for report in (ha_report(2), ha_report(3), ha_master(1), raft_leader(1, 4)):
+        accepted(directory, replace(report, log_end=LogEnd(1, 90)))  # They register again.
     assert FailoverWatch().commands(directory, NOW_MS, "n") == []
     assert not any(sight.stuck for sight in sights(directory, NOW_MS))
     assert (directory.groups["ha"].master_id, directory.groups["raft"].master_id) == (1, 1)
@@ -171,8 +158,7 @@ def test_two_groups_are_never_at_one_address() -> None:
     directory = ha_directory()
     taken = directory.groups["ha"].brokers[2].address
     refused(directory, raft_leader(7, 1, "far", address=taken), "address_taken")
-    unregister: Command = {"op": "unregister", "group": "ha", "broker_id": 2, "start_ms": 1}
-    accepted(directory, unregister)
+    accepted(directory, unregister_command("ha", 2, 1))
     accepted(directory, raft_leader(7, 1, "far", address=taken))
 
 
@@ -181,7 +167,7 @@ def test_an_empty_group_gives_its_name_and_place_up() -> None:
     directory = Directory(replace(LIMITS, group_count_max=2))
     for name in ("a", "b"):
         accepted(directory, ha_master(1, group=name, cluster="forged"))
-        accepted(directory, {"op": "unregister", "group": name, "broker_id": 1, "start_ms": 1})
+        accepted(directory, unregister_command(name, 1, 1))
     assert sorted(directory.groups) == ["a", "b"]
     accepted(directory, raft_leader(1, 1, "b"))
     assert (directory.groups["b"].kind, directory.groups["b"].cluster) == ("raft", "c")

@@ -3,7 +3,7 @@
 from node.nameserver.directory.controller import FailoverWatch, expired
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.limits import DirectoryLimits
-from node.nameserver.directory.reports import LogEnd, heartbeat
+from node.nameserver.directory.reports import LogEnd
 from node.nameserver.directory.routes import alive_brokers
 from node.nameserver.replica.last_seen import LastSeen
 from tests.node.nameserver.brokers import NOW_MS, accepted, ha_master, ha_report
@@ -34,15 +34,15 @@ class Case:
         """Let time pass, and these brokers report."""
         self.now_s += STEP_S
         for broker_id in broker_ids:
-            broker = self.directory.groups["ha"].brokers[broker_id]
-            command = heartbeat(
-                "ha", broker_id, broker.start_ms, self.clocks[broker_id], log_end=LogEnd(1, 90)
-            )
-            accepted(self.directory, command)
+            now_ms = self.clocks[broker_id]
+            report = ha_report(broker_id, now_ms=now_ms, log_end=LogEnd(1, 90))
+            accepted(self.directory, report.heartbeat())
         self.last_seen.note(self.directory)
 
     def ops(self) -> list[str]:
-        return [str(one["op"]) for one in self.watch.commands(self.view(), self.wall_ms, "x")]
+        return [
+            str(command["op"]) for command in self.watch.commands(self.view(), self.wall_ms, "x")
+        ]
 
 
 def test_clocks_that_differ_and_jump_make_nobody_silent() -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from node.nameserver.directory.directory import put_pair_command
 from tests.node.nameserver.brokers import raft_leader
 from tests.node.nameserver.replicas import (
     ReplicaProcess,
     counting,
     leader_of,
-    pairs_of,
+    level,
     processes,
 )
 from tests.patience import wait_for
@@ -30,18 +29,9 @@ def replicas(tmp_path: Path) -> Iterator[list[ReplicaProcess]]:
         yield made
 
 
-def put(replica: ReplicaProcess, key: str) -> Any:
-    return replica.change(put_pair_command("ns", key, "v"))
-
-
 def try_put(replica: ReplicaProcess, key: str) -> Any:
     """One that has no time for another leader: long enough for an election that may be won."""
-    return replica.change(put_pair_command("ns", key, "v"), timeout_ms=6_000)
-
-
-def status(replica: ReplicaProcess) -> dict[str, Any]:
-    content: dict[str, Any] = replica.ask("status")
-    return content
+    return replica.put(key, timeout_ms=6_000)
 
 
 def files_of(replica: ReplicaProcess) -> Path:
@@ -60,10 +50,6 @@ def put_back(replica: ReplicaProcess, copy: Path) -> None:
     shutil.copytree(copy, files_of(replica))
 
 
-def level(replicas: list[ReplicaProcess], keys: set[str]) -> None:
-    wait_for(f"{keys} everywhere", lambda: all(pairs_of(one).keys() == keys for one in replicas))
-
-
 def epoch_of(replica: ReplicaProcess) -> int:
     (group,) = replica.ask("snapshot")["groups"].values()
     epoch: int = group["epoch_highest"]
@@ -73,7 +59,7 @@ def epoch_of(replica: ReplicaProcess) -> int:
 def test_an_old_copy_with_one_that_was_away_is_no_quorum(replicas: list[ReplicaProcess]) -> None:
     """Two of three lost what the third and the copied one had acked, and went on without it."""
     a, b, c = replicas
-    assert put(a, "k0") == ACCEPTED
+    assert a.put("k0") == ACCEPTED
     b.kill()
     copy = copied(b)
     b.start()
@@ -81,20 +67,20 @@ def test_an_old_copy_with_one_that_was_away_is_no_quorum(replicas: list[ReplicaP
     counting(replicas)
     c.kill()
     assert a.change(raft_leader(1, 7).command()) == ACCEPTED
-    assert put(a, "k1") == ACCEPTED
+    assert a.put("k1") == ACCEPTED
     for replica in (a, b):
         replica.kill()
     put_back(b, copy)
     for replica in (b, c):
         replica.start()
     assert try_put(c, "k2") == REFUSED
-    assert status(b)["state"] == "joining"
-    assert "an old copy of what it held: it began life" in status(b)["failure"]
+    assert b.status()["state"] == "joining"
+    assert "an old copy of what it held: it began life" in b.status()["failure"]
     a.start()
     level(replicas, {"k0", "k1"})
     counting(replicas)
     assert [epoch_of(one) for one in replicas] == [7, 7, 7]
-    assert put(b, "k3") == ACCEPTED
+    assert b.put("k3") == ACCEPTED
     level(replicas, {"k0", "k1", "k3"})
 
 
@@ -103,7 +89,7 @@ def test_an_old_copy_of_the_newest_life_is_found_by_who_has_more(
 ) -> None:
     """While the other one is away nobody leads; when it is back, all goes on with all there was."""
     a, b, c = replicas
-    assert put(a, "k0") == ACCEPTED
+    assert a.put("k0") == ACCEPTED
     level(replicas, {"k0"})
     counting(replicas)
     b.signal(signal.SIGSTOP)  # A snapshot of a virtual machine: the same life.
@@ -111,18 +97,18 @@ def test_an_old_copy_of_the_newest_life_is_found_by_who_has_more(
     b.signal(signal.SIGCONT)
     c.kill()
     assert a.change(raft_leader(1, 9).command()) == ACCEPTED
-    assert put(a, "k1") == ACCEPTED
+    assert a.put("k1") == ACCEPTED
     level([a, b], {"k0", "k1"})
     b.kill()
     put_back(b, copy)
     b.start()
-    wait_for("the copy to know", lambda: status(b)["state"] == "joining")
+    wait_for("the copy to know", lambda: b.status()["state"] == "joining")
     assert try_put(a, "k2") == REFUSED
-    assert pairs_of(a).keys() == {"k0", "k1"}
+    assert a.pair_keys() == {"k0", "k1"}
     c.start()
     level(replicas, {"k0", "k1"})
     counting(replicas)
-    assert put(b, "k3") == ACCEPTED
+    assert b.put("k3") == ACCEPTED
     assert [epoch_of(one) for one in replicas] == [9, 9, 9]
 
 
@@ -130,27 +116,27 @@ def test_an_empty_directory_is_filled_by_two_and_counts_again(
     replicas: list[ReplicaProcess],
 ) -> None:
     """Two good ones go on meanwhile, and a second start while joining changes nothing."""
-    assert put(replicas[0], "k0") == ACCEPTED
+    assert replicas[0].put("k0") == ACCEPTED
     counting(replicas)
     leader = leader_of(replicas)
     emptied = next(one for one in replicas if one is not leader)
     emptied.kill()
     shutil.rmtree(files_of(emptied))
-    assert put(leader, "k1") == ACCEPTED
+    assert leader.put("k1") == ACCEPTED
     for replica in replicas:
         if replica not in (leader, emptied):
             replica.signal(signal.SIGSTOP)
             stopped = replica
     emptied.start()
-    wait_for("it to be told", lambda: status(emptied)["state"] == "joining")
+    wait_for("it to be told", lambda: emptied.status()["state"] == "joining")
     emptied.kill()
     emptied.start()
-    wait_for("it to remember that", lambda: status(emptied)["state"] == "joining")
+    wait_for("it to remember that", lambda: emptied.status()["state"] == "joining")
     assert try_put(leader, "k2") != ACCEPTED
     stopped.signal(signal.SIGCONT)
     wait_for("a quorum", lambda: try_put(leader, "k3") == ACCEPTED)
     counting(replicas)
-    assert put(emptied, "k4") == ACCEPTED
+    assert emptied.put("k4") == ACCEPTED
 
 
 def test_a_kept_directory_fills_the_other_replicas(
@@ -158,14 +144,16 @@ def test_a_kept_directory_fills_the_other_replicas(
 ) -> None:
     """Operations: two of three without memory; the directory of the third one is to be kept."""
     kept, second, third = replicas
-    assert put(kept, "k0") == ACCEPTED
+    assert kept.put("k0") == ACCEPTED
     level(replicas, {"k0"})
     for replica in (second, third):
         replica.kill()
         shutil.rmtree(files_of(replica))
     for replica in (second, third):
         replica.start()
-    wait_for("both to know", lambda: status(second)["state"] == status(third)["state"] == "joining")
+    wait_for(
+        "both to know", lambda: second.status()["state"] == third.status()["state"] == "joining"
+    )
     for replica in replicas:
         replica.kill()
     for path in files_of(kept).glob("lives.*"):

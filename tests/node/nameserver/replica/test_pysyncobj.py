@@ -37,28 +37,11 @@ from tests.node.nameserver.replicas import (
     ReplicaProcess,
     free_addresses,
     leader_of,
-    pairs_of,
+    level,
     processes,
     settings_of,
 )
 from tests.patience import wait_for
-
-
-def _put(replica: ReplicaProcess, key: str, value: str = "v", **more: Any) -> Any:
-    return replica.change(put_pair_command("ns", key, value), **more)
-
-
-def _term(replica: ReplicaProcess) -> int:
-    return int(replica.ask("status")["term"])
-
-
-def _wait_for_keys(replicas: list[ReplicaProcess], keys: set[str]) -> None:
-    for replica in replicas:
-        wait_for(f"{len(keys)} keys", partial(_has_keys, replica, keys))
-
-
-def _has_keys(replica: ReplicaProcess, keys: set[str]) -> bool:
-    return set(pairs_of(replica)) >= keys
 
 
 @pytest.mark.long
@@ -66,19 +49,19 @@ def test_term_survives_restart(tmp_path: Path) -> None:
     with processes(tmp_path) as replicas:
         for _ in range(2):  # Each leader that dies makes a new term.
             leader = leader_of(replicas)
-            assert _put(leader, f"k{_term(leader)}")["is_accepted"]
+            assert leader.put(f"k{leader.status()['term']}")["is_accepted"]
             leader.kill()
             leader_of([replica for replica in replicas if replica is not leader])
             leader.start()
         leader = leader_of(replicas)
-        term, keys = _term(leader), set(pairs_of(leader))
+        term, keys = leader.status()["term"], leader.pair_keys()
         for replica in replicas:
             replica.kill()
         for replica in replicas:
             replica.start()
         again = leader_of(replicas)
-        assert _term(again) > term >= 3
-        _wait_for_keys(replicas, keys)
+        assert again.status()["term"] > term >= 3
+        level(replicas, keys)
 
 
 def test_term_and_vote_survive_a_crash(tmp_path: Path) -> None:
@@ -144,13 +127,13 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
             leader.kill()
             leader_of([replica for replica in replicas if replica is not leader])
             leader.start()
-        assert _put(old, "before")["is_accepted"]
+        assert old.put("before")["is_accepted"]
         others = [replica for replica in replicas if replica is not old]
         for other in others:  # Paused, and then killed: they never read what is sent now.
             other.signal(signal.SIGSTOP)
-        count = old.ask("status")["journal_entry_count"]
+        size_bytes = old.status()["journal_size_bytes"]
         call = old.begin("change", command=put_pair_command("ns", "lost", "v"), timeout_ms=15_000)
-        wait_for("the command", lambda: old.ask("status")["journal_entry_count"] > count)
+        wait_for("the command", lambda: old.status()["journal_size_bytes"] > size_bytes)
         old.signal(signal.SIGSTOP)
         for other in others:
             other.kill()
@@ -159,16 +142,16 @@ def test_no_false_success_after_heal(tmp_path: Path) -> None:
         leader = leader_of(others)
         keys = {f"k{number}" for number in range(20)}
         for key in sorted(keys):
-            assert _put(leader, key)["is_accepted"]
+            assert leader.put(key)["is_accepted"]
         for other in others:
             other.ask("compact")
             path = Path(other.settings["directory"]) / "dump"
             wait_for("a dump", path.exists)
         old.signal(signal.SIGCONT)
         answer = old.end(call)
-        _wait_for_keys(replicas, keys)
+        wait_for("the keys", lambda: all(each.pair_keys() >= keys for each in replicas))
         assert (Path(old.settings["directory"]) / "dump").exists()  # It was sent a snapshot.
-        truths = [("lost" in pairs_of(replica)) for replica in replicas]
+        truths = ["lost" in replica.pair_keys() for replica in replicas]
         if answer.get("is_accepted"):
             assert truths == [True] * 3  # Sent again under the same id, and really there.
         else:
@@ -221,24 +204,6 @@ def test_two_batches_survive_leader_crash(tmp_path: Path) -> None:
         replica.failure = FilesDamagedError("journal", "contradicted")
 
 
-@pytest.mark.long
-def test_batches_survive_a_leader_that_is_killed(tmp_path: Path) -> None:
-    with processes(tmp_path) as replicas:
-        leader = leader_of(replicas)
-        keys = {f"k{number}" for number in range(40)}
-        numbers = [
-            leader.begin("change", command=put_pair_command("ns", key, "v"), timeout_ms=20_000)
-            for key in sorted(keys)
-        ]
-        assert all(leader.end(number)["is_accepted"] for number in numbers)
-        leader.kill()
-        rest = [replica for replica in replicas if replica is not leader]
-        leader_of(rest)
-        _wait_for_keys(rest, keys)
-        leader.start()
-        _wait_for_keys(replicas, keys)
-
-
 def test_poison_method_is_contained(tmp_path: Path) -> None:
     poison = [
         b"",
@@ -285,7 +250,7 @@ def test_sigkill_in_compaction(tmp_path: Path) -> None:
             replica.kill()
         replica.start()
         leader_of([replica])
-        _wait_for_keys([replica], keys)
+        wait_for("the confirmed keys", lambda: replica.pair_keys() >= keys)
     finally:
         replica.kill()
 
