@@ -100,16 +100,13 @@ async def produce(
 
 async def _drive(what: str, send: Send, load: PeerLoad, show: Progress) -> ProduceResult:
     """Run a load, and show how far it is."""
-    began_s, sent_count = time.monotonic(), 0
+    began_s = time.monotonic()
 
-    async def send_on(bodies: Sequence[bytes], queue_id: int) -> None:
-        nonlocal sent_count
-        await send(bodies, queue_id)
-        sent_count += len(bodies)
+    def show_acked(count: int) -> None:
         passed_s = time.monotonic() - began_s
-        show(what, passed_s if load.count is None else sent_count, load.seconds or load.count)
+        show(what, passed_s if load.count is None else count, load.seconds or load.count)
 
-    return await drive(send_on, load)
+    return await drive(send, load, show_acked)
 
 
 async def _serial(client: "Client", load: ClusterLoad, show: Progress) -> list[float]:

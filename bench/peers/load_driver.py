@@ -19,9 +19,11 @@ _OUTSTANDING_MAX = 4096
 """Limit of unacked batches of a load with a rate: a dead peer must not fill the memory."""
 
 
-async def drive(send: Send, load: PeerLoad) -> ProduceResult:
-    """Run a load through `send`."""
-    run = _Run(send, load)
+async def drive(
+    send: Send, load: PeerLoad, show: Callable[[int], None] = lambda _count: None
+) -> ProduceResult:
+    """Run a load through `send`; `show` gets the count of acked messages after each batch."""
+    run = _Run(send, load, show)
     if load.rate_per_s:
         await run.at_a_rate()
     else:
@@ -30,8 +32,8 @@ async def drive(send: Send, load: PeerLoad) -> ProduceResult:
 
 
 class _Run:
-    def __init__(self, send: Send, load: PeerLoad) -> None:
-        self._send, self._load = send, load
+    def __init__(self, send: Send, load: PeerLoad, show: Callable[[int], None]) -> None:
+        self._send, self._load, self._show = send, load, show
         variety = max(BODY_VARIETY, load.batch_count)
         bodies = [os.urandom(load.body_size_bytes) for _ in range(variety)]
         self._batches = [
@@ -65,6 +67,7 @@ class _Run:
         self.produced.took_s.append(time.monotonic() - began_s)
         self.produced.began_s.append(began_s)
         self.produced.message_count += len(bodies)
+        self._show(self.produced.message_count)  # Outside of the time that was taken.
 
     async def in_flight(self) -> None:
         began_s = time.monotonic()

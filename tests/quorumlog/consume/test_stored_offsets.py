@@ -24,9 +24,12 @@ KEY = "g", "orders", 0
 
 
 async def in_background(consumer: GroupConsumer) -> None:
+    """Wait until the member goes on at an offset that it did not store."""
     (queue,) = consumer.assignment()
-    stored = consumer._stored[queue]
-    await eventually(lambda: consumer._stored[queue] != stored, "it is told")
+    handed_out = consumer.offsets()[queue]
+    await eventually(
+        lambda: consumer.offsets().get(queue, handed_out) != handed_out, "it goes on elsewhere"
+    )
 
 
 async def queue_lost(consumer: GroupConsumer) -> None:
