@@ -31,19 +31,14 @@ class Signatures:
     """Checks commands against the access keys of a node. Without keys everybody may call."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
-        self._keys: Final = {name: secret.encode() for name, secret in keys.items()}
-
-    @property
-    def are_demanded(self) -> bool:
-        """Whether a command needs a signature."""
-        return bool(self._keys)
+        self.keys: Final = {name: secret.encode() for name, secret in keys.items()}
 
     def check(self, command: Command) -> None:
         """Raise RefusedError unless a known key signed a command."""
-        if not self._keys:
+        if not self.keys:
             return
         ext = command.ext
-        secret = self._keys.get(ext.get(ACCESS_KEY, ""))
+        secret = self.keys.get(ext.get(ACCESS_KEY, ""))
         if secret is None:
             text = "the access key is missing or unknown; use one of rocketmq_keys_file"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)

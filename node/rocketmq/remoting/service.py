@@ -16,7 +16,6 @@ from node.broker import Broker
 from node.broker.core.leader_work import BackgroundTasks
 from node.config.settings import Settings
 from node.errors.requests import NotServedError
-from node.framed.connection import SHARED_PORT
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.remoting.access import Signatures
 from node.rocketmq.remoting.calls.changes import Changes
@@ -48,18 +47,13 @@ from node.rocketmq.remoting.isolation import Isolation
 from node.rocketmq.remoting.member_reports import Gateway
 from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
-from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
-from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
+from node.rocketmq.remoting.protocol.answers import Answer
+from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode
 from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
 _log: Final = structlog.get_logger(component="remoting")
-
-
-_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
-"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
-The broker that they find by it refuses them with the reason."""
 
 
 class OtherNodes(NamedTuple):
@@ -247,11 +241,10 @@ class Remoting:
         reports = self.groups.reports.run()
         for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
             self._tasks.run(work)
-        self._calls.open(self.handlers(), self._check, self._on_closed)
+        self._calls.open(self.handlers(), self._signatures, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
-        self._sends.stop()
         self.groups.stop()
         self.transactions.stop()
         self._tasks.cancel()
@@ -268,25 +261,6 @@ class Remoting:
             return await handler(request)
 
         return handle
-
-    def _check(self, request: Request, served: Served | None) -> None:
-        """Raise RefusedError unless the client may send a request, over this connection."""
-        if request.command.code not in _UNSIGNED:
-            self._signatures.check(request.command)
-        if served is None or not served.is_administration:
-            return
-        connection = request.connection.connection
-        if connection.port_number == SHARED_PORT:
-            text = "this port administers nothing; use that of rocketmq_listen, or qlog"
-        elif self._signatures.are_demanded and not connection.is_tls:
-            text = (
-                "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
-                "neither code nor names of fields; set tls_certificate_file and connect with TLS, "
-                "or use qlog"
-            )
-        else:
-            return
-        raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     def _on_closed(self, connection: RemotingConnection) -> None:
         account = connection.connection.account

@@ -12,11 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from node.broker.core.context import within
-from node.broker.core.leader_work import BackgroundTasks
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
-from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
@@ -55,10 +53,8 @@ class Sends(Calls):
         self._locks, self._unique_keys = locks, unique_keys
         self._has_auto_topics = shared.settings.rocketmq_auto_topics
         self._singles = SingleSends(shared.broker)
-        self._held = BackgroundTasks("a send that waits failed", (Exception,))
-        """Sends that were begun and wait for the next leader."""
 
-    def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
+    def begin(self, request: Request) -> tuple["asyncio.Future[Any]", Callable[[], Answer]] | None:
         """Begin a send at once: this node leads, or has a connection to the leader. None: `send`
         has to wait, to connect or to make a topic."""
         header = SendHeader.of(request.command)
@@ -67,31 +63,11 @@ class Sends(Calls):
             if forwarded is None:
                 return None
             answer = partial(forwarded.answer, is_repeatable=self._is_repeatable(header))
-            return self._answered(request, forwarded.asked, answer)
+            return forwarded.asked, answer
         if header.topic.startswith(RETRY_PREFIX) or self._is_to_be_made(header.topic):
             return None
         pending = self._append(request, header)
-        return self._answered(request, pending.future, pending.answer)
-
-    def _answered(
-        self, request: Request, future: "asyncio.Future[Any]", answer: Callable[[], Answer]
-    ) -> "asyncio.Future[Answer]":
-        """Return the future of what `answer` returns or raises once `future` is done.
-
-        A send that changed nothing since the leader changes just then is done again, and waits."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def hold() -> None:
-            with on_behalf_of(request.account):
-                task = self._held.run(self.send(request))
-            task.add_done_callback(partial(_settle, answered, task.result, None))
-
-        future.add_done_callback(partial(_settle, answered, answer, hold))
-        return answered
-
-    def stop(self) -> None:
-        """Give up the sends that wait for a leader."""
-        self._held.cancel()
+        return pending.future, pending.answer
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
@@ -259,24 +235,3 @@ async def _outcome(sent: "asyncio.Future[AppendResponse]") -> AppendResponse:
             if error.decided is None:
                 raise
             sent = error.decided
-
-
-def _settle(
-    answered: "asyncio.Future[Answer]",
-    answer: Callable[[], Answer],
-    hold: Callable[[], None] | None,
-    _: object,
-) -> None:
-    """Complete a future with what `answer` returns or raises; `hold` takes it over if nothing was
-    done and the next leader can do it."""
-    if answered.done():
-        return
-    try:
-        answered.set_result(answer())
-    except asyncio.CancelledError:
-        answered.cancel()
-    except Exception as error:  # noqa: BLE001 - the client gets every error.
-        if hold is not None and isinstance(error, (*LED_ELSEWHERE, NothingDoneError)):
-            hold()
-        else:
-            answered.set_exception(error)
