@@ -113,7 +113,6 @@ class Telemetry:
 
 
 def _filters(subscribed: pb.Subscription) -> dict[str, str]:
-    """Return what a consumer reads: filters by topic. Raises CallRefusedError."""
     count = len(subscribed.subscriptions)
     if count > SUBSCRIPTION_COUNT_MAX:
         text = f"{count} subscriptions, the limit is {SUBSCRIPTION_COUNT_MAX}"

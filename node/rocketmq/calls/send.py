@@ -86,7 +86,6 @@ class SendCalls:
         )
 
     def _check(self, messages: Sequence[pb.Message]) -> tuple[str, list[MessageType]]:
-        """Check all messages; return their topic and the type of each."""
         if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
             text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
             raise CallRefusedError(Code.MESSAGE_CORRUPTED, text)
@@ -159,7 +158,6 @@ class SendCalls:
             raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
     def _queue(self, topic: str, message_group: str) -> int:
-        """Return the queue of this node's group that takes a message."""
         if message_group:
             group, queue_id = self._cluster.queue_of_message_group(topic, message_group)
             if group != self._cluster.own_group:

@@ -119,13 +119,11 @@ class _Call(NamedTuple):
 class RemotingCalls:
     """What the conversations of one port share."""
 
-    def __init__(
-        self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
-    ) -> None:
+    def __init__(self, served: ServedCalls, accounts: Accounts) -> None:
         """Refuse every request until `open`. `accounts` bound what clients hold."""
         self.served: Final = served
         self.accounts: Final = accounts
-        self.limits: Final = limits or FramedLimits()
+        self.limits: Final = FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
@@ -320,7 +318,6 @@ class RemotingConnection:
         task.add_done_callback(partial(self._on_done, call, task.result, None))
 
     def _refuse_large(self, command: Command) -> None:
-        """Refuse a command whose frame or header is over its limit."""
         limits = self._calls.limits
         text = (
             f"the request has more than {limits.frame_size_bytes_max} bytes, the limit, or its "
@@ -374,7 +371,6 @@ class RemotingConnection:
             self._answer(command, answered)
 
     def _let_go(self, call: _Call) -> None:
-        """Give back what was held for a call."""
         lease = self._lease
         self._calls.served.counters.ended[call.name] += 1
         lease.count -= 1

@@ -86,8 +86,6 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """What one address sent."""
-
     names: OrderedDict[_Name, None]
     """The oldest one first. The first one of a plain dict is behind all that were removed."""
     known_since_ms: int

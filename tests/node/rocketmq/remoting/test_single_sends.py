@@ -7,7 +7,7 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors.common import UnknownTopicError
-from node.rocketmq.remoting.calls.single_sends import COUNT_MAX, SingleSends
+from node.rocketmq.remoting.calls.send import JOINED_COUNT_MAX, SingleSends
 from quorumlog.pb.log_pb2 import AppendRequest
 from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_message
@@ -127,6 +127,6 @@ async def test_a_joined_batch_has_a_limit(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         singles, driver = SingleSends(node.broker), node.driver
         driver.is_holding = True
-        for _ in range(1 + COUNT_MAX):
+        for _ in range(1 + JOINED_COUNT_MAX):
             singles.append("orders", 0, record("orders", b"x"))
         assert len(driver.pending) == 2, "the second batch is full"
