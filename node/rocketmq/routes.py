@@ -99,8 +99,11 @@ class Routes:
     def where(self, request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> str:
         """Return the own group for a topic that this node does not know, since it may lag behind
         its leader; else an empty text."""
-        is_known = self._cluster.has_topic(request.topic.name)
-        return "" if is_known else self._cluster.own_group
+        try:
+            self._cluster.shares(request.topic.name)
+        except CallRefusedError:
+            return self._cluster.own_group
+        return ""
 
     def _queue(
         self, topic: pb.Resource, share: Share, place: GroupNode, language: str

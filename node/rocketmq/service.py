@@ -14,25 +14,23 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from node.broker import Broker
-from node.broker.append.produce import batch_size_bytes_max
 from node.broker.groups.settings import settings_of
 from node.errors.requests import RocketMqOffError
 from node.rocketmq.callers import Caller, caller_of, check_access
 from node.rocketmq.calls.ends import EndCalls
 from node.rocketmq.calls.receive import ReceiveCalls
 from node.rocketmq.calls.renewals import Renewals
-from node.rocketmq.calls.send import SendCalls, body_size_bytes_max
+from node.rocketmq.calls.send import SendCalls
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
 from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.routes import Routes, group_of_broker
-from node.rocketmq.telemetry import Telemetry
+from node.rocketmq.telemetry import Telemetry, answer
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
@@ -94,9 +92,8 @@ class RocketMq:
         self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of)
         self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible, context.turn)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
-        limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
-        self._send_calls = SendCalls(context, self._cluster, broker, limit, on_failure)
+        self._send_calls = SendCalls(self._cluster, broker, on_failure)
         deliveries = Deliveries()
         self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals, deliveries)
         self.end_calls: Final = EndCalls(

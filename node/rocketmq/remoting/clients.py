@@ -101,11 +101,6 @@ class Subscription:
             "classFilterMode": False,
         }
 
-    @property
-    def size_bytes(self) -> int:
-        """Its size in memory."""
-        return row_size_bytes(self.topic, self.expression)
-
 
 Told = tuple[Subscription, int]
 """What a member reads of a topic, and the version."""
@@ -131,11 +126,6 @@ class Consumption(NamedTuple):
         """Return what it says of a topic; None: nothing."""
         subscription = self.subscriptions.get(topic)
         return None if subscription is None else (subscription, self.versions[topic])
-
-    @property
-    def filters(self) -> dict[str, str]:
-        """See `Reported.filters`."""
-        return {topic: one.comparable for topic, one in self.subscriptions.items()}
 
 
 _NOTHING: Final = Consumption("", "", "", MappingProxyType({}), MappingProxyType({}))
@@ -208,22 +198,22 @@ class Group:
         """Yield the members that are connected: no other is shown to anybody."""
         return (member for member in self.members.values() if member.is_connected)
 
+    def readers(self, topic: str) -> list[Member]:
+        """Return the connected members that read a topic."""
+        return [one for one in self.connected() if topic in one.consumption.subscriptions]
+
     def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
         address do, else all others; None where these differ, too."""
         own = self.members.get(client_id)
         if own is not None:
             return own.consumption.of(topic)
-        reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
+        reading = self.readers(topic)
         reading = [one for one in reading if one.account.address.what == host] or reading
         subscriptions = [one for member in reading if (one := member.consumption.of(topic))]
         if len({one.comparable for one, _ in subscriptions}) != 1:
             return None
         return max(subscriptions, key=itemgetter(1))
-
-    def reads(self, topic: str) -> bool:
-        """Whether a member reads a topic."""
-        return any(topic in member.consumption.subscriptions for member in self.connected())
 
 
 class _Joining(NamedTuple):
@@ -251,9 +241,6 @@ class ReservedIds:
         self._rows: dict[_Reserved, tuple[str, float]] = {}
         """Address, and when it ends; the one that ends first is the first, as in the next table."""
         self._of_address: dict[str, dict[_Reserved, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def owner(self, row: _Reserved) -> str | None:
         """Return the address for which an id is reserved."""
@@ -362,7 +349,8 @@ class Clients:
         if not paid_bytes:
             self._check_same_address(key, old, client)
         size_bytes = row_size_bytes(client.client_id, key[1], client.language)
-        size_bytes += sum(one.size_bytes for one in consumption.subscriptions.values())
+        for one in consumption.subscriptions.values():
+            size_bytes += row_size_bytes(one.topic, one.expression)
         return _Joining(key, old, size_bytes, paid_bytes, consumption)
 
     def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
@@ -484,7 +472,12 @@ class Clients:
         members = [*group_members.connected()]
         return Reported(
             {one.client_id: one.kind for one in members},
-            {one.client_id: one.consumption.filters for one in members},
+            {
+                member.client_id: {
+                    topic: one.comparable for topic, one in member.consumption.subscriptions.items()
+                }
+                for member in members
+            },
             twice=[one.client_id for one in members if one.is_twice],
         )
 

@@ -7,8 +7,9 @@ from google.protobuf.message import DecodeError
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.errors.pop import StaleHandleError
+from node.rocketmq import telemetry
 from node.rocketmq.callers import check_access
-from node.rocketmq.protocol import client_settings, handles
+from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import check_message, from_record, to_record, type_of
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import CallRefusedError
@@ -70,7 +71,7 @@ def _message_examples(random: Random) -> list[bytes]:
 
 def _settings(data: bytes) -> None:
     asked = pb.Settings.FromString(data)
-    answer = client_settings.answer(asked, body_size_bytes_max=5, attempt_count=3, is_fifo=False)
+    answer = telemetry.answer(asked, body_size_bytes_max=5, attempt_count=3, is_fifo=False)
     claim(answer.HasField("backoff_policy"), "settings without a policy")
     check_endpoints(asked.access_point)
 
@@ -142,7 +143,7 @@ TARGETS: Final = (
         "rmq-settings",
         "settings of a client are refused with a code, or answered",
         _settings,
-        ("node.rocketmq.protocol.client_settings", "node.rocketmq.protocol.names"),
+        ("node.rocketmq.telemetry", "node.rocketmq.protocol.names"),
         _settings_examples,
         (CallRefusedError, DecodeError),
         mutated=mutated_message(pb.Settings),

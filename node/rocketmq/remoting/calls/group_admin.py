@@ -168,7 +168,7 @@ class GroupAdmin(Calls):
         """Return the groups that read a topic, or did."""
         topic = text_of(request.command.ext, "topic")
         turn, consumers = self._context.turn, [*self._shared.clients.consumers.items()]
-        online = {group async for group, one in turn.over(consumers) if one.reads(topic)}
+        online = {group async for group, one in turn.over(consumers) if one.readers(topic)}
         stored = (g for g, table in self._context.state.groups.items() if topic in table)
         return json_answer(groupList=sorted(online.union(stored)))
 

@@ -139,11 +139,6 @@ class Mornings:
         return self._today, self._yesterday
 
 
-def local_time(unix_s: float) -> str:
-    """Return a time as people at the node read it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
-
-
 def _day_of(unix_s: float) -> int:
     return date(*time.localtime(unix_s)[:3]).toordinal()
 
@@ -273,7 +268,8 @@ class NodeAdmin(Calls):
         for field, seconds in spans.items():
             window = meter.last(seconds) if is_own else NO_WINDOW
             document[field] = {"sum": window.growth, "tps": window.per_s, "avgpt": 1.0}
-        since = f"this node has counted since {local_time(meter.began_s)}"
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meter.began_s))
+        since = f"this node has counted since {began}"
         return Answer(body=dump_json(document), remark=since)
 
     def put_per_s(self, request: Request, topic: str) -> float:

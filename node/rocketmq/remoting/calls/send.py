@@ -18,7 +18,7 @@ from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
 from node.rocketmq.remoting.calls.locks import LockCalls
-from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
+from node.rocketmq.remoting.calls.sent_messages import records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
@@ -150,7 +150,18 @@ class Sends(Calls):
         records = records_of(header, request.command.body, common, self._context)
         shown = header.shown_queue_id
         shown = shown if shown >= 0 else self._names.shown(queue_id)[1]
-        receipt = self._receipt(request, common, records)
+        data, append = records.data, records.append
+        size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
+        if records.is_usual and len(data) <= size_bytes_max:
+            receipt = self._singles.append(header.topic, queue_id, data)
+        else:
+            self._singles.flush()  # Sends enter the log in the order in which they came.
+            is_plain = not append.HasField("transaction") and not append.has_delayed
+            if is_plain and not self._broker.produce.parked:
+                receipt = self._broker.append_nowait(append, data)
+            else:
+                with on_behalf_of(request.account):  # The broker asks whose they are.
+                    receipt = self._broker.append_nowait(append, data)
         host = self._shared.own_host(number)
         pending = Pending(receipt, shown, key or records.first_key, records.sizes, host)
         if is_repeatable:
@@ -168,19 +179,6 @@ class Sends(Calls):
             self._context.store.config.store_host,
             header.reconsume_times,
         )
-
-    def _receipt(self, request: Request, common: CommonFields, records: SentRecords) -> Receipt:
-        """Append the records of a send: one of the usual form with others that wait."""
-        data, append = records.data, records.append
-        size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
-        if records.is_usual and len(data) <= size_bytes_max:
-            return self._singles.append(common.topic, common.queue_id, data)
-        self._singles.flush()  # Sends enter the log in the order in which they came.
-        is_plain = not append.HasField("transaction") and not append.has_delayed
-        if is_plain and not self._broker.produce.parked:
-            return self._broker.append_nowait(append, data)
-        with on_behalf_of(request.account):  # The broker asks whose they are.
-            return self._broker.append_nowait(append, data)
 
     def _earlier(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""

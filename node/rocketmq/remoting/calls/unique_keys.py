@@ -126,11 +126,6 @@ class UniqueKeys:
         self._sent_by.clear()
         self._busiest, self._others = _Sender(OrderedDict(), 0), iter(())
 
-    @property
-    def count(self) -> int:
-        """Keys in memory."""
-        return len(self._sends)
-
     def send_of(self, topic: str, key: str) -> Pending | None:
         """Return the send of a key, under way or done; None if none is known to have it."""
         send = self._sends.get((topic, key if len(key) <= _KEY_LENGTH_MAX else _digest(key)))
