@@ -44,7 +44,6 @@ _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
 _NO_ORIGIN: Final = "0" * 32
 """The id of no message: where a copy came from is only the consumer's word."""
-
 RECORD_SIZE_BYTES_MAX: Final = 16 << 10
 """Size of the largest record that is joined: a larger one costs more than its entry."""
 WAIT_S: Final = 0.002
