@@ -54,9 +54,8 @@ from node.replication.derived_scrub import DerivedCare
 from node.replication.lives import NodeLives
 from node.replication.replication import ReplicaHost, Replication
 from node.replication.scrub import Scrub
-from node.rocketmq.access import Access
+from node.rocketmq.remoting.access import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.conversation import RemotingCalls
-from node.rocketmq.remoting.node_proof import FORWARDING_TOKEN_SIZE_BYTES, NodeProof
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts, limits_of
@@ -413,7 +412,7 @@ class Node:
         self.rocketmq = RocketMq(
             self.broker,
             self.calls,
-            Access(self.settings.rocketmq_keys()),
+            self.settings.rocketmq_keys(),
             None if tls is None else grpc_client_credentials(tls),
             link.is_connected,
             proof,

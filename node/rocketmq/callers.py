@@ -1,10 +1,14 @@
-"""The caller of a request, who pays for it, and the deadline of its answer.
+"""The caller of a request, who pays for it, its access key, and the deadline of its answer.
 
 Owns the metadata of a call; must not know what it asks for. Of the headers only the client's id is
-required (protocol section 2.3).
+required (protocol section 2.3), and with access keys `authorization` (2.4). The signed time is not
+compared with a clock: clients sign their local time.
 """
 
 import asyncio
+import hashlib
+import hmac
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -24,6 +28,9 @@ TOKEN_HEADER: Final = "x-quorumlog-token"
 """
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 255
+_HEADER: Final = re.compile(
+    r"MQv2-HMAC-SHA1 Credential=([^,]*), SignedHeaders=x-mq-date-time, Signature=([0-9A-Fa-f]*)\Z"
+)
 _REMOTE_LENGTH_MAX: Final = 64
 """Of host:port."""
 
@@ -67,11 +74,27 @@ def caller_of(
         if account is not None:
             set_caller(account.accounts.of_remote(remote.rpartition(":")[0], remote))
     else:
-        remote = _remote_of(context.peer())
+        peer = context.peer()
+        address = address_of(peer)  # None: not of TCP.
+        remote = peer if address is None else f"{address[0]}:{address[1]}"
     return Caller(method, data, headers, hop_count, deadline_s, remote, client_id)
 
 
-def _remote_of(peer: str) -> str:
-    """Return host:port of a peer name of gRPC; the name itself if it is not a TCP address."""
-    address = address_of(peer)
-    return peer if address is None else f"{address[0]}:{address[1]}"
+def check_access(secrets: Mapping[str, str], headers: Mapping[str, str]) -> None:
+    """Raise CallRefusedError unless the caller holds one of these access keys, or there are none.
+
+    `secrets` are those of the keys.
+    """
+    if not secrets:
+        return
+    match = _HEADER.match(headers.get("authorization", ""))
+    if match is None:
+        text = "the cluster demands an access key; configure one in the client"
+        raise CallRefusedError(Code.UNAUTHORIZED, text)
+    key, signature = match[1].split("/")[0], match[2].lower()
+    secret = secrets.get(key, "")
+    signed = headers.get("x-mq-date-time", "").encode()
+    expected = hmac.new(secret.encode(), signed, hashlib.sha1).hexdigest()
+    if not hmac.compare_digest(signature, expected) or not secret:
+        text = f"access key {key[:64]!r} is unknown, or its secret is another one"
+        raise CallRefusedError(Code.UNAUTHORIZED, text)

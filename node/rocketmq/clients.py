@@ -8,7 +8,7 @@ themselves, and some do not for minutes after a node was restarted (protocol 3, 
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -73,10 +73,10 @@ class GatewayClients:
         """The same by the address that pays. Invariant: no inner table is empty."""
         self._by_topic: dict[str, dict[GatewayClient, None]] = {}
         """Those that send to a topic. Invariant: no inner table is empty."""
-        self._by_group: dict[str, dict[GatewayClient, None]] = {}
-        """The consumers of a group. Invariant: no inner table is empty."""
+        self.consumers: dict[str, dict[GatewayClient, None]] = {}
+        """By group. Invariant: no inner table is empty."""
         self.changed: set[str] = set()
-        """See `Gateway.changed`."""
+        """Consumer groups whose members changed since the last report to the leader."""
         self._topics_of_host: dict[str, dict[str, int]] = {}
         """By address, how many of its clients send to each topic: no zeros, no empty tables."""
         self.question_size_bytes = 0
@@ -138,22 +138,18 @@ class GatewayClients:
         self._forget_group(client)
         client.group, client.filters = group, filters
         if group:
-            self._by_group.setdefault(group, {})[client] = None
+            self.consumers.setdefault(group, {})[client] = None
             self.changed.add(group)
 
     def _forget_group(self, client: GatewayClient) -> None:
         if client.group:
-            remove_from(self._by_group, client.group, client)
+            remove_from(self.consumers, client.group, client)
             self.changed.add(client.group)
         client.group, client.filters = "", {}
 
-    def consumer_groups(self) -> Iterable[str]:
-        """See `Gateway.consumer_groups`."""
-        return self._by_group
-
     def reported(self, group: str) -> Reported | None:
-        """See `Gateway.reported`."""
-        members = self._by_group.get(group)
+        """Return the members of a group and what they read; None without any."""
+        members = self.consumers.get(group)
         if members is None:
             return None
         filters = {one.client_id: one.filters for one in members}
@@ -301,7 +297,6 @@ def pays_for(charge: Charge | None, account: Account | None) -> bool:
 
 
 def _is_full(level: Level, size_bytes: int) -> bool:
-    """Whether a level has no room for one more client."""
     count_max, size_bytes_max = level.limits[Kind.MEMBERS]
     held = level.counts[Kind.MEMBERS], level.sizes[Kind.MEMBERS]
     return held[0] >= count_max or held[1] + size_bytes > size_bytes_max

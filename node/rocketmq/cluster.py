@@ -160,13 +160,6 @@ class GatewayCluster:
             raise CallRefusedError(Code.TOPIC_NOT_FOUND, text)
         return sorted(queue_shares)
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether this node knows a group with queues of a topic."""
-        try:
-            return bool(self.shares(topic))
-        except CallRefusedError:
-            return False
-
     def groups_of(self, topics: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield each of these topics with each group that has it: the group first."""
         shown = [topic for topic in topics if topic not in INTERNAL_TOPICS]

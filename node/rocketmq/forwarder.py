@@ -110,7 +110,9 @@ class Forwarder:
                 return await self._ask(call, address)
         except grpc.aio.AioRpcError as error:
             if lost is not None and error.code() not in _NOTHING_HAPPENED:
-                raise _unanswered(lost, address, error) from error
+                text = f"the leader at {address} got the call and did not answer: "
+                text += f"{error.code().name} {error.details()}; whether it was done is not known"
+                raise CallRefusedError(lost, text) from error
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise NothingDoneError(_not_reached(address, error)) from error
             raise _not_reached(address, error) from error
@@ -118,7 +120,6 @@ class Forwarder:
         raise NothingDoneError(CallRefusedError(Code.HA_NOT_AVAILABLE, text))
 
     async def _is_connected(self, address: str) -> bool:
-        """Try to connect; return whether there is a connection."""
         channel = self._channel(address)
         state = channel.get_state(try_to_connect=True)
         try:
@@ -164,13 +165,8 @@ class Forwarder:
         with self._room(call, address):
             metadata = self._metadata(call, address)
             answer: Any = method(call.data, metadata=metadata, timeout=_left_s(call))
-            try:
-                async for data in answer:
-                    yield data
-            except grpc.aio.AioRpcError as error:
-                raise _not_reached(address, error) from error
-            finally:
-                answer.cancel()
+            async for data in _elements(address, answer):
+                yield data
 
     def _metadata(self, call: Caller, address: str) -> tuple[tuple[str, str], ...]:
         """Return the headers for a node: those of the client that mean something, and its address,
@@ -184,23 +180,17 @@ class Forwarder:
             kept += [(CLIENT_HEADER, call.remote), (TOKEN_HEADER, token.hex())]
         return tuple(kept)
 
-    async def questions(
+    def questions(
         self, address: str, request: CheckTransactionsRequest
     ) -> AsyncIterator[TransactionCheck]:
-        """Yield the questions to producers of the leader at an address. Raises CallRefusedError."""
+        """Return the questions to producers of the leader at an address, which raise
+        CallRefusedError."""
         method = self._channel(address, is_own=True).unary_stream(
             _CHECK_TRANSACTIONS,
             request_serializer=CheckTransactionsRequest.SerializeToString,
             response_deserializer=TransactionCheck.FromString,
         )
-        answer: Any = method(request)
-        try:
-            async for check in answer:
-                yield check
-        except grpc.aio.AioRpcError as error:
-            raise _not_reached(address, error) from error
-        finally:
-            answer.cancel()
+        return _elements(address, method(request))
 
     async def route(self, address: str) -> RouteResponse | None:
         """Ask the node at an address for its route; None if it does not answer in time."""
@@ -234,6 +224,16 @@ class Forwarder:
             await channel.close()
 
 
+async def _elements(address: str, answer: Any) -> AsyncIterator[Any]:
+    try:
+        async for element in answer:
+            yield element
+    except grpc.aio.AioRpcError as error:
+        raise _not_reached(address, error) from error
+    finally:
+        answer.cancel()
+
+
 def _check_hops(call: Caller) -> None:
     if call.hop_count >= HOP_COUNT_MAX:
         text = f"forwarded {call.hop_count} times, and no node was the leader; try again"
@@ -242,11 +242,6 @@ def _check_hops(call: Caller) -> None:
 
 def _left_s(call: Caller) -> float:
     return max(0.05, call.deadline_s - asyncio.get_running_loop().time())
-
-
-def _unanswered(code: Code, address: str, error: grpc.aio.AioRpcError) -> CallRefusedError:
-    text = f"the leader at {address} got the call and did not answer: {error.code().name} "
-    return CallRefusedError(code, f"{text}{error.details()}; whether it was done is not known")
 
 
 def _not_reached(address: str, error: grpc.aio.AioRpcError) -> CallRefusedError:

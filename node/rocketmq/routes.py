@@ -8,10 +8,12 @@ others queue 0 alone, and most calls come to the leader at once. A broker lists 
 first and then those of the other nodes, for clients that take them.
 """
 
+import ipaddress
+from collections.abc import Iterable
 from typing import Final
 
+from node.config.types import Address
 from node.rocketmq.cluster import GatewayCluster, GroupNode, Share
-from node.rocketmq.protocol.endpoints import check_endpoints, endpoints_of
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError
 from node.state.state import PERMISSION_READ
@@ -63,7 +65,7 @@ class Routes:
 
         `language` is the client's own name of its language.
         """
-        self._check(request.endpoints)
+        check_endpoints(request.endpoints)
         name = topic_name(request.topic, for_reading=True)
         response = pb.QueryRouteResponse(status=OK)
         for share in self._cluster.shares(name):
@@ -82,7 +84,7 @@ class Routes:
 
         Members compete for messages, so there is nothing to share out.
         """
-        self._check(request.endpoints)
+        check_endpoints(request.endpoints)
         name = topic_name(request.topic, for_reading=True)
         group_name(request.group)
         response = pb.QueryAssignmentResponse(status=OK)
@@ -97,8 +99,11 @@ class Routes:
     def where(self, request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> str:
         """Return the own group for a topic that this node does not know, since it may lag behind
         its leader; else an empty text."""
-        is_known = self._cluster.has_topic(request.topic.name)
-        return "" if is_known else self._cluster.own_group
+        try:
+            self._cluster.shares(request.topic.name)
+        except CallRefusedError:
+            return self._cluster.own_group
+        return ""
 
     def _queue(
         self, topic: pb.Resource, share: Share, place: GroupNode, language: str
@@ -116,13 +121,42 @@ class Routes:
             accept_message_types=_MESSAGE_TYPES[share.message_type],
         )
 
-    @staticmethod
-    def _check(endpoints: pb.Endpoints) -> None:
-        if not check_endpoints(endpoints):
-            text = "endpoints must be hosts and ports from 1 to 65535"
-            raise CallRefusedError(Code.ILLEGAL_ACCESS_POINT, text)
-
 
 def group_of_broker(name: str) -> str:
     """Return the broker group of a route's broker; empty without a group in the name."""
     return name.rpartition(_DOT)[0]
+
+
+# --- Addresses: a scheme that does not fit makes some clients unusable ---
+
+
+def endpoints_of(address: str, others: Iterable[str] = ()) -> pb.Endpoints:
+    """Return host:port as an endpoint, with `others` for the case that it does not answer.
+
+    The others are given only if all are IPv4 addresses: no client takes several names of hosts.
+    """
+    parsed = Address.parse(address)
+    scheme = _scheme_of(parsed)
+    endpoints = pb.Endpoints(
+        scheme=scheme, addresses=[pb.Address(host=parsed.host, port=parsed.port)]
+    )
+    more = [Address.parse(other) for other in others]
+    if all(_scheme_of(one) == pb.AddressScheme.IPv4 for one in (parsed, *more)):
+        endpoints.addresses.extend(pb.Address(host=one.host, port=one.port) for one in more)
+    return endpoints
+
+
+def _scheme_of(address: Address) -> pb.AddressScheme:
+    try:
+        version = ipaddress.ip_address(address.host).version
+    except ValueError:
+        return pb.AddressScheme.DOMAIN_NAME
+    return pb.AddressScheme.IPv4 if version == 4 else pb.AddressScheme.IPv6
+
+
+def check_endpoints(endpoints: pb.Endpoints) -> None:
+    """Raise CallRefusedError unless the addresses that a client was configured with have hosts and
+    valid ports."""
+    if not all(a.host and 0 < a.port < 65536 for a in endpoints.addresses):
+        text = "endpoints must be hosts and ports from 1 to 65535"
+        raise CallRefusedError(Code.ILLEGAL_ACCESS_POINT, text)

@@ -6,7 +6,7 @@ is. Every answer has a status; a transport error is for faults between client an
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,26 +14,23 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from node.broker import Broker
-from node.broker.append.produce import batch_size_bytes_max
 from node.broker.groups.settings import settings_of
 from node.errors.requests import RocketMqOffError
-from node.rocketmq.access import Access
-from node.rocketmq.callers import Caller, caller_of
+from node.rocketmq.callers import Caller, caller_of, check_access
 from node.rocketmq.calls.ends import EndCalls
 from node.rocketmq.calls.receive import ReceiveCalls
 from node.rocketmq.calls.renewals import Renewals
-from node.rocketmq.calls.send import SendCalls, body_size_bytes_max
+from node.rocketmq.calls.send import SendCalls
 from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.forwarder import SERVICE, Forwarder
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.messages import Deliveries
 from node.rocketmq.protocol.names import group_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common, status_of
-from node.rocketmq.remoting.node_proof import NodeProof
+from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.routes import Routes, group_of_broker
-from node.rocketmq.telemetry import Telemetry
+from node.rocketmq.telemetry import Telemetry, answer
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.message_bounds import bounded_message
 from node.services.bounds.bounded import refusing
@@ -61,8 +58,6 @@ _Elements = AsyncIterator[bytes] | AsyncIterator[Any]
 
 
 class _Method(NamedTuple):
-    """One unary method."""
-
     request: type[Any]
     response: type[Any]
     answer: Answer
@@ -79,27 +74,26 @@ class RocketMq:
         self,
         broker: Broker,
         calls: ServedCalls,
-        access: Access,
+        keys: Mapping[str, str],
         credentials: grpc.ChannelCredentials | None,
         is_connected: Callable[[NodeId], bool],
         proof: NodeProof,
     ) -> None:
-        """`credentials` are for forwarded calls; `is_connected` knows the nodes of this group, and
-        `proof` tells them from clients."""
+        """`keys` are access keys with their secrets; `credentials` are for forwarded calls;
+        `is_connected` knows the nodes of this group, and `proof` tells them from clients."""
         context = broker.context
         self._context = context
         self._calls = calls
         self.counters: Final = calls.counters
-        self._access = access
+        self._keys = keys
         self._proof = proof
         self.clients: Final = GatewayClients()
         self._cluster = GatewayCluster(context, broker.other_groups, is_connected)
         self.forwarder: Final = Forwarder(self._cluster, credentials, proof.token_of)
         self.renewals: Final = Renewals(self.clients, broker.pop.change_invisible, context.turn)
         self._routes = Routes(self._cluster, lists_others=credentials is None)
-        limit = body_size_bytes_max(context, batch_size_bytes_max(context))
         on_failure = partial(self._failed, f"{_NAME}/SendMessage")
-        self._send_calls = SendCalls(context, self._cluster, broker, limit, on_failure)
+        self._send_calls = SendCalls(self._cluster, broker, on_failure)
         deliveries = Deliveries()
         self._receive_calls = ReceiveCalls(self._cluster, broker, self.renewals, deliveries)
         self.end_calls: Final = EndCalls(
@@ -142,34 +136,29 @@ class RocketMq:
         handle = _group_in("receipt_handle", Code.INVALID_RECEIPT_HANDLE)
         transaction = _group_in("transaction_id", Code.INVALID_TRANSACTION_ID)
         recall = _group_in("recall_handle", Code.BAD_REQUEST)
-        send_calls, receive_calls, end_calls = self._send_calls, self._receive_calls, self.end_calls
+        sends, receives, ends, routes = (
+            self._send_calls,
+            self._receive_calls,
+            self.end_calls,
+            self._routes,
+        )
         rows: dict[str, tuple[Answer, Where | None]] = {
-            "QueryRoute": (_told_language(self._routes.query_route), self._routes.where),
-            "QueryAssignment": (_told_language(self._routes.query_assignment), self._routes.where),
+            "QueryRoute": (_told_language(routes.query_route), routes.where),
+            "QueryAssignment": (_told_language(routes.query_assignment), routes.where),
             "Heartbeat": (self._heartbeat, None),
-            "SendMessage": (lambda _, asked: send_calls.send_message(asked), send_calls.group_of),
+            "SendMessage": (_alone(sends.send_message), sends.group_of),
             "AckMessage": (self._ack, None),
-            "ForwardMessageToDeadLetterQueue": (
-                lambda _, asked: receive_calls.forward_to_dead_letters(asked),
-                handle,
-            ),
-            "ChangeInvisibleDuration": (
-                lambda _, asked: receive_calls.change_invisible_duration(asked),
-                handle,
-            ),
-            "EndTransaction": (lambda _, asked: end_calls.end_transaction(asked), transaction),
-            "RecallMessage": (lambda _, asked: end_calls.recall_message(asked), recall),
+            "ForwardMessageToDeadLetterQueue": (_alone(receives.forward_to_dead_letters), handle),
+            "ChangeInvisibleDuration": (_alone(receives.change_invisible_duration), handle),
+            "EndTransaction": (_alone(ends.end_transaction), transaction),
+            "RecallMessage": (_alone(ends.recall_message), recall),
             "NotifyClientTermination": (self._terminated, None),
         }
         return {
             name: _Method(
-                getattr(pb, f"{name}Request"),
-                getattr(pb, f"{name}Response"),
-                run,
-                where,
-                _LOST.get(name),
+                getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"), *row, _LOST.get(name)
             )
-            for name, (run, where) in rows.items()
+            for name, row in rows.items()
         }
 
     # --- The way of a call ---
@@ -195,17 +184,12 @@ class RocketMq:
         return refusing(function, partial(self._failure, f"{_NAME}/{name}", response))
 
     async def _dispatch(self, caller: Caller, method: _Method, request: Any) -> bytes:
-        """Have a call answered here or by the leader concerned."""
         group = "" if method.where is None else method.where(request)
         if not group:
             answered = await method.answer(caller, request)
         else:
-            answered = await self.forwarder.answer(
-                caller,
-                group,
-                lambda: method.answer(caller, request),
-                method.lost,
-            )
+            here = partial(method.answer, caller, request)
+            answered = await self.forwarder.answer(caller, group, here, method.lost)
         if isinstance(answered, bytes):
             return answered
         response: Message = answered
@@ -231,7 +215,6 @@ class RocketMq:
         return self._refusing(call, name, response)
 
     async def _receive(self, caller: Caller, data: bytes) -> _Elements:
-        """Have the leader of the named broker group hand messages out."""
         request = _parse(pb.ReceiveMessageRequest, data)
         group = group_of_broker(request.message_queue.broker.name) or self._cluster.own_group
         return await self.forwarder.hold(
@@ -255,11 +238,10 @@ class RocketMq:
 
     def _admit(self, name: str, data: bytes, context: Any) -> Caller:
         caller = caller_of(name, data, context, self._proof.is_own)
-        self._access.check(caller.headers)
+        check_access(self._keys, caller.headers)
         return caller
 
     def _failure(self, name: str, response: type[Any], error: Exception) -> bytes:
-        """Count an error, and return the answer that reports it."""
         self._failed(name, error)
         data: bytes = response(status=status_of(error)).SerializeToString()
         return data
@@ -353,6 +335,11 @@ async def _begun(elements: _Elements) -> _Elements:
             yield element
 
     return whole()
+
+
+def _alone(run: Callable[[Any], Awaitable[Any]]) -> Answer:
+    """Make an Answer of a function of the request alone."""
+    return lambda _caller, request: run(request)
 
 
 def _told_language(run: Callable[[Any, str], Any]) -> Answer:

@@ -1,13 +1,16 @@
 """The stream that every client keeps open: settings, and commands of the node to the client.
 
-Owns one stream and its end. The client's half-close ends it at once and with OK: one client's
-process dies of any other end (protocol section 5.1).
+Owns one stream and its end, and the settings in answer to a client's own: these come back with
+those fields set that clients need; a field that is missing makes some client unusable (protocol
+sections 4 and 18). The client's half-close ends it at once and with OK: one client's process dies
+of any other end (protocol section 5.1).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from node.errors.common import BadRequestError
@@ -19,11 +22,24 @@ from node.services.calls import cancel_all
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code, TelemetryCommand
 
-SUBSCRIPTION_COUNT_MAX: Final = 1_024
-"""Of one consumer."""
 AGAIN_S: Final = 1.0
 """Time after which the first settings are sent once more: a client with several topics may miss
 them while it still asks for routes, and would wait for minutes."""
+SEND_ATTEMPT_COUNT: Final = 3
+RECEIVE_COUNT: Final = 32
+"""Messages of one answer."""
+LONG_POLLING_S: Final = 20
+TOPIC_COUNT_MAX: Final = 256
+"""Topics of one client."""
+SIZE_BYTES_MAX: Final = 64 * 1024
+"""Size of the settings of one client: they are sent back, and may wait for it."""
+_PRODUCER_BACKOFF: Final = pb.ExponentialBackoff(
+    initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2
+)
+_RETRY_SECONDS: Final = (1, 5, 10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
+_CONSUMER_BACKOFF: Final = pb.CustomizedBackoff(
+    next=[Duration(seconds=seconds) for seconds in _RETRY_SECONDS]
+)
 
 Answer = Callable[[pb.Settings], pb.Settings]
 
@@ -105,25 +121,62 @@ class Telemetry:
             self._clients.sends_to(client, topics)
             subscribed = asked.subscription
             if subscribed.group.name:
-                self._clients.consumes(client, group_name(subscribed.group), _filters(subscribed))
+                filters = {
+                    topic_name(one.topic, for_reading=True): comparable(
+                        one.expression.expression, is_sql=one.expression.type == pb.FilterType.SQL
+                    )
+                    for one in subscribed.subscriptions
+                }
+                self._clients.consumes(client, group_name(subscribed.group), filters)
         except Exception as error:  # noqa: BLE001 - reported to the client.
             self._on_failure(error)
             return TelemetryCommand(status=status_of(error))
         return TelemetryCommand(status=OK, settings=settings)
 
 
-def _filters(subscribed: pb.Subscription) -> dict[str, str]:
-    """Return what a consumer reads: filters by topic. Raises CallRefusedError."""
-    count = len(subscribed.subscriptions)
-    if count > SUBSCRIPTION_COUNT_MAX:
-        text = f"{count} subscriptions, the limit is {SUBSCRIPTION_COUNT_MAX}"
+def answer(
+    asked: pb.Settings, *, body_size_bytes_max: int, attempt_count: int, is_fifo: bool
+) -> pb.Settings:
+    """Return the settings of a client. Raises CallRefusedError for invalid names, and for too much.
+
+    `attempt_count` and `is_fifo` are those of a consumer's group.
+    """
+    size_bytes = asked.ByteSize()
+    if size_bytes > SIZE_BYTES_MAX:
+        text = f"settings of {size_bytes} bytes, the limit is {SIZE_BYTES_MAX}"
         raise CallRefusedError(Code.BAD_REQUEST, text)
-    return {
-        topic_name(one.topic, for_reading=True): comparable(
-            one.expression.expression, is_sql=one.expression.type == pb.FilterType.SQL
-        )
-        for one in subscribed.subscriptions
-    }
+    count = max(len(asked.publishing.topics), len(asked.subscription.subscriptions))
+    if count > TOPIC_COUNT_MAX:
+        text = f"{count} topics of one client, the limit is {TOPIC_COUNT_MAX}"
+        raise CallRefusedError(Code.BAD_REQUEST, text)
+    settings = pb.Settings()
+    settings.CopyFrom(asked)
+    settings.metric.CopyFrom(pb.Metric(on=False))
+    match asked.WhichOneof("pub_sub"):
+        case "publishing":
+            for topic in asked.publishing.topics:
+                topic_name(topic)
+            settings.publishing.max_body_size = body_size_bytes_max
+            settings.publishing.validate_message_type = True
+            policy = pb.RetryPolicy(
+                max_attempts=SEND_ATTEMPT_COUNT, exponential_backoff=_PRODUCER_BACKOFF
+            )
+        case "subscription":
+            group_name(asked.subscription.group)
+            for entry in asked.subscription.subscriptions:
+                topic_name(entry.topic, for_reading=True)
+            subscription = settings.subscription
+            subscription.fifo = is_fifo
+            subscription.receive_batch_size = RECEIVE_COUNT
+            subscription.long_polling_timeout.CopyFrom(Duration(seconds=LONG_POLLING_S))
+            policy = pb.RetryPolicy(
+                max_attempts=attempt_count, customized_backoff=_CONSUMER_BACKOFF
+            )
+        case _:
+            text = "settings without `publishing` or `subscription`"
+            raise CallRefusedError(Code.BAD_REQUEST, text)
+    settings.backoff_policy.CopyFrom(policy)
+    return settings
 
 
 def _put(commands: "asyncio.Queue[TelemetryCommand]", command: TelemetryCommand) -> None:

@@ -43,8 +43,6 @@ _log: Final = structlog.get_logger(component="rocketmq")
 
 
 class _Check(NamedTuple):
-    """A subscription to the questions of one group's leader."""
-
     task: asyncio.Task[None]
     leader: Leader
 

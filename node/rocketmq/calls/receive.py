@@ -15,11 +15,10 @@ from node.rocketmq.callers import Caller
 from node.rocketmq.calls.renewals import RENEWED_MS, Renewals
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.protocol import handles
-from node.rocketmq.protocol.client_settings import LONG_POLLING_S, RECEIVE_COUNT
-from node.rocketmq.protocol.filters import filter_of
 from node.rocketmq.protocol.messages import Deliveries, duration_ms_of, timestamp
-from node.rocketmq.protocol.names import group_name, topic_name
+from node.rocketmq.protocol.names import filter_of, group_name, topic_name
 from node.rocketmq.protocol.statuses import OK, CallRefusedError, common
+from node.rocketmq.telemetry import LONG_POLLING_S, RECEIVE_COUNT
 from quorumlog.pb import pop_pb2
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Code
@@ -118,10 +117,8 @@ class ReceiveCalls:
     # --- Afterwards ---
 
     async def ack_message(self, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
-        """Acknowledge messages; each entry of the answer has its own status."""
+        """Acknowledge messages, one at least; each entry of the answer has its own status."""
         group, topic = group_name(request.group), topic_name(request.topic, for_reading=True)
-        if not request.entries:
-            raise CallRefusedError(Code.BAD_REQUEST, "no entries")
         inner = [_inner(entry.receipt_handle) for entry in request.entries]
         ack = pop_pb2.AckRequest(group=group, topic=topic, handles=inner)
         answer = await self._pop.ack(ack)
@@ -183,7 +180,6 @@ def _inner(receipt_handle: str) -> str:
 
 
 def _invisible_ms(duration: Duration, lo: int) -> int:
-    """Return an invisible time. Raises CallRefusedError for one out of range."""
     duration_ms = duration_ms_of(duration, Code.ILLEGAL_INVISIBLE_TIME)
     if not lo <= duration_ms <= INVISIBLE_MS_MAX:
         text = f"{duration_ms} ms, the limits are {lo} and {INVISIBLE_MS_MAX}"

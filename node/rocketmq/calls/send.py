@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.broker import Broker
-from node.broker.core.context import Context
+from node.broker.append.produce import batch_size_bytes_max
 from node.rocketmq.cluster import GatewayCluster
 from node.rocketmq.hold import LED_ELSEWHERE
 from node.rocketmq.protocol import handles
@@ -39,28 +39,20 @@ _TRANSACTION: Final = MessageType.TRANSACTION
 _DELAY: Final = MessageType.DELAY
 
 
-def body_size_bytes_max(context: Context, batch_size_bytes_max: int) -> int:
-    """Return the size of the largest body that a client may send."""
-    return min(context.store.config.body_size_bytes_max, batch_size_bytes_max - _RECORD_ROOM_BYTES)
-
-
 class SendCalls:
     """Answers SendMessage. One per gateway."""
 
     def __init__(
-        self,
-        context: Context,
-        cluster: GatewayCluster,
-        broker: Broker,
-        body_size_bytes_max: int,
-        on_failure: Callable[[Exception], None],
+        self, cluster: GatewayCluster, broker: Broker, on_failure: Callable[[Exception], None]
     ) -> None:
         """`on_failure` is called with the error of a message that was not stored."""
-        self._context = context
+        context = self._context = broker.context
         self._cluster = cluster
         self._broker = broker
         self._on_failure = on_failure
-        self.body_size_bytes_max: Final = body_size_bytes_max
+        room_bytes = batch_size_bytes_max(context) - _RECORD_ROOM_BYTES
+        self.body_size_bytes_max: Final = min(context.store.config.body_size_bytes_max, room_bytes)
+        """Size of the largest body that a client may send."""
         self._next_queue = 0
 
     def group_of(self, request: pb.SendMessageRequest) -> str:
@@ -86,7 +78,6 @@ class SendCalls:
         )
 
     def _check(self, messages: Sequence[pb.Message]) -> tuple[str, list[MessageType]]:
-        """Check all messages; return their topic and the type of each."""
         if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
             text = f"{len(messages)} messages, a request has 1 to {MESSAGE_COUNT_MAX}"
             raise CallRefusedError(Code.MESSAGE_CORRUPTED, text)
@@ -159,7 +150,6 @@ class SendCalls:
             raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
 
     def _queue(self, topic: str, message_group: str) -> int:
-        """Return the queue of this node's group that takes a message."""
         if message_group:
             group, queue_id = self._cluster.queue_of_message_group(topic, message_group)
             if group != self._cluster.own_group:

@@ -1,19 +1,22 @@
-"""Names that a RocketMQ client may use, and the code for each that it may not.
+"""Names and filters that a RocketMQ client may use, and the code for each that it may not.
 
-Owns the rules of sections 8.1 and 15 of the protocol; must not know which topics exist.
+Owns the rules of sections 8.1 and 15 of the protocol, and how an expression is read; must not know
+which topics exist, nor how messages are filtered.
 """
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from node.broker.groups import filters
 from node.rocketmq.protocol.statuses import CallRefusedError
-from quorumlog.pb.rocketmq_pb2 import Code, Resource
+from quorumlog.pb.rocketmq_pb2 import Code, FilterExpression, FilterType, Resource
 from store.format import DEAD_LETTER_TOPIC_PREFIX
 from store.record.topic_names import is_reserved
 
 TOPIC_LENGTH_MAX: Final = 127
 GROUP_LENGTH_MAX: Final = 120
+TAG_COUNT_MAX: Final = 64
+EXPRESSION_LENGTH_MAX: Final = 16_384
 TAG_SEPARATOR: Final = "|"
 MESSAGE_GROUP_SIZE_BYTES_MAX: Final = 63
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -91,3 +94,34 @@ def check_message_group(name: str) -> None:
     if not name.strip() or size_bytes > MESSAGE_GROUP_SIZE_BYTES_MAX or has_control(name):
         rule = f"must have 1 to {MESSAGE_GROUP_SIZE_BYTES_MAX} bytes and no control characters"
         raise CallRefusedError(Code.ILLEGAL_MESSAGE_GROUP, f"message group {name[:200]!r} {rule}")
+
+
+class Filter(NamedTuple):
+    """Messages with one of the tags, or for which an SQL92 expression is true; neither: all."""
+
+    tags: tuple[str, ...] = ()
+    sql: str = ""
+
+
+def filter_of(expression: FilterExpression) -> Filter:
+    """Return the filter of a client's expression. Raises CallRefusedError."""
+    if len(expression.expression) > EXPRESSION_LENGTH_MAX:
+        what = f"{len(expression.expression)} characters, the limit is {EXPRESSION_LENGTH_MAX}"
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
+    text = expression.expression.strip()
+    if not text or text == "*":
+        return Filter()
+    if expression.type == FilterType.SQL:
+        return Filter(sql=text)
+    tags = tuple(tags_in(text))
+    if not tags:
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, f"{text[:200]!r} names no tag")
+    if len(tags) > TAG_COUNT_MAX:
+        what = f"{len(tags)} tags, the limit is {TAG_COUNT_MAX}"
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, what)
+    try:
+        for tag in tags:
+            check_tag(tag)
+    except CallRefusedError as error:
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from error
+    return Filter(tags=tags)

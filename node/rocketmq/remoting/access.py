@@ -1,4 +1,4 @@
-"""Access keys of the remoting protocol: who may send a command.
+"""Who may send a command: access keys of the remoting protocol, and the proof of a node.
 
 Owns the check of a signature. It covers the values of all ext fields, one behind the other in the
 order of their names, and the body, so a command that is forwarded is checked again as the client
@@ -6,19 +6,25 @@ sent it. It covers neither the code nor the names, nor where a value ends, and n
 a command came before: an eavesdropper can send what it overheard as another command, cut into other
 fields. So networks that are not trusted need TLS, and administration is taken over TLS only.
 Source: protocol section 12.1.
+
+A connection or a call comes from a node of the cluster, which alone may speak for clients, if it
+shows the token of this process. Each process draws one at its start and tells it to its peers, once
+they have proved themselves on the link between nodes.
 """
 
 import base64
 import binascii
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
 from node.rocketmq.remoting.protocol.marks import ADDED
+from raft.messages import NodeId
 
+FORWARDING_TOKEN_SIZE_BYTES: Final = 16
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 _UNSIGNED: Final = ADDED | {SIGNATURE, "__ZONE_NAME", "__ZONE_MODE"}
@@ -31,19 +37,14 @@ class Signatures:
     """Checks commands against the access keys of a node. Without keys everybody may call."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
-        self._keys: Final = {name: secret.encode() for name, secret in keys.items()}
-
-    @property
-    def are_demanded(self) -> bool:
-        """Whether a command needs a signature."""
-        return bool(self._keys)
+        self.keys: Final = {name: secret.encode() for name, secret in keys.items()}
 
     def check(self, command: Command) -> None:
         """Raise RefusedError unless a known key signed a command."""
-        if not self._keys:
+        if not self.keys:
             return
         ext = command.ext
-        secret = self._keys.get(ext.get(ACCESS_KEY, ""))
+        secret = self.keys.get(ext.get(ACCESS_KEY, ""))
         if secret is None:
             text = "the access key is missing or unknown; use one of rocketmq_keys_file"
             raise RefusedError(ResponseCode.NO_PERMISSION, text)
@@ -68,3 +69,18 @@ def signature(command: Command, secret: bytes) -> bytes:
         signed.update(command.ext[name].encode("utf-8", "replace"))
     signed.update(command.body)
     return signed.digest()
+
+
+class NodeProof:
+    """Tells nodes from strangers. One per gateway."""
+
+    def __init__(self, own: bytes, token_of: Callable[[NodeId], bytes]) -> None:
+        """`own` is the token of this process, and `token_of` returns that of another node; empty:
+        it has not told one yet."""
+        self._own: Final = own.hex().encode()
+        self.token_of: Final = token_of
+
+    def is_own(self, shown: str) -> bool:
+        """Whether hexadecimal digits are the token of this process."""
+        digits = shown.encode("utf-8", "replace")
+        return bool(self._own) and hmac.compare_digest(digits, self._own)

@@ -16,12 +16,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from node.broker.groups.member import MemberKind, Reported
-from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
-from node.rocketmq.protocol.names import comparable, tags_in
+from node.rocketmq.protocol.names import EXPRESSION_LENGTH_MAX, comparable, tags_in
 from node.rocketmq.remoting.conversation import RemotingConnection
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
-from node.rocketmq.remoting.reserved_ids import ReservedIds
 from node.runtime.accounts import Account, Kind, row_size_bytes
 from node.runtime.logs.rate_limited_log import RateLimitedLog
 from node.runtime.rows import remove_from
@@ -38,6 +36,13 @@ SQL: Final = "SQL92"
 BROADCASTING: Final = "BROADCASTING"
 _EXPRESSION_KINDS: Final = {"": False, "TAG": False, SQL: True}
 _TROUBLE_INTERVAL_MS: Final = 10_000
+RESERVED_S: Final = 120.0
+"""As long as a silent client is kept."""
+RESERVED_COUNT_MAX: Final = 16_384
+"""Rows of all addresses."""
+RESERVED_OF_ADDRESS_MAX: Final = RESERVED_COUNT_MAX // 4
+_Reserved = tuple[bool, str, str]
+"""Whether it is a group of consumers, its name, and the client id."""
 _Key = tuple[bool, str]
 """Whether it is a group of consumers, and its name."""
 
@@ -96,11 +101,6 @@ class Subscription:
             "classFilterMode": False,
         }
 
-    @property
-    def size_bytes(self) -> int:
-        """Its size in memory."""
-        return row_size_bytes(self.topic, self.expression)
-
 
 Told = tuple[Subscription, int]
 """What a member reads of a topic, and the version."""
@@ -126,11 +126,6 @@ class Consumption(NamedTuple):
         """Return what it says of a topic; None: nothing."""
         subscription = self.subscriptions.get(topic)
         return None if subscription is None else (subscription, self.versions[topic])
-
-    @property
-    def filters(self) -> dict[str, str]:
-        """See `Reported.filters`."""
-        return {topic: one.comparable for topic, one in self.subscriptions.items()}
 
 
 _NOTHING: Final = Consumption("", "", "", MappingProxyType({}), MappingProxyType({}))
@@ -203,22 +198,22 @@ class Group:
         """Yield the members that are connected: no other is shown to anybody."""
         return (member for member in self.members.values() if member.is_connected)
 
+    def readers(self, topic: str) -> list[Member]:
+        """Return the connected members that read a topic."""
+        return [one for one in self.connected() if topic in one.consumption.subscriptions]
+
     def subscription(self, client_id: str, host: str, topic: str) -> Told | None:
         """Return what a client reads of a topic. One that is no member reads what members of its
         address do, else all others; None where these differ, too."""
         own = self.members.get(client_id)
         if own is not None:
             return own.consumption.of(topic)
-        reading = [one for one in self.connected() if topic in one.consumption.subscriptions]
+        reading = self.readers(topic)
         reading = [one for one in reading if one.account.address.what == host] or reading
         subscriptions = [one for member in reading if (one := member.consumption.of(topic))]
         if len({one.comparable for one, _ in subscriptions}) != 1:
             return None
         return max(subscriptions, key=itemgetter(1))
-
-    def reads(self, topic: str) -> bool:
-        """Whether a member reads a topic."""
-        return any(topic in member.consumption.subscriptions for member in self.connected())
 
 
 class _Joining(NamedTuple):
@@ -231,6 +226,53 @@ class _Joining(NamedTuple):
     paid_bytes: int
     """Those that the account of the client pays for already; 0: it does not pay for the row."""
     consumption: Consumption
+
+
+class ReservedIds:
+    """Client ids whose connection broke: for a while they are those of the address that they had.
+    One per table of clients.
+
+    Else a stranger that waits for the break takes the place of a client, which cannot come back
+    then. An address that has too many loses its own oldest ones first: a stranger cannot fill the
+    table."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._rows: dict[_Reserved, tuple[str, float]] = {}
+        """Address, and when it ends; the one that ends first is the first, as in the next table."""
+        self._of_address: dict[str, dict[_Reserved, None]] = {}
+
+    def owner(self, row: _Reserved) -> str | None:
+        """Return the address for which an id is reserved."""
+        host, until_s = self._rows.get(row, (None, 0.0))
+        return host if until_s > self._monotonic_s() else None
+
+    def put(self, row: _Reserved, host: str) -> None:
+        """Reserve the id of a client whose connection broke."""
+        self.forget(row)
+        self._rows[row] = host, self._monotonic_s() + RESERVED_S
+        own = self._of_address.setdefault(host, {})
+        own[row] = None
+        if len(own) > RESERVED_OF_ADDRESS_MAX:
+            self.forget(next(iter(own)))
+        elif len(self._rows) > RESERVED_COUNT_MAX:
+            largest = max(self._of_address, key=lambda host: len(self._of_address[host]))
+            self.forget(next(iter(self._of_address[largest])))
+
+    def forget(self, row: _Reserved) -> None:
+        """Reserve an id no longer, if it is reserved."""
+        reserved = self._rows.pop(row, None)
+        if reserved is not None:
+            remove_from(self._of_address, reserved[0], row)
+
+    def expire(self) -> None:
+        """Forget the rows that ended."""
+        now_s = self._monotonic_s()
+        while self._rows:
+            row, (_, until_s) = next(iter(self._rows.items()))
+            if until_s > now_s:
+                break
+            self.forget(row)
 
 
 class Clients:
@@ -256,7 +298,7 @@ class Clients:
         self._producing: dict[str, dict[str, None]] = {}
         """Groups that a client id produces for."""
         self.changed: set[str] = set()
-        """See `Gateway.changed`."""
+        """Consumer groups whose members changed since the last report to the leader."""
         self._reserved = ReservedIds(monotonic_s)
         self.count = 0
         """Memberships, those whose connection has ended and that are about to go included."""
@@ -301,14 +343,14 @@ class Clients:
             self._put(client, row)
 
     def _joining(self, key: _Key, client: Member, consumption: Consumption) -> _Joining:
-        """Look at what a heartbeat says of one group. Raises RefusedError."""
         group = self._groups(key).get(key[1]) or Group()
         old = group.members.get(client.client_id)
         paid_bytes = old.size_bytes if old is not None and old.account is client.account else 0
         if not paid_bytes:
             self._check_same_address(key, old, client)
         size_bytes = row_size_bytes(client.client_id, key[1], client.language)
-        size_bytes += sum(one.size_bytes for one in consumption.subscriptions.values())
+        for one in consumption.subscriptions.values():
+            size_bytes += row_size_bytes(one.topic, one.expression)
         return _Joining(key, old, size_bytes, paid_bytes, consumption)
 
     def _check_same_address(self, key: _Key, old: Member | None, client: Member) -> None:
@@ -327,7 +369,6 @@ class Clients:
         raise RefusedError(ResponseCode.NO_PERMISSION, f"{text}; use another instanceName")
 
     def _put(self, client: Member, row: _Joining) -> None:
-        """Put a member in, which is paid for."""
         (is_consumer, name), old = row.key, row.old
         group = self._groups(row.key).setdefault(name, Group())
         if not is_consumer:
@@ -379,7 +420,6 @@ class Clients:
             self._remove((is_consumer, group), [client_id])
 
     def _remove(self, key: _Key, client_ids: Sequence[str]) -> None:
-        """Take members out of a group, together."""
         is_consumer, name = key
         group = self._groups(key)[name]
         for client_id in client_ids:
@@ -424,19 +464,20 @@ class Clients:
             member.is_popping = True
             self.changed.add(group)
 
-    def consumer_groups(self) -> Iterable[str]:
-        """See `Gateway.consumer_groups`."""
-        return self.consumers
-
     def reported(self, group: str) -> Reported | None:
-        """See `Gateway.reported`."""
+        """Return the members of a group and what they read; None without any."""
         group_members = self.consumers.get(group)
         if group_members is None:
             return None
         members = [*group_members.connected()]
         return Reported(
             {one.client_id: one.kind for one in members},
-            {one.client_id: one.consumption.filters for one in members},
+            {
+                member.client_id: {
+                    topic: one.comparable for topic, one in member.consumption.subscriptions.items()
+                }
+                for member in members
+            },
             twice=[one.client_id for one in members if one.is_twice],
         )
 

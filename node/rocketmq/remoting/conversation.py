@@ -9,14 +9,16 @@ for all their connections, so an answer goes out on the connection of its reques
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from node.errors.common import NodeError, NotReadyError, ShuttingDownError
-from node.framed.connection import WINDOW, Conversation, FramedConnection
+from node.framed.connection import SHARED_PORT, WINDOW, Conversation, FramedConnection
 from node.framed.frames import JSON_KIND, ROCKETMQ_KIND, FrameFault
 from node.framed.limits import FramedLimits
+from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
+from node.rocketmq.remoting.access import Signatures
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError, refusal_of
-from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, ResponseCode
+from node.rocketmq.remoting.protocol.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import (
     FORWARDED_GROWTH_SIZE_BYTES,
     ONEWAY,
@@ -27,7 +29,15 @@ from node.rocketmq.remoting.protocol.command import (
     encode_head,
 )
 from node.rocketmq.remoting.protocol.fields import parsed_host
-from node.rocketmq.remoting.protocol.marks import ADDED, FORWARDED, WITHDRAWAL, WITHDRAWN
+from node.rocketmq.remoting.protocol.marks import (
+    ADDED,
+    APPLIED,
+    FORWARDED,
+    GREETING,
+    REPORT,
+    WITHDRAWAL,
+    WITHDRAWN,
+)
 from node.runtime.accounts import Account, Accounts, Charge, Kind, Lease
 from node.services.calls import ServedCalls
 from raft.messages import NO_TERM
@@ -42,6 +52,9 @@ _NAME: Final = "Remoting"
 _NAMES: Final = {code: f"{_NAME}/{name.lower()}" for code, name in REQUEST_NAMES.items()}
 """Names of the requests in metrics, beside those of gRPC."""
 _UNKNOWN_NAME: Final = f"{_NAME}/unknown"
+_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
+The broker that they find by it refuses them with the reason."""
 REMOTE_LENGTH_MAX: Final = 64
 """Of host:port."""
 _OPAQUE_MAX: Final = (1 << 31) - 1
@@ -75,8 +88,10 @@ class Request(NamedTuple):
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
-Begin = Callable[[Request], "asyncio.Future[Answer] | None"]
-"""Begins a call on the hot path; None: the handler of its code has to do it."""
+Begin = Callable[[Request], tuple["asyncio.Future[Any]", Callable[[], Answer]] | None]
+"""Begins a call on the hot path: returns a future, and what returns or raises the answer once it is
+done. None: the handler of its code has to do it, as it does where the begun call did nothing since
+the leader changed just then."""
 
 
 class Served(NamedTuple):
@@ -91,36 +106,60 @@ class Served(NamedTuple):
     where commands are signed."""
 
 
-Check = Callable[[Request, Served | None], None]
-"""Raises RefusedError for a request of a client without access; None: its code is unknown."""
+class _Call(NamedTuple):
+    """A request under way, and what is held for it."""
+
+    name: str
+    request: Request
+    size_bytes: int
+    charges: list[Charge]
+    """Beside the lease: of the client for which a node speaks, and for a document."""
 
 
 class RemotingCalls:
     """What the conversations of one port share."""
 
-    def __init__(
-        self, served: ServedCalls, accounts: Accounts, limits: FramedLimits | None = None
-    ) -> None:
+    def __init__(self, served: ServedCalls, accounts: Accounts) -> None:
         """Refuse every request until `open`. `accounts` bound what clients hold."""
         self.served: Final = served
         self.accounts: Final = accounts
-        self.limits: Final = limits or FramedLimits()
+        self.limits: Final = FramedLimits()
         self.refusal: Callable[[], NodeError] | None = lambda: NotReadyError(NO_TERM)
         """Makes the error of every new call; None: calls are served."""
         self.handlers: Mapping[int, Served] = {}
-        self.check: Check = lambda _request, _served: None
+        self.signatures = Signatures({})
         self.on_closed: Callable[[RemotingConnection], None] = lambda _connection: None
         self._connections: dict[FramedConnection, RemotingConnection] = {}
 
     def open(
         self,
         handlers: Mapping[int, Served],
-        check: Check,
+        signatures: Signatures,
         on_closed: "Callable[[RemotingConnection], None]",
     ) -> None:
         """Serve requests from now on."""
-        self.handlers, self.check, self.on_closed = handlers, check, on_closed
+        self.handlers, self.signatures, self.on_closed = handlers, signatures, on_closed
         self.refusal = None
+
+    def check(self, request: Request, served: Served | None) -> None:
+        """Raise RefusedError unless the client may send a request, over this connection; None: its
+        code is unknown."""
+        if request.command.code not in _UNSIGNED:
+            self.signatures.check(request.command)
+        if served is None or not served.is_administration:
+            return
+        connection = request.connection.connection
+        if connection.port_number == SHARED_PORT:
+            text = "this port administers nothing; use that of rocketmq_listen, or qlog"
+        elif self.signatures.keys and not connection.is_tls:
+            text = (
+                "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
+                "neither code nor names of fields; set tls_certificate_file and connect with TLS, "
+                "or use qlog"
+            )
+        else:
+            return
+        raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
     def stop(self) -> None:
         """Refuse new requests; those under way go on."""
@@ -232,8 +271,8 @@ class RemotingConnection:
         calls.served.counters.begun[name] += 1
         request = Request(command, self)
         size_bytes = len(header) + len(body)
-        # Beside the lease: of the client for which a node speaks, and for a document.
         charges: list[Charge] = []
+        call = _Call(name, request, size_bytes, charges)
         lease.count += 1
         lease.size_bytes += size_bytes
         try:
@@ -256,27 +295,29 @@ class RemotingConnection:
                 document_size_bytes = DOCUMENT_FACTOR * len(body)
                 charges.append(request.account.charge(Kind.DOCUMENTS, document_size_bytes))
         except Exception as error:  # noqa: BLE001 - the client gets every error.
-            self._let_go(name, size_bytes, charges)
+            self._let_go(call)
             self._answer_error(name, command, error)
             return
         if not self.is_node and lease.size_bytes >= calls.limits.window_size_bytes_max:
             self._is_window_full = True
             self.connection.hold(WINDOW)
         if begun is None:
-            work = self._serve(request, served.handler)
-            begun = task = self._loop.create_task(work, context=request.account.context)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            if self.is_node:
-                self._forwarded[command.opaque] = task
-                task.add_done_callback(partial(self._forget, command.opaque))
-        begun.add_done_callback(partial(self._on_done, name, command, size_bytes, charges))
+            self._run(call, served.handler)
+        else:
+            future, answer = begun
+            future.add_done_callback(partial(self._on_done, call, answer, served.handler))
 
-    def _forget(self, opaque: int, _: object) -> None:
-        self._forwarded.pop(opaque, None)
+    def _run(self, call: _Call, handler: Handler) -> None:
+        work, opaque = self._serve(call.request, handler), call.request.command.opaque
+        task = self._loop.create_task(work, context=call.request.account.context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.is_node:
+            self._forwarded[opaque] = task
+            task.add_done_callback(lambda _: self._forwarded.pop(opaque, None))
+        task.add_done_callback(partial(self._on_done, call, task.result, None))
 
     def _refuse_large(self, command: Command) -> None:
-        """Refuse a command whose frame or header is over its limit."""
         limits = self._calls.limits
         text = (
             f"the request has more than {limits.frame_size_bytes_max} bytes, the limit, or its "
@@ -310,30 +351,31 @@ class RemotingConnection:
         return await handler(request)
 
     def _on_done(
-        self,
-        name: str,
-        command: Command,
-        size_bytes: int,
-        charges: list[Charge],
-        begun: "asyncio.Future[Answer]",
+        self, call: _Call, answer: Callable[[], Answer], hold: Handler | None, _: object
     ) -> None:
-        self._let_go(name, size_bytes, charges)
+        """Send what `answer` returns or raises; `hold` takes over a call that did nothing, which
+        the next leader can do."""
+        command = call.request.command
         try:
-            answer = begun.result()
+            answered = answer()
         except asyncio.CancelledError:
-            return
+            self._let_go(call)
         except Exception as error:  # noqa: BLE001 - the client gets every error.
-            self._answer_error(name, command, error)
+            if hold is not None and isinstance(error, (*LED_ELSEWHERE, NothingDoneError)):
+                self._run(call, hold)
+                return
+            self._let_go(call)
+            self._answer_error(call.name, command, error)
         else:
-            self._answer(command, answer)
+            self._let_go(call)
+            self._answer(command, answered)
 
-    def _let_go(self, name: str, size_bytes: int, charges: list[Charge]) -> None:
-        """Give back what was held for a call."""
+    def _let_go(self, call: _Call) -> None:
         lease = self._lease
-        self._calls.served.counters.ended[name] += 1
+        self._calls.served.counters.ended[call.name] += 1
         lease.count -= 1
-        lease.size_bytes -= size_bytes
-        for charge in charges:
+        lease.size_bytes -= call.size_bytes
+        for charge in call.charges:
             charge.release()
         is_full = lease.size_bytes >= self._calls.limits.window_size_bytes_max
         if self._is_window_full and not is_full:

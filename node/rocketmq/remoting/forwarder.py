@@ -129,7 +129,6 @@ class Forwarder:
     async def _forward(
         self, request: Request, number: int, node_address: str, *, is_repeatable: bool
     ) -> Answer:
-        """Return the answer of the leader at an address. Raises RefusedError, NothingDoneError."""
         try:
             channel = await self._channel(node_address, number)
             answer, opaque = self._ask(channel, request, number)
@@ -158,7 +157,6 @@ class Forwarder:
         return answer
 
     async def _channel(self, node_address: str, number: int) -> RemotingChannel:
-        """Return a connection to a node. Raises NotConnectedError."""
         address = self._places.address_of(node_address, number)
         if not address:
             raise NotConnectedError(f"{node_address} has not told where it speaks remoting")

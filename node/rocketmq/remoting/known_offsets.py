@@ -60,8 +60,6 @@ class Known(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """Who reads a queue."""
-
     connection: RemotingConnection
     stored_s: float
     """When its newest offset that is stored came, or it asked for one; monotonic."""

@@ -7,9 +7,9 @@ the leader shares queues out.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -17,9 +17,11 @@ from node.broker.core.context import Context
 from node.broker.groups.member import MemberKind, Reported
 from node.broker.groups.members import Members
 from node.errors.common import NodeError
+from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster, Leader
 from node.rocketmq.hold import NothingDoneError
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.forwarder import ANSWER_LED_ELSEWHERE, Forwarder
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -41,19 +43,6 @@ _SIZE_BYTES_MAX: Final = 1 << 20
 _log: Final = structlog.get_logger(component="remoting")
 
 
-class Gateway(Protocol):
-    """The members of one protocol at this node."""
-
-    changed: set[str]
-    """Groups whose members changed since the last report."""
-
-    def consumer_groups(self) -> Iterable[str]:
-        """Return the groups with members here."""
-
-    def reported(self, group: str) -> Reported | None:
-        """Return the members of a group and what they read; None without any."""
-
-
 class MemberReports:
     """Reports to the leader, and takes reports where this node leads. One per gateway."""
 
@@ -63,7 +52,7 @@ class MemberReports:
         members: Members,
         cluster: GatewayCluster,
         forwarder: Forwarder,
-        gateways: Sequence[Gateway],
+        gateways: tuple[Clients, GatewayClients],
         on_changed: Callable[[str], None],
     ) -> None:
         """`on_changed` is called with a group whose members changed, if this node notifies
@@ -155,7 +144,7 @@ class MemberReports:
         self._refused = {group: ids for group, ids in all_refused.items() if group in present}
 
     def _present(self) -> set[str]:
-        return set().union(*(gateway.consumer_groups() for gateway in self._gateways))
+        return set().union(*(gateway.consumers for gateway in self._gateways))
 
     async def _send(
         self, leader: Leader, groups: set[str], *, is_whole: bool

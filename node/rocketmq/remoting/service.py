@@ -16,16 +16,15 @@ from node.broker import Broker
 from node.broker.core.leader_work import BackgroundTasks
 from node.config.settings import Settings
 from node.errors.requests import NotServedError
-from node.framed.connection import SHARED_PORT
+from node.rocketmq.clients import GatewayClients
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.remoting.access import Signatures
+from node.rocketmq.remoting.access import NodeProof, Signatures
 from node.rocketmq.remoting.calls.changes import Changes
 from node.rocketmq.remoting.calls.group_admin import GroupAdmin
 from node.rocketmq.remoting.calls.groups import GroupCalls
 from node.rocketmq.remoting.calls.locks import LockCalls
 from node.rocketmq.remoting.calls.messages import MessageCalls
-from node.rocketmq.remoting.calls.meters import SAMPLE_S
-from node.rocketmq.remoting.calls.node_admin import AskStatus, NodeAdmin
+from node.rocketmq.remoting.calls.node_admin import SAMPLE_S, AskStatus, NodeAdmin
 from node.rocketmq.remoting.calls.offsets import OffsetCalls
 from node.rocketmq.remoting.calls.pops import PopCalls
 from node.rocketmq.remoting.calls.pulls import Pulls
@@ -45,21 +44,14 @@ from node.rocketmq.remoting.conversation import (
 )
 from node.rocketmq.remoting.forwarder import Forwarder
 from node.rocketmq.remoting.isolation import Isolation
-from node.rocketmq.remoting.member_reports import Gateway
-from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.places import AskRoute, Places
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import REFUSED, RequestCode, ResponseCode
-from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT
+from node.rocketmq.remoting.protocol.marks import APPLIED, GREETING, REPORT, TOKEN
 from node.runtime.clock import unix_ms
 from raft.messages import NodeId
 
 _log: Final = structlog.get_logger(component="remoting")
-
-
-_UNSIGNED: Final = (GREETING, REPORT, APPLIED, RequestCode.GET_ROUTEINFO_BY_TOPIC)
-"""Commands that need no signature: clients take a refused route for a missing topic, and say so.
-The broker that they find by it refuses them with the reason."""
 
 
 class OtherNodes(NamedTuple):
@@ -83,7 +75,7 @@ class Remoting:
         broker: Broker,
         calls: RemotingCalls,
         nodes: OtherNodes,
-        others: Gateway,
+        others: GatewayClients,
         status: AskStatus,
         *,
         addresses: tuple[str, ...],
@@ -127,27 +119,15 @@ class Remoting:
         self._tasks = BackgroundTasks("classic clients are not looked at any more")
 
     def handlers(self) -> dict[int, Served]:
-        """Return how each request is served."""
-        send = Served(self._sends.send, self._sends.begin, has_document=False)
-        return {
-            RequestCode.SEND_MESSAGE: send,
-            RequestCode.SEND_MESSAGE_V2: send,
-            RequestCode.SEND_BATCH_MESSAGE: send,
-            **{code: Served(run, has_document=False) for code, run in self._light().items()},
-            **{code: Served(self._in_turn(run)) for code, run in self._heavy().items()},
-            **{
-                code: Served(self._in_turn(run), is_administration=True)
-                for code, run in self._administration().items()
-            },
-            GREETING: Served(self._proof.greet),
-            REPORT: Served(self.groups.reports.take),
-            APPLIED: Served(self._changes.take),
-        }
-
-    def _light(self) -> dict[int, Handler]:
-        """Return those of requests about one message or queue."""
+        """Return how each request is served: about one message or queue; others, which wait for a
+        turn, and whose bodies are documents; and those by which tools change something."""
         at_leader, offsets = self._shared.at_leader, self._offsets
-        return {
+
+        def change(run: Handler) -> Handler:
+            return at_leader(self._changes.everywhere(run))
+
+        send = Served(self._sends.send, self._sends.begin, has_document=False)
+        light: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self._pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: offsets.fetch,
@@ -162,11 +142,7 @@ class Remoting:
             RequestCode.ACK_MESSAGE: at_leader(self._pops.ack),
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: at_leader(self._pops.change_invisible),
         }
-
-    def _heavy(self) -> dict[int, Handler]:
-        """Return all others. They wait for a turn, and their bodies are documents."""
-        at_leader, offsets = self._shared.at_leader, self._offsets
-        return {
+        heavy: dict[int, Handler] = {
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: at_leader(offsets.by_time),
             RequestCode.GET_MAX_OFFSET: at_leader(offsets.max_offset),
             RequestCode.GET_MIN_OFFSET: at_leader(offsets.min_offset),
@@ -216,14 +192,7 @@ class Remoting:
             RequestCode.QUERY_ASSIGNMENT: self._pops.assignment,
             **dict.fromkeys(REFUSED, _refuse),
         }
-
-    def _administration(self) -> dict[int, Handler]:
-        """Return those by which tools change something. They wait for a turn, too."""
-
-        def change(run: Handler) -> Handler:
-            return self._shared.at_leader(self._changes.everywhere(run))
-
-        return {
+        administration: dict[int, Handler] = {
             RequestCode.PUT_KV_CONFIG: change(self._routes.change_key),
             RequestCode.DELETE_KV_CONFIG: change(self._routes.change_key),
             RequestCode.UPDATE_AND_CREATE_TOPIC: change(self._topics.put),
@@ -240,6 +209,20 @@ class Remoting:
             RequestCode.ADD_WRITE_PERM_OF_BROKER: change(self._routes.restore),
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._pops.set_mode,
         }
+        return {
+            RequestCode.SEND_MESSAGE: send,
+            RequestCode.SEND_MESSAGE_V2: send,
+            RequestCode.SEND_BATCH_MESSAGE: send,
+            **{code: Served(run, has_document=False) for code, run in light.items()},
+            **{code: Served(self._in_turn(run)) for code, run in heavy.items()},
+            **{
+                code: Served(self._in_turn(run), is_administration=True)
+                for code, run in administration.items()
+            },
+            GREETING: Served(self._greet),
+            REPORT: Served(self.groups.reports.take),
+            APPLIED: Served(self._changes.take),
+        }
 
     async def start(self) -> None:
         """Serve from now on."""
@@ -247,11 +230,10 @@ class Remoting:
         reports = self.groups.reports.run()
         for work in (self.places.watch(), self._look(), self.isolation.watch(), reports):
             self._tasks.run(work)
-        self._calls.open(self.handlers(), self._check, self._on_closed)
+        self._calls.open(self.handlers(), self._signatures, self._on_closed)
 
     async def stop(self) -> None:
         """Release everything that is held for clients."""
-        self._sends.stop()
         self.groups.stop()
         self.transactions.stop()
         self._tasks.cancel()
@@ -269,24 +251,13 @@ class Remoting:
 
         return handle
 
-    def _check(self, request: Request, served: Served | None) -> None:
-        """Raise RefusedError unless the client may send a request, over this connection."""
-        if request.command.code not in _UNSIGNED:
-            self._signatures.check(request.command)
-        if served is None or not served.is_administration:
-            return
-        connection = request.connection.connection
-        if connection.port_number == SHARED_PORT:
-            text = "this port administers nothing; use that of rocketmq_listen, or qlog"
-        elif self._signatures.are_demanded and not connection.is_tls:
-            text = (
-                "with rocketmq_keys_file this is taken over TLS only, since a signature covers "
-                "neither code nor names of fields; set tls_certificate_file and connect with TLS, "
-                "or use qlog"
-            )
-        else:
-            return
-        raise RefusedError(ResponseCode.NO_PERMISSION, text)
+    async def _greet(self, request: Request) -> Answer:
+        """Take a connection for one of a node. Raises RefusedError without the right token."""
+        if not self._proof.is_own(request.command.ext.get(TOKEN, "")):
+            text = "this is not the token of this node, which only its peers know"
+            raise RefusedError(ResponseCode.NO_PERMISSION, text)
+        request.connection.become_node()
+        return Answer()
 
     def _on_closed(self, connection: RemotingConnection) -> None:
         account = connection.connection.account
@@ -312,5 +283,4 @@ class Remoting:
 
 
 async def _refuse(request: Request) -> Answer:
-    """Answer a request that has no meaning here with the reason."""
     raise NotServedError(REFUSED[request.command.code])

@@ -10,7 +10,7 @@ from node.broker.read.filter_language import DEPTH_MAX, parse
 from node.broker.read.tag_filter import TagFilter
 from node.errors.common import BadRequestError
 from node.errors.groups import BadFilterError
-from node.rocketmq.protocol.filters import TAG_COUNT_MAX, filter_of
+from node.rocketmq.protocol.names import TAG_COUNT_MAX, filter_of
 from node.rocketmq.protocol.statuses import CallRefusedError
 from quorumlog.pb.rocketmq_pb2 import FilterExpression, FilterType
 from tests.fuzz.structure import mutated_message, text
@@ -110,7 +110,7 @@ TARGETS: Final = (
         "filter-tags",
         "a filter expression is refused with a code, or names at most 64 tags",
         _tags,
-        ("node.rocketmq.protocol.filters", "node.rocketmq.protocol.names"),
+        ("node.rocketmq.protocol.names",),
         _tag_examples,
         (CallRefusedError, DecodeError),
         mutated=mutated_message(FilterExpression),

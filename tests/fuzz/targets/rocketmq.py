@@ -7,12 +7,13 @@ from google.protobuf.message import DecodeError
 
 from node.broker.pop.handles import PopHandle, decode_handle, encode_handle
 from node.errors.pop import StaleHandleError
-from node.rocketmq.access import Access
-from node.rocketmq.protocol import client_settings, handles
-from node.rocketmq.protocol.endpoints import check_endpoints
+from node.rocketmq import telemetry
+from node.rocketmq.callers import check_access
+from node.rocketmq.protocol import handles
 from node.rocketmq.protocol.messages import check_message, from_record, to_record, type_of
 from node.rocketmq.protocol.names import group_name, topic_name
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.routes import check_endpoints
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import Encoding, MessageType
 from store.format import LOOPBACK
@@ -70,7 +71,7 @@ def _message_examples(random: Random) -> list[bytes]:
 
 def _settings(data: bytes) -> None:
     asked = pb.Settings.FromString(data)
-    answer = client_settings.answer(asked, body_size_bytes_max=5, attempt_count=3, is_fifo=False)
+    answer = telemetry.answer(asked, body_size_bytes_max=5, attempt_count=3, is_fifo=False)
     claim(answer.HasField("backoff_policy"), "settings without a policy")
     check_endpoints(asked.access_point)
 
@@ -114,7 +115,6 @@ def _handle_examples(random: Random) -> list[bytes]:
     return [pop.encode(), str(handles.ReceiptHandle("group", pop)).encode()]
 
 
-_ACCESS: Final = Access({"key": "secret"})
 _SIGNED: Final = (
     "MQv2-HMAC-SHA1 Credential=key/x, SignedHeaders=x-mq-date-time, "
     "Signature=1ea06b6e2eaee21e6c7ab5a7f9ce4f5bbb2c4a3e\n20260101T000000Z"
@@ -124,7 +124,7 @@ _SIGNED: Final = (
 def _access(data: bytes) -> None:
     """The header, and behind the last line feed the signed time. gRPC hands on ASCII only."""
     said, _, time = data.decode("ascii", "replace").rpartition("\n")
-    _ACCESS.check({"authorization": said, "x-mq-date-time": time})
+    check_access({"key": "secret"}, {"authorization": said, "x-mq-date-time": time})
     claim(False, "a forged signature was accepted")
 
 
@@ -143,7 +143,7 @@ TARGETS: Final = (
         "rmq-settings",
         "settings of a client are refused with a code, or answered",
         _settings,
-        ("node.rocketmq.protocol.client_settings", "node.rocketmq.protocol.names"),
+        ("node.rocketmq.telemetry", "node.rocketmq.protocol.names"),
         _settings_examples,
         (CallRefusedError, DecodeError),
         mutated=mutated_message(pb.Settings),
@@ -169,7 +169,7 @@ TARGETS: Final = (
         "rmq-access",
         "no header but one that was signed with a key is taken",
         _access,
-        ("node.rocketmq.access",),
+        ("node.rocketmq.callers",),
         lambda _random: [_SIGNED.encode(), b"", b"MQv2-HMAC-SHA1 Credential=, "],
         (CallRefusedError,),
     ),

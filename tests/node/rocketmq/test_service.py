@@ -14,13 +14,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.config.types import Address
 from node.rocketmq import hold
-from node.rocketmq.access import Access
 from node.rocketmq.calls.renewals import RENEWED_MS
 from node.rocketmq.cluster import GroupNode, Share
 from node.rocketmq.forwarder import SERVICE
-from node.rocketmq.protocol.endpoints import endpoints_of
-from node.rocketmq.remoting.node_proof import NodeProof
-from node.rocketmq.routes import Routes
+from node.rocketmq.remoting.access import NodeProof
+from node.rocketmq.routes import Routes, endpoints_of
 from node.rocketmq.service import RocketMq
 from node.runtime.accounts import Accounts
 from node.services.calls import ServedCalls
@@ -91,7 +89,7 @@ async def gateway_at(root: Path, keys: dict[str, str] | None = None) -> AsyncIte
     async with node_at(root, file_size_bytes=1 << 20, **sizes) as node:
         calls = ServedCalls(on_fatal=_raise)
         proof = NodeProof(TOKEN, lambda _node: TOKEN)
-        rocketmq = RocketMq(node.broker, calls, Access(keys or {}), None, lambda _node: True, proof)
+        rocketmq = RocketMq(node.broker, calls, keys or {}, None, lambda _node: True, proof)
         accounts = Accounts()
         server = GrpcServer(accounts)
         port = server.bind(Address("127.0.0.1", 0))

@@ -26,27 +26,24 @@ class Changes(Calls):
     """Waits for other nodes, and answers those that wait for this one. One per gateway."""
 
     def everywhere(self, run: Handler) -> Handler:
-        """Make the handler of a change, which `run` makes at the leader."""
+        """Make the handler of a change, which `run` makes at the leader: it answers when all nodes
+        of this group that are up have applied what this one has."""
 
         async def handle(request: Request) -> Answer:
             answer = await run(request)
-            await self._wait()
+            questions = [
+                asyncio.create_task(self._ask(node.address, driver.applied_index))
+                for node in cluster.groups()[cluster.own_group]
+                if node.node_id != driver.node_id
+            ]
+            if questions:
+                _, late = await asyncio.wait(questions, timeout=WAIT_S)
+                for task in late:
+                    task.cancel()
             return answer
 
-        return handle
-
-    async def _wait(self) -> None:
-        """Return when all nodes of this group that are up have applied what this one has."""
         driver, cluster = self._context.driver, self._shared.cluster
-        questions = [
-            asyncio.create_task(self._ask(node.address, driver.applied_index))
-            for node in cluster.groups()[cluster.own_group]
-            if node.node_id != driver.node_id
-        ]
-        if questions:
-            _, late = await asyncio.wait(questions, timeout=WAIT_S)
-            for task in late:
-                task.cancel()
+        return handle
 
     async def _ask(self, address: str, index: int) -> None:
         with suppress(NothingDoneError, RefusedError):  # It cannot be reached.

@@ -15,7 +15,6 @@ from node.rocketmq.remoting.calls.json_bodies import (
     data_version,
     document_of,
     json_answer,
-    json_body,
     list_of,
     number_in,
     rows_of,
@@ -28,6 +27,7 @@ from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.fields import INT64_MAX, bool_of, int_of, text_of
+from node.runtime.json_text import dump_json
 from node.state.checkpoint_tables import group_row
 from node.state.retry_policy import retry_delays_of
 from node.state.state import INTERNAL_TOPICS
@@ -44,8 +44,6 @@ RETRY_COUNT_MAX: Final = 1_000_000
 
 
 class _QueueRow(NamedTuple):
-    """A queue that a group reads."""
-
     group: str
     topic: str
     shown: int
@@ -170,7 +168,7 @@ class GroupAdmin(Calls):
         """Return the groups that read a topic, or did."""
         topic = text_of(request.command.ext, "topic")
         turn, consumers = self._context.turn, [*self._shared.clients.consumers.items()]
-        online = {group async for group, one in turn.over(consumers) if one.reads(topic)}
+        online = {group async for group, one in turn.over(consumers) if one.readers(topic)}
         stored = (g for g, table in self._context.state.groups.items() if topic in table)
         return json_answer(groupList=sorted(online.union(stored)))
 
@@ -234,7 +232,7 @@ class GroupAdmin(Calls):
                 start = b"}},%b" % _STATS
             else:
                 end = b"}}]}," if before[0] else b""
-                start = b"%b{%b:[%b" % (end, json_body(row.group), _STATS)
+                start = b"%b{%b:[%b" % (end, dump_json(row.group), _STATS)
             return start + self._shared.by_queue(row.topic, number, row.shown, progress)
 
         made = await self._shared.pieces(request, self._rows(groups, "", number), entry)
@@ -350,7 +348,6 @@ def _producer(member: Member) -> dict[str, Any]:
 
 
 def _settings_in(row: dict[str, Any]) -> common_pb2.GroupSettings:
-    """Return the settings of a document, those that are known here."""
     settings = common_pb2.GroupSettings()
     for name, field in (
         ("consumeEnable", "is_consume_enabled"),

@@ -15,7 +15,8 @@ import structlog
 
 from node.broker.groups.member import MemberKind
 from node.broker.read.sql_filter import SqlFilter
-from node.rocketmq.protocol.filters import EXPRESSION_LENGTH_MAX
+from node.rocketmq.clients import GatewayClients
+from node.rocketmq.protocol.names import EXPRESSION_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     DOCUMENT_SIZE_BYTES_MAX,
     document_of,
@@ -36,7 +37,7 @@ from node.rocketmq.remoting.clients import (
     is_sql,
 )
 from node.rocketmq.remoting.conversation import Request
-from node.rocketmq.remoting.member_reports import Gateway, MemberReports
+from node.rocketmq.remoting.member_reports import MemberReports
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
@@ -63,7 +64,7 @@ class GroupCalls(Calls):
         shared: Shared,
         on_producer: Callable[[str, Account], None],
         on_left: Callable[[str, str], None],
-        others: Gateway,
+        others: GatewayClients,
     ) -> None:
         """`on_producer` is called with each group that a heartbeat produces for, and the account of
         its caller, `on_left` with group and client id of a consumer that left. `others` are the
@@ -222,7 +223,6 @@ def _running(body: bytes) -> dict[str, Any]:
 def _subscriptions(
     row: dict[str, Any], name: str
 ) -> tuple[dict[str, int], dict[str, Subscription]]:
-    """Return versions and what is read, by topic. Raises RefusedError."""
     versions, subscriptions = dict[str, int](), dict[str, Subscription]()
     for one in rows_of(row, name, TOPICS_OF_GROUP_MAX):
         subscription, version = _subscription(one), one.get("subVersion", 0)

@@ -46,11 +46,6 @@ def list_of(body: bytes) -> dict[str, Any]:
     return document_of(body, LIST_SIZE_BYTES_MAX)
 
 
-def json_body(document: object) -> bytes:
-    """Return the bytes of a JSON body, without blanks: some clients cut it at commas."""
-    return dump_json(document)
-
-
 def data_version() -> dict[str, int]:
     """Return a version that is newer each time: tools compare versions of tables.
 
@@ -60,8 +55,9 @@ def data_version() -> dict[str, int]:
 
 
 def json_answer(**document: object) -> Answer:
-    """Return the answer that has a document of these fields as its body."""
-    return Answer(body=json_body(document))
+    """Return the answer that has a document of these fields as its body, without blanks: some
+    clients cut it at commas."""
+    return Answer(body=dump_json(document))
 
 
 def table_of(entries: Iterable[bytes]) -> Fragment:

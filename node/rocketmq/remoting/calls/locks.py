@@ -13,7 +13,6 @@ from node.errors.common import BusyError
 from node.rocketmq.protocol.names import TOPIC_LENGTH_MAX
 from node.rocketmq.remoting.calls.json_bodies import (
     OverLimitError,
-    json_body,
     list_of,
     rows_of,
     text_in,
@@ -23,6 +22,7 @@ from node.rocketmq.remoting.clients import CLIENT_ID_LENGTH_MAX
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError
 from node.runtime.accounts import Account, Kind, row_size_bytes
+from node.runtime.json_text import dump_json
 from node.runtime.rows import remove_from
 
 LOCK_S: Final = 60.0
@@ -78,7 +78,7 @@ class LockCalls(Calls):
             document = list_of(request.command.body)
             rows = rows_of(document, "mqSet")
         except OverLimitError as error:
-            return Answer(body=json_body({"lockOKMQSet": []}), remark=error.remark)
+            return Answer(body=dump_json({"lockOKMQSet": []}), remark=error.remark)
         group, client_id = self._holder(document)
         size_bytes = row_size_bytes(group, client_id)
         try:
@@ -90,7 +90,7 @@ class LockCalls(Calls):
                     locked.append(row)
         except BusyError as error:
             remark = str(error)
-        return Answer(body=json_body({"lockOKMQSet": locked}), remark=remark)
+        return Answer(body=dump_json({"lockOKMQSet": locked}), remark=remark)
 
     async def unlock(self, request: Request) -> Answer:
         """Release the caller's locks of a list of queues."""
@@ -103,7 +103,6 @@ class LockCalls(Calls):
         return Answer()
 
     def _is_callers(self, key: _Key, held: _Lock, client_id: str, account: Account) -> bool:
-        """Whether a caller may have a lock that is there: its own, or one that is free."""
         is_own = held.client_id == client_id and held.account.address.what == account.address.what
         return is_own or self._is_free(key, held)
 
@@ -118,7 +117,6 @@ class LockCalls(Calls):
         return held.account not in self._of_account and member is None
 
     def _holder(self, document: dict[str, Any]) -> tuple[str, str]:
-        """Return group and client id of a request. Raises RefusedError, BadRequestError."""
         group = text_in(document, "consumerGroup")
         self._context.check_name("group", group)
         return group, text_in(document, "clientId", CLIENT_ID_LENGTH_MAX)
@@ -143,7 +141,6 @@ class LockCalls(Calls):
             yield key, {field: row[field] for field in ("topic", "brokerName", "queueId")}
 
     def _put(self, key: _Key, client_id: str, account: Account, size_bytes: int) -> None:
-        """Put a lock in, and charge it. Raises BusyError."""
         account.take(Kind.LOCKS, size_bytes)
         of_client = self._of_client.setdefault((key.group, client_id), {})
         until_s = self._monotonic_s() + LOCK_S

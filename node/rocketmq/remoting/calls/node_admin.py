@@ -6,19 +6,14 @@ A setting is changed by a restart of the node and not by a tool.
 
 import heapq
 import shutil
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import date
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from node.rocketmq.remoting.calls.json_bodies import data_version, json_answer, json_body
-from node.rocketmq.remoting.calls.meters import (
-    GOT_COUNT_MAX,
-    METER_COUNT_MAX,
-    NO_WINDOW,
-    Meter,
-    Mornings,
-    local_time,
-)
+from node.rocketmq.remoting.calls.json_bodies import data_version, json_answer
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
@@ -26,6 +21,7 @@ from node.rocketmq.remoting.protocol.codes import ResponseCode
 from node.rocketmq.remoting.protocol.command import VERSION
 from node.rocketmq.remoting.protocol.fields import text_of
 from node.runtime.clock import unix_ms
+from node.runtime.json_text import dump_json
 from quorumlog.pb.admin_pb2 import NodeStatusRequest, NodeStatusResponse
 from quorumlog.version import __version__
 from store.stats import LatencyStats
@@ -35,6 +31,13 @@ _KINDS: Final = {"put": "msgPut", "get": "msgGet"}
 _DAY_TIMES: Final = ("TodayNow", "TodayMorning", "YesterdayMorning")
 _SPANS_S: Final = (10, 60, 600)
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+SAMPLE_S: Final = 10
+COARSE_S: Final = 600
+_COARSE_STEPS: Final = COARSE_S // SAMPLE_S
+METER_COUNT_MAX: Final = 1_024
+"""Topics, and topics by group, with samples: 200 numbers for each of their one or two counters."""
+GOT_COUNT_MAX: Final = 16_384
+"""Counters of topics by group."""
 _TOPICS_LOOKED_AT_MAX: Final = 16
 _PUT_RANGES: Final = (
     *(("<=0ms", 1), ("0~10ms", 10), ("10~50ms", 50), ("50~100ms", 100), ("100~200ms", 200)),
@@ -54,6 +57,90 @@ _Subject = tuple[str, str, int]
 has none of the counts of the deleted one."""
 AskStatus = Callable[[NodeStatusRequest], Awaitable[NodeStatusResponse]]
 """Returns the status of the node, as `qlog cluster status` shows it."""
+
+
+# --- Counters that only grow: one sample every ten seconds for ten minutes, one every ten minutes
+# for a day; nothing is kept per message ---
+
+
+class Window(NamedTuple):
+    """Growth of a counter in a span of time."""
+
+    growth: int
+    seconds: int
+
+    @property
+    def per_s(self) -> float:
+        """Growth in a second, 0 without a span."""
+        return self.growth / self.seconds if self.seconds else 0.0
+
+
+NO_WINDOW: Final = Window(0, 0)
+
+
+class Meter:
+    """One counter and its samples."""
+
+    __slots__ = ("_coarse", "_fine", "_read", "_sample_count", "began_s")
+
+    def __init__(self, read: Callable[[], int], began_s: float, first: int = 0) -> None:
+        """`began_s` is the Unix time from which on the counter grew beyond `first`."""
+        self._read = read
+        self._begin(began_s, first)
+
+    def _begin(self, began_s: float, first: int) -> None:
+        self.began_s = began_s
+        self._fine: deque[int] = deque([first], maxlen=_COARSE_STEPS)
+        self._coarse: deque[int] = deque([first], maxlen=_DAY_S // COARSE_S)
+        self._sample_count = 0
+
+    def sample(self, now_s: float) -> None:
+        """Take a sample: call it every SAMPLE_S."""
+        now = self._read()
+        if now < self._fine[-1]:
+            self._begin(now_s - SAMPLE_S, 0)  # The counter began again.
+        self._sample_count += 1
+        self._fine.append(now)
+        if self._sample_count % _COARSE_STEPS == 0:
+            self._coarse.append(now)
+
+    def last(self, seconds: int) -> Window:
+        """Return the growth of the last seconds, or since the start if that is later."""
+        if seconds <= COARSE_S:
+            count = min(seconds // SAMPLE_S, len(self._fine))
+            first, step_count = self._fine[-count], count
+        else:
+            newest = self._sample_count % _COARSE_STEPS + 1  # Steps since the newest of these.
+            room = (seconds // SAMPLE_S - newest) // _COARSE_STEPS
+            count = min(room + 1, len(self._coarse))
+            first, step_count = self._coarse[-count], newest + (count - 1) * _COARSE_STEPS
+        return Window(max(0, self._read() - first), step_count * SAMPLE_S)
+
+
+class Mornings:
+    """What a counter was at the last two midnights, in the local time of the node.
+
+    It counts from 0 since the node began, so a midnight before that has 0, and each count of a day
+    is one of the days' part in which the node was up."""
+
+    def __init__(self, read: Callable[[], int], now_s: float) -> None:
+        self._read = read
+        self._day = _day_of(now_s)
+        self._today = self._yesterday = 0
+
+    def at(self, now_s: float) -> tuple[int, int]:
+        """Return the counter at midnight and at the midnight before. Call it at least every
+        SAMPLE_S: it notices midnight when it is called."""
+        day = _day_of(now_s)
+        if day > self._day:
+            now = self._read()
+            self._yesterday = self._today if day == self._day + 1 else now
+            self._day, self._today = day, now
+        return self._today, self._yesterday
+
+
+def _day_of(unix_s: float) -> int:
+    return date(*time.localtime(unix_s)[:3]).toordinal()
 
 
 class NodeAdmin(Calls):
@@ -129,7 +216,6 @@ class NodeAdmin(Calls):
         return kind, key, self._context.origin(topic)
 
     def _is_counted(self, kind: str, key: str) -> bool:
-        """Whether the topic of a counter exists, and its group."""
         topic, _, group = key.rpartition("@") if kind == "get" else (key, "", "")
         state = self._context.state
         is_group = kind != "get" or group in state.groups or group in self._shared.clients.consumers
@@ -152,7 +238,6 @@ class NodeAdmin(Calls):
         return meter
 
     def _count(self, kind: str, key: str) -> int:
-        """Return a counter since the start."""
         if kind == "get":
             if key:
                 origin, count = self._got.get(key, (0, 0))
@@ -183,8 +268,9 @@ class NodeAdmin(Calls):
         for field, seconds in spans.items():
             window = meter.last(seconds) if is_own else NO_WINDOW
             document[field] = {"sum": window.growth, "tps": window.per_s, "avgpt": 1.0}
-        since = f"this node has counted since {local_time(meter.began_s)}"
-        return Answer(body=json_body(document), remark=since)
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meter.began_s))
+        since = f"this node has counted since {began}"
+        return Answer(body=dump_json(document), remark=since)
 
     def put_per_s(self, request: Request, topic: str) -> float:
         """Return the messages of a topic that this node took in a second of the last minute; 0
@@ -319,7 +405,7 @@ class NodeAdmin(Calls):
             if not any(part in name for part in _HIDDEN):
                 lines.append(f"{name}={value}")
         body = "".join(f"{line}\n" for line in lines).encode()
-        return Answer(ext={"version": json_body(data_version()).decode()}, body=body)
+        return Answer(ext={"version": dump_json(data_version()).decode()}, body=body)
 
 
 def _ranges_of(took: LatencyStats) -> str:

@@ -40,7 +40,6 @@ class OffsetCalls(Calls):
         self.known: Final = KnownOffsets()
 
     def _queue(self, request: Request) -> tuple[str, int]:
-        """Return topic and the group's queue that a request is about. Raises RefusedError."""
         ext, number = request.command.ext, self._shared.number_of(request)
         queue_id = self._names.queue(number, int_of(ext, "queueId", hi=QUEUE_ID_MAX))
         return text_of(ext, "topic"), queue_id
@@ -163,7 +162,6 @@ class OffsetCalls(Calls):
         return answer._replace(ext={})
 
     async def _ask(self, request: Request, known: Known, answer: Handler) -> Answer:
-        """Ask the leader, which hears what the client knows."""
         ext = request.command.ext | {KNOWN: str(known.offset)}
         if known.move is not None:
             ext |= {MOVE: str(known.move)}

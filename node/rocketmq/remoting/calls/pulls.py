@@ -195,7 +195,6 @@ class Pulls(Calls):
         return self._shared.clients.consumer(group, request.connection.client_id) is not None
 
     def _subscription(self, request: Request, header: PullHeader) -> Subscription:
-        """Return what the client reads of a topic. Raises RefusedError."""
         ext, group, topic = request.command.ext, header.group, header.topic
         if header.sys_flag & _HAS_SUBSCRIPTION:
             kind = is_sql(ext.get("expressionType", ""))
@@ -222,7 +221,6 @@ class Pulls(Calls):
 
 
 def _next(response: PullResponse, offset: int) -> int:
-    """Return where a consumer goes on."""
     if response.status == log_pb2.PULL_STATUS_OFFSET_TOO_SMALL:
         return response.min_offset
     if response.status == log_pb2.PULL_STATUS_OFFSET_TOO_BIG:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from node.rocketmq.cluster import Share
 from node.rocketmq.protocol.statuses import CallRefusedError
-from node.rocketmq.remoting.calls.json_bodies import json_answer, json_body
+from node.rocketmq.remoting.calls.json_bodies import json_answer
 from node.rocketmq.remoting.calls.send import AUTO_QUEUE_COUNT_MAX
 from node.rocketmq.remoting.calls.shared import Calls, Shared
 from node.rocketmq.remoting.conversation import Request
@@ -19,6 +19,7 @@ from node.rocketmq.remoting.places import NamedPlace
 from node.rocketmq.remoting.protocol.answers import Answer, RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import VALUE_LENGTH_MAX, bool_of, text_of
+from node.runtime.json_text import dump_json
 from node.state.state import PERMISSION_ALL, PERMISSION_WRITE
 from node.state.tables.key_values import KeyValuesTable
 from node.state.tables.topic_types import MIXED
@@ -65,7 +66,7 @@ class RouteCalls(Calls):
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, text)
         brokers = [self._broker_of(place) for _, place in places]
         queues = [self._queues(share, place) for share, place in places]
-        body = json_body({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
+        body = dump_json({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues})
         is_standard = command.version >= STANDARD_JSON_VERSION
         if not is_standard and not bool_of(command.ext, "acceptStandardJsonOnly"):
             body = _ADDRESSES.sub(lambda row: _NUMBER.sub(rb"\1:", row[0]), body)

@@ -7,20 +7,19 @@ belongs to the broker name that the client means, not to the node that it reache
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from node.broker.core.context import within
-from node.broker.core.leader_work import BackgroundTasks
+from node.broker import Broker
+from node.broker.append.produce import Alone
+from node.broker.core.context import noted, within
 from node.broker.groups.settings import settings_of
 from node.broker.records.retry import PROPERTY_ORIGIN_ID, PROPERTY_RETRY_TOPIC
 from node.errors.common import AppendTimeoutError, TopicNotWritableError
-from node.rocketmq.hold import LED_ELSEWHERE, NothingDoneError
 from node.rocketmq.remoting.calls.locks import LockCalls
-from node.rocketmq.remoting.calls.sent_messages import SentRecords, records_of, unique_key
+from node.rocketmq.remoting.calls.sent_messages import records_of, unique_key
 from node.rocketmq.remoting.calls.shared import Calls, Shared
-from node.rocketmq.remoting.calls.single_sends import RECORD_SIZE_BYTES_MAX, SingleSends
 from node.rocketmq.remoting.calls.unique_keys import Pending, UniqueKeys
 from node.rocketmq.remoting.conversation import Request
 from node.rocketmq.remoting.protocol.answers import Answer, InvalidError, RefusedError
@@ -30,9 +29,9 @@ from node.runtime.accounts import network_of, on_behalf_of
 from node.state.state import PERMISSION_WRITE
 from quorumlog.pb.admin_pb2 import CreateTopicRequest
 from quorumlog.pb.common_pb2 import QueueRange
-from quorumlog.pb.log_pb2 import AppendResponse
+from quorumlog.pb.log_pb2 import AppendRequest, AppendResponse
 from store import format as fmt
-from store.record.encoder import CommonFields, RecordEncoder
+from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_properties, encode_properties
 from store.record.topic_names import is_reserved
 
@@ -45,6 +44,14 @@ _COMPRESSED: Final = 0x1 | 0x700
 """Bits of sysFlag that a client may set: compressed, and how."""
 _NO_ORIGIN: Final = "0" * 32
 """The id of no message: where a copy came from is only the consumer's word."""
+RECORD_SIZE_BYTES_MAX: Final = 16 << 10
+"""Size of the largest record that is joined: a larger one costs more than its entry."""
+WAIT_S: Final = 0.002
+"""Longest wait of a record: a batch that is undecided for longer holds no other one up."""
+JOINED_COUNT_MAX: Final = 128
+"""Records of a joined batch; with the largest ones 2 MiB."""
+
+Receipt = asyncio.Future[AppendResponse]
 
 
 class Sends(Calls):
@@ -55,10 +62,8 @@ class Sends(Calls):
         self._locks, self._unique_keys = locks, unique_keys
         self._has_auto_topics = shared.settings.rocketmq_auto_topics
         self._singles = SingleSends(shared.broker)
-        self._held = BackgroundTasks("a send that waits failed", (Exception,))
-        """Sends that were begun and wait for the next leader."""
 
-    def begin(self, request: Request) -> "asyncio.Future[Answer] | None":
+    def begin(self, request: Request) -> tuple["asyncio.Future[Any]", Callable[[], Answer]] | None:
         """Begin a send at once: this node leads, or has a connection to the leader. None: `send`
         has to wait, to connect or to make a topic."""
         header = SendHeader.of(request.command)
@@ -67,31 +72,11 @@ class Sends(Calls):
             if forwarded is None:
                 return None
             answer = partial(forwarded.answer, is_repeatable=self._is_repeatable(header))
-            return self._answered(request, forwarded.asked, answer)
+            return forwarded.asked, answer
         if header.topic.startswith(RETRY_PREFIX) or self._is_to_be_made(header.topic):
             return None
         pending = self._append(request, header)
-        return self._answered(request, pending.future, pending.answer)
-
-    def _answered(
-        self, request: Request, future: "asyncio.Future[Any]", answer: Callable[[], Answer]
-    ) -> "asyncio.Future[Answer]":
-        """Return the future of what `answer` returns or raises once `future` is done.
-
-        A send that changed nothing since the leader changes just then is done again, and waits."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def hold() -> None:
-            with on_behalf_of(request.account):
-                task = self._held.run(self.send(request))
-            task.add_done_callback(partial(_settle, answered, task.result, None))
-
-        future.add_done_callback(partial(_settle, answered, answer, hold))
-        return answered
-
-    def stop(self) -> None:
-        """Give up the sends that wait for a leader."""
-        self._held.cancel()
+        return pending.future, pending.answer
 
     async def send(self, request: Request) -> Answer:
         """Send at the leader, wherever it is."""
@@ -153,8 +138,6 @@ class Sends(Calls):
         return Pending(_done(receipt), RETRY_QUEUE, key, encoder.sizes, host).answer()
 
     def _append(self, request: Request, header: SendHeader) -> Pending:
-        """Hand the messages of a command to the broker. Raises RefusedError and errors of the
-        broker."""
         number, is_repeatable = self._shared.number_of(request), self._is_repeatable(header)
         queue_id = self._queue(header, number)
         common = self._common(request, header, queue_id)
@@ -166,7 +149,18 @@ class Sends(Calls):
         records = records_of(header, request.command.body, common, self._context)
         shown = header.shown_queue_id
         shown = shown if shown >= 0 else self._names.shown(queue_id)[1]
-        receipt = self._receipt(request, common, records)
+        data, append = records.data, records.append
+        size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
+        if records.is_usual and len(data) <= size_bytes_max:
+            receipt = self._singles.append(header.topic, queue_id, data)
+        else:
+            self._singles.flush()  # Sends enter the log in the order in which they came.
+            is_plain = not append.HasField("transaction") and not append.has_delayed
+            if is_plain and not self._broker.produce.parked:
+                receipt = self._broker.append_nowait(append, data)
+            else:
+                with on_behalf_of(request.account):  # The broker asks whose they are.
+                    receipt = self._broker.append_nowait(append, data)
         host = self._shared.own_host(number)
         pending = Pending(receipt, shown, key or records.first_key, records.sizes, host)
         if is_repeatable:
@@ -184,21 +178,6 @@ class Sends(Calls):
             self._context.store.config.store_host,
             header.reconsume_times,
         )
-
-    def _receipt(
-        self, request: Request, common: CommonFields, records: SentRecords
-    ) -> "asyncio.Future[AppendResponse]":
-        """Append the records of a send: one of the usual form with others that wait."""
-        data, append = records.data, records.append
-        size_bytes_max = min(RECORD_SIZE_BYTES_MAX, self._context.store.config.body_size_bytes_max)
-        if records.is_usual and len(data) <= size_bytes_max:
-            return self._singles.append(common.topic, common.queue_id, data)
-        self._singles.flush()  # Sends enter the log in the order in which they came.
-        is_plain = not append.HasField("transaction") and not append.has_delayed
-        if is_plain and not self._broker.produce.parked:
-            return self._broker.append_nowait(append, data)
-        with on_behalf_of(request.account):  # The broker asks whose they are.
-            return self._broker.append_nowait(append, data)
 
     def _earlier(self, topic: str, key: str, sender: str) -> Pending | None:
         """Return the send that stored, or stores, the message of a key; None if it is new."""
@@ -238,7 +217,7 @@ class Sends(Calls):
         return names.queue(number, shown) % count
 
 
-def _done(receipt: AppendResponse) -> "asyncio.Future[AppendResponse]":
+def _done(receipt: AppendResponse) -> Receipt:
     done: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
     done.set_result(receipt)
     return done
@@ -250,7 +229,7 @@ def _check_topic(topic: str) -> None:
         raise RefusedError(ResponseCode.NO_PERMISSION, text)
 
 
-async def _outcome(sent: "asyncio.Future[AppendResponse]") -> AppendResponse:
+async def _outcome(sent: Receipt) -> AppendResponse:
     """Return what becomes of a send: the time-out of its first caller decides nothing."""
     while True:
         try:
@@ -261,22 +240,107 @@ async def _outcome(sent: "asyncio.Future[AppendResponse]") -> AppendResponse:
             sent = error.decided
 
 
-def _settle(
-    answered: "asyncio.Future[Answer]",
-    answer: Callable[[], Answer],
-    hold: Callable[[], None] | None,
-    _: object,
-) -> None:
-    """Complete a future with what `answer` returns or raises; `hold` takes it over if nothing was
-    done and the next leader can do it."""
-    if answered.done():
-        return
-    try:
-        answered.set_result(answer())
-    except asyncio.CancelledError:
-        answered.cancel()
-    except Exception as error:  # noqa: BLE001 - the client gets every error.
-        if hold is not None and isinstance(error, (*LED_ELSEWHERE, NothingDoneError)):
-            hold()
+# --- Single messages that clients send at the same time ---
+
+
+class _Single(NamedTuple):
+    topic: str
+    queue_id: int
+    record: OwnRecords
+    receipt: Receipt
+
+
+class SingleSends:
+    """Appends single records, as one batch those that arrive while others are under way. One per
+    gateway.
+
+    An idle node appends at once and a busy one appends few entries: an entry of the log costs the
+    leader and each follower more than one more record in it. Only messages that no check of a batch
+    refuses are joined, and one that is refused for another's sake after all is appended alone, so
+    no message fails because of another one.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Single] = []
+        """Records that wait, in the order in which they came."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch_count = 0
+        """Batches under way."""
+
+    def append(self, topic: str, queue_id: int, record: OwnRecords) -> Receipt:
+        """Append a record of the usual form; return the future of its receipt.
+
+        The receipt of a joined record has its position and its queue offset, and no more.
+        """
+        if not self._waiting and not self._batch_count:
+            return self._append(1, record)
+        if not self._waiting:
+            self._timer = self._loop.call_later(WAIT_S, self.flush)
+        receipt: Receipt = self._loop.create_future()
+        self._waiting.append(_Single(topic, queue_id, record, receipt))
+        if len(self._waiting) == JOINED_COUNT_MAX:
+            self.flush()
+        return receipt
+
+    def flush(self) -> None:
+        """Append the records that wait."""
+        singles, self._waiting = self._waiting, []
+        if not singles:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        records = OwnRecords(b"".join([single.record for single in singles]))
+        alone = [Alone(single.record, single.receipt) for single in singles]
+        appended = self._append(len(singles), records, alone if len(singles) > 1 else ())
+        appended.add_done_callback(partial(self._settle, singles))
+
+    def _append(self, count: int, records: OwnRecords, alone: Sequence[Alone] = ()) -> Receipt:
+        request = AppendRequest(record_count=count)
+        appended = self._broker.produce.append(request, records=records, alone=alone)
+        self._batch_count += 1
+        appended.add_done_callback(self._on_done)
+        return appended
+
+    def _on_done(self, _: Receipt) -> None:
+        self._batch_count -= 1
+        if not self._batch_count:
+            self.flush()
+
+    def _settle(self, singles: list[_Single], appended: Receipt) -> None:
+        if appended.cancelled():
+            return  # Refused for one of them: each is appended alone, and answered for itself.
+        error = appended.exception()
+        if error is None:
+            self._share(singles, appended.result())
+        elif isinstance(error, AppendTimeoutError) and error.decided is not None:
+            error.decided.add_done_callback(partial(self._settle, self._late(singles, error)))
         else:
-            answered.set_exception(error)
+            for single in singles:
+                if not single.receipt.done():
+                    single.receipt.set_exception(error)
+
+    def _late(self, singles: list[_Single], error: AppendTimeoutError) -> list[_Single]:
+        """Fail receipts whose time is over; return the records with those of their decision."""
+        late = [single._replace(receipt=self._loop.create_future()) for single in singles]
+        for single, later in zip(singles, late, strict=True):
+            later.receipt.add_done_callback(noted)
+            if not single.receipt.done():
+                own = AppendTimeoutError(error.timeout_ms)
+                own.decided = later.receipt
+                single.receipt.set_exception(own)
+        return late
+
+    @staticmethod
+    def _share(singles: list[_Single], response: AppendResponse) -> None:
+        """Complete the receipts of the records that a batch stored, back to back."""
+        position = response.position
+        next_offsets = {(row.topic, row.queue_id): row.first_offset for row in response.queues}
+        for topic, queue_id, record, receipt in singles:
+            offset = next_offsets[topic, queue_id]
+            next_offsets[topic, queue_id] = offset + 1
+            if not receipt.done():
+                row = QueueRange(topic=topic, queue_id=queue_id, first_offset=offset, count=1)
+                receipt.set_result(AppendResponse(position=position, queues=(row,)))
+            position += len(record)

@@ -132,7 +132,7 @@ class StoredProperties:
         properties = decode_properties(data)
         key = properties.get(fmt.PROPERTY_UNIQUE_KEY)
         if key is None:
-            key = properties[fmt.PROPERTY_UNIQUE_KEY] = new_key()
+            key = properties[fmt.PROPERTY_UNIQUE_KEY] = os.urandom(16).hex().upper()
         self.first_key = self.first_key or key
         if REPLY_TO in properties:
             properties[CLUSTER] = self._cluster_id
@@ -277,8 +277,3 @@ def immunity_ms(properties: dict[str, str], limit_ms: int) -> int:
             return max(1, immune_ms)
     rule = f"property {_IMMUNITY} is {text[:40]!r}, it must be seconds from 0 to {limit_ms // 1000}"
     raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, rule)
-
-
-def new_key() -> str:
-    """Return a unique key for a message whose client made none."""
-    return os.urandom(16).hex().upper()

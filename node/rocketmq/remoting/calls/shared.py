@@ -19,7 +19,6 @@ from node.broker.core.context import NAME_CHARACTERS
 from node.config.settings import Settings
 from node.errors.common import UnknownTopicError
 from node.rocketmq.cluster import GatewayCluster
-from node.rocketmq.remoting.calls.json_bodies import json_body
 from node.rocketmq.remoting.clients import Clients
 from node.rocketmq.remoting.conversation import ANSWER_SIZE_BYTES_MAX, Handler, Request
 from node.rocketmq.remoting.forwarder import Forwarder
@@ -30,6 +29,7 @@ from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.fields import int_of, parsed_host
 from node.rocketmq.remoting.protocol.marks import NAME
 from node.runtime.accounts import Kind
+from node.runtime.json_text import dump_json
 from node.state.state import INTERNAL_TOPICS
 from node.state.tables.topic_types import TopicSettings
 from quorumlog.pb.common_pb2 import CONSISTENCY_LEADER
@@ -101,7 +101,7 @@ class Shared:
         self, request: Request, rows: Iterable[_Row], document: Callable[[_Row], object]
     ) -> list[Fragment]:
         """Return rows of an answer as JSON, made in turns of the loop. Raises as `pieces`."""
-        made = await self.pieces(request, rows, lambda row: json_body(document(row)))
+        made = await self.pieces(request, rows, lambda row: dump_json(document(row)))
         return [*map(Fragment, made)]
 
     async def pieces(
@@ -169,7 +169,7 @@ class Shared:
     def by_queue(self, topic: str, number: int, shown: int, value: object) -> bytes:
         """Return an entry of a table by queues: RocketMQ's keys are objects, which is no JSON."""
         key = {"brokerName": self.names.all[number], "queueId": shown, "topic": topic}
-        return b"%b:%b" % (json_body(key), json_body(value))
+        return b"%b:%b" % (dump_json(key), dump_json(value))
 
     def own_host(self, number: int) -> Host:
         """Return the address at which this node answers for a broker name, as records hold it;

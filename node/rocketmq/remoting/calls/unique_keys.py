@@ -86,8 +86,6 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """What one address sent."""
-
     names: OrderedDict[_Name, None]
     """The oldest one first. The first one of a plain dict is behind all that were removed."""
     known_since_ms: int
@@ -127,11 +125,6 @@ class UniqueKeys:
         self._sends.clear()
         self._sent_by.clear()
         self._busiest, self._others = _Sender(OrderedDict(), 0), iter(())
-
-    @property
-    def count(self) -> int:
-        """Keys in memory."""
-        return len(self._sends)
 
     def send_of(self, topic: str, key: str) -> Pending | None:
         """Return the send of a key, under way or done; None if none is known to have it."""

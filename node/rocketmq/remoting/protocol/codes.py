@@ -4,6 +4,7 @@ Owns the numbers, and which requests are refused whatever they say: the enum has
 Source: RocketMQ RequestCode, ResponseCode.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -219,3 +220,18 @@ REQUEST_NAMES: Final = {
     **{int(code): name for _, name, code in _REFUSED},
 }
 """Names of all requests, served, sent or refused."""
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table of requests in docs/rocketmq.md."""
+    yield "| code | request | |"
+    yield "|---|---|---|"
+    for code in sorted(REQUEST_NAMES):
+        answer = "sent to clients, not served" if code in SENT else "served"
+        if code in REFUSED:
+            answer = f"refused with {ResponseCode.NO_PERMISSION.name}: {REFUSED[code]}"
+        yield f"| {code} | {REQUEST_NAMES[code]} | {answer} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

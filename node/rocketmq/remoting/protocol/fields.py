@@ -4,7 +4,7 @@ Owns how the texts of ext fields are read. Source: protocol sections 2.3 and 18.
 """
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -59,17 +59,6 @@ def int_of(
         if lo <= value <= hi:
             return value
     raise InvalidError(f"ext field {name} is {text[:40]!r}, it must be a number from {lo} to {hi}")
-
-
-def ints_of(
-    ext: Mapping[str, str], names: Iterable[str], ranges: Iterable[tuple[int | None, int, int]]
-) -> list[int]:
-    """Return the numbers of fields, each with a default, None: it must be there, and with its least
-    and greatest value. Raises RefusedError."""
-    return [
-        int_of(ext, name, default, lo=lo, hi=hi)
-        for name, (default, lo, hi) in zip(names, ranges, strict=True)
-    ]
 
 
 def bool_of(ext: Mapping[str, str], name: str) -> bool:

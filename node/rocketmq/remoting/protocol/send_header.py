@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from node.rocketmq.remoting.protocol.answers import RefusedError
 from node.rocketmq.remoting.protocol.codes import RequestCode, ResponseCode
 from node.rocketmq.remoting.protocol.command import Command
-from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, ints_of, text_of
+from node.rocketmq.remoting.protocol.fields import INT32_MAX, INT64_MAX, bool_of, int_of, text_of
 from store import format as fmt
 from store.errors import LimitExceededError
 from store.record.message import decode_properties
@@ -60,9 +60,11 @@ class SendHeader(NamedTuple):
         names = _NAMES if code == RequestCode.SEND_MESSAGE else _LETTERS
         group, topic, _, count, queue, sys, born, mark, text, times, _, times_max = names
         properties = ext.get(text, "")
-        shown_queue_id, sys_flag, flag, born_unix_ms, tries, tries_max, queue_count = ints_of(
-            ext, (queue, sys, mark, born, times, times_max, count), _RANGES
-        )
+        numbers = (queue, sys, mark, born, times, times_max, count)
+        shown_queue_id, sys_flag, flag, born_unix_ms, tries, tries_max, queue_count = [
+            int_of(ext, name, default, lo=lo, hi=hi)
+            for name, (default, lo, hi) in zip(numbers, _RANGES, strict=True)
+        ]
         is_keyed = code != RequestCode.SEND_BATCH_MESSAGE and _KEY in properties
         return cls(
             text_of(ext, topic),

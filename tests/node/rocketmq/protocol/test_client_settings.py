@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.rocketmq.protocol.client_settings import answer
 from node.rocketmq.protocol.statuses import CallRefusedError
+from node.rocketmq.telemetry import answer
 from quorumlog.pb import rocketmq_pb2 as pb
 from quorumlog.pb.rocketmq_pb2 import ClientType, Code
 

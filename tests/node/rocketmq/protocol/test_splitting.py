@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.rocketmq.protocol.filters import filter_of
 from node.rocketmq.protocol.messages import from_record
+from node.rocketmq.protocol.names import filter_of
 from node.rocketmq.protocol.statuses import CallRefusedError
 from node.rocketmq.remoting.clients import Subscription
 from node.rocketmq.remoting.protocol.answers import RefusedError

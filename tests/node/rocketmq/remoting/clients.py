@@ -18,9 +18,9 @@ from node.config.types import Address
 from node.framed.calls import FramedCalls
 from node.framed.server import FramedServer
 from node.rocketmq.clients import GatewayClients
+from node.rocketmq.remoting.access import NodeProof
 from node.rocketmq.remoting.calls.transactions import Questions
 from node.rocketmq.remoting.conversation import RemotingCalls
-from node.rocketmq.remoting.node_proof import NodeProof
 from node.rocketmq.remoting.service import OtherNodes, Remoting
 from node.runtime.accounts import Accounts, Kind, Limit
 from node.services.calls import ServedCalls

@@ -14,8 +14,8 @@ from node.rocketmq.remoting.protocol.codes import (
     SENT,
     RequestCode,
     ResponseCode,
+    table,
 )
-from node.rocketmq.remoting.reference import table
 from quorumlog.pb.admin_pb2 import CreateTopicRequest, DeleteTopicRequest
 from quorumlog.pb.common_pb2 import Delays, GroupSettings
 from quorumlog.pb.retry_pb2 import GetGroupSettingsRequest, SetGroupSettingsRequest

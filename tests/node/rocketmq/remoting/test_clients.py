@@ -7,9 +7,17 @@ import pytest
 
 from node.errors.common import BusyError
 from node.rocketmq.protocol.names import comparable
-from node.rocketmq.remoting.clients import SILENT_S_MAX, Clients, Consumption, Member, Subscription
+from node.rocketmq.remoting.clients import (
+    RESERVED_COUNT_MAX,
+    RESERVED_OF_ADDRESS_MAX,
+    SILENT_S_MAX,
+    Clients,
+    Consumption,
+    Member,
+    ReservedIds,
+    Subscription,
+)
 from node.rocketmq.remoting.protocol.answers import RefusedError
-from node.rocketmq.remoting.reserved_ids import COUNT_MAX, OF_ADDRESS_MAX, ReservedIds
 from node.runtime.accounts import Account, Accounts, Kind, Limit
 from node.runtime.turn import Turn
 
@@ -91,21 +99,24 @@ async def test_an_id_stays_with_the_address_whose_connection_broke() -> None:
             clients.put(stranger, ["p"], {"c": reads("t")})
     assert (clients.count, accounts.held(Kind.MEMBERS)) == (0, (0, 0))
     clients.put(again, ["p"], {"c": reads("t")})
-    assert len(clients._reserved) == 0
+    assert len(clients._reserved._rows) == 0
     end(clients, again)
     now_s = SILENT_S_MAX
     clients.put(stranger, ["p"], {})
     await clients.expire(Turn())
-    assert len(clients._reserved) == 0, "its time is over for all others, too"
+    assert len(clients._reserved._rows) == 0, "its time is over for all others, too"
 
 
 def test_reserved_ids_of_one_address_push_out_its_own_only() -> None:
     reserved = ReservedIds(lambda: 0.0)
     reserved.put((True, "c", "victim"), HERE)
-    for host in map(str, range(COUNT_MAX // OF_ADDRESS_MAX)):
-        for number in range(OF_ADDRESS_MAX + 1):
+    for host in map(str, range(RESERVED_COUNT_MAX // RESERVED_OF_ADDRESS_MAX)):
+        for number in range(RESERVED_OF_ADDRESS_MAX + 1):
             reserved.put((True, "c", f"{host}.{number}"), host)
-    assert (len(reserved), reserved.owner((True, "c", "victim"))) == (COUNT_MAX, HERE)
+    assert (len(reserved._rows), reserved.owner((True, "c", "victim"))) == (
+        RESERVED_COUNT_MAX,
+        HERE,
+    )
     assert reserved.owner((True, "c", "0.0")) is None
 
 

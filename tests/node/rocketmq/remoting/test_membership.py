@@ -14,6 +14,7 @@ from node.broker.groups.members import Consumer
 from node.config.limits import Limits
 from node.errors.common import GroupNotEmptyError, NotReadyError
 from node.errors.groups import GroupKindError
+from node.rocketmq.clients import GatewayClients
 from node.rocketmq.remoting import member_reports
 from node.rocketmq.remoting.protocol.codes import ResponseCode
 from quorumlog.pb.admin_pb2 import DeleteGroupRequest, DescribeGroupRequest
@@ -384,7 +385,8 @@ async def test_a_report_has_once_what_members_read_and_fits_its_frame(tmp_path: 
     async with gateway_at(tmp_path) as gateway:
         reports, tags = gateway.remoting.groups.reports, dict[str, dict[str, str]]()
         kinds = dict.fromkeys((f"c{n}" for n in range(99)), MemberKind.SHARING)
-        reports._gateways = (Mock(reported=lambda _: Reported(kinds, tags)),)
+        own = Mock(reported=lambda _: Reported(kinds, tags))
+        reports._gateways = (own, GatewayClients())
         for of_all, count in ((True, 1), (False, 9)):
             for n, name in enumerate(kinds):
                 tags[name] = {f"{0 if of_all else n}.{i}".ljust(127, "t"): "" for i in range(1_000)}

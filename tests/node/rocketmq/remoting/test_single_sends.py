@@ -7,7 +7,7 @@ import pytest
 
 from node.config.limits import Limits
 from node.errors.common import UnknownTopicError
-from node.rocketmq.remoting.calls.single_sends import COUNT_MAX, SingleSends
+from node.rocketmq.remoting.calls.send import JOINED_COUNT_MAX, SingleSends
 from quorumlog.pb.log_pb2 import AppendRequest
 from store.record.encoder import CommonFields, OwnRecords, RecordEncoder
 from store.record.message import decode_message
@@ -70,15 +70,6 @@ async def test_records_that_come_while_a_batch_is_under_way_are_the_next_one(
         assert (offsets, driver.append_count) == ([0, 1, 2, 3], count + 2)
 
 
-async def test_a_batch_that_stays_undecided_holds_no_other_one_up(tmp_path: Path) -> None:
-    async with node_at(tmp_path) as node:
-        singles, driver = SingleSends(node.broker), node.driver
-        driver.is_holding = True
-        for _ in range(3):
-            singles.append("orders", 0, record("orders", b"x"))
-        await eventually(lambda: len(driver.pending) == 2, "the records that waited")
-
-
 async def test_a_record_that_is_refused_refuses_no_other(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         singles = SingleSends(node.broker)
@@ -110,6 +101,7 @@ async def test_records_of_a_batch_that_is_refused_late_keep_their_place(tmp_path
 
 
 async def test_an_unknown_outcome_is_that_of_all_that_were_joined(tmp_path: Path) -> None:
+    """A batch that stays undecided holds no other one up meanwhile."""
     async with node_at(tmp_path) as node:
         singles, driver = SingleSends(node.broker), node.driver
         driver.is_holding = True
@@ -127,6 +119,6 @@ async def test_a_joined_batch_has_a_limit(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         singles, driver = SingleSends(node.broker), node.driver
         driver.is_holding = True
-        for _ in range(1 + COUNT_MAX):
+        for _ in range(1 + JOINED_COUNT_MAX):
             singles.append("orders", 0, record("orders", b"x"))
         assert len(driver.pending) == 2, "the second batch is full"
