@@ -219,7 +219,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
     # --- Handshake ---
 
     def _make(self, side: Side, to: NodeId) -> PeerConnection:
-        return PeerConnection(self, self.limits, side, to=to)
+        return PeerConnection(self, self.limits, side, to)
 
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
         peer = self._peers.get(info.node_id)

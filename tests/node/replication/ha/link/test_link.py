@@ -62,7 +62,7 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
         HaLink(
             identity(node, **(changes if node == 2 else {})),
             peers,
-            on_contact[node - 1],
+            lambda *_: None,
             lambda: NO_INDEX,
             lives=NoLives(),
             limits=LIMITS,
@@ -70,7 +70,8 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
         for node in (1, 2)
     ]
     try:
-        for link, port in zip(links, ports, strict=True):
+        for link, port, contacts in zip(links, ports, on_contact, strict=True):
+            link.attach(contacts.on_open, contacts.on_frame, contacts.on_closed)
             await link.start(HOST, port)
         if not changes:
             await eventually(lambda: len(on_contact[0].open) == len(on_contact[1].open) == 2)
