@@ -18,6 +18,7 @@ from node.errors.common import ShuttingDownError
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import HaEffects
 from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import AckMode, HaRole, HaSettings
 from node.replication.ha.storage.log import HaLog
 from node.replication.pending_calls import PendingAppend
@@ -50,15 +51,9 @@ class HaReplica(ABC):
         self.node_id: Final = node_id
         self.log: Final = log
         self.applied: Final = applied
+        facts = log, log.replica, log.epochs, log.end
         self.machine: Final = HaMachine(
-            group,
-            node_id,
-            log,
-            log.replica,
-            log.epochs,
-            log.end,
-            mode=mode,
-            confirm=applied.applied,
+            HaState(group, node_id, *facts, mode=mode, confirm=applied.applied)
         )
         self.on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()

@@ -185,5 +185,5 @@ def test_a_slave_that_is_no_whole_copy_is_refused(flags: str) -> None:
 
 def test_a_request_for_an_image_has_no_body() -> None:
     data = (68).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"x"
-    with pytest.raises(HaFrameError, match="1 bytes in a request for an image"):
+    with pytest.raises(HaFrameError, match="body of 1 bytes in a frame of state 68, limit 0"):
         UpParser().feed(own(data))
