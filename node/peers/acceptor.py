@@ -46,28 +46,19 @@ class Acceptor(Generic[_Connection]):
         self._limits, self._tasks, self._log, self._tls = limits, tasks, log, tls
         self._make, self._challenge, self._end, self._forget = make, challenge, end, forget
         self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
+        self.listener: socket.socket | None = None
+        """The socket that the link listens on; None before its start."""
         self._task: asyncio.Task[None] | None = None
-        self._strangers: dict[asyncio.Task[None], tuple[_Connection, str]] = {}
+        self.strangers: dict[asyncio.Task[None], tuple[_Connection, str]] = {}
         """Unfinished handshakes with their addresses, oldest first."""
         self.accepted_count = self.failure_count = 0
 
-    @property
-    def is_started(self) -> bool:
-        """Whether the link listens."""
-        return self._listener is not None
-
-    @property
-    def stranger_count(self) -> int:
-        """Count of unfinished handshakes."""
-        return len(self._strangers)
-
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (a free one for 0). Raises OSError."""
-        assert self._listener is None, "the link was started already"
+        assert self.listener is None, "the link was started already"
         listener = await _listen(host, port)
         listener.setblocking(False)
-        self._listener = listener
+        self.listener = listener
         self._task = self._tasks.run(self._accept(listener))
         return int(listener.getsockname()[1])
 
@@ -77,8 +68,8 @@ class Acceptor(Generic[_Connection]):
             self._task.cancel()
             # A task that never ran would not close the socket that it was given.
             await asyncio.gather(self._task, asyncio.sleep(0), return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -98,14 +89,14 @@ class Acceptor(Generic[_Connection]):
             self.accepted_count += 1
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(self._strangers) >= self._limits.handshake_count_max:
-                task = of_busiest(self._strangers, lambda task: self._strangers[task][1])
-                oldest, _ = self._strangers.pop(task)
+            if len(self.strangers) >= self._limits.handshake_count_max:
+                task = of_busiest(self.strangers, lambda task: self.strangers[task][1])
+                oldest, _ = self.strangers.pop(task)
                 self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
                 task.cancel()
             connection = self._make()
             task = self._tasks.run(self._receive(accepted, connection))
-            self._strangers[task] = connection, address[0]
+            self.strangers[task] = connection, address[0]
             await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
 
     async def _wait_readable(self, listener: socket.socket) -> None:
@@ -141,7 +132,7 @@ class Acceptor(Generic[_Connection]):
         finally:
             task = asyncio.current_task()
             assert task is not None, "runs in a task"
-            self._strangers.pop(task, None)
+            self.strangers.pop(task, None)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

@@ -133,7 +133,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         """Return a snapshot of the counters. Not for the hot path."""
         return LinkStats(
             tuple(peer.stats() for peer in self._peers.values()),
-            self._acceptor.stranger_count,
+            len(self._acceptor.strangers),
             self._acceptor.accepted_count,
             self._acceptor.failure_count,
             dict(self._closed_counts),

@@ -169,11 +169,6 @@ class Stream(asyncio.BaseProtocol):
         if not self.closed.done():
             self._finish()
 
-    def cut(self) -> None:
-        """Close the socket now, with whatever is still queued."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _finish(self) -> None:
         if self._cutter is not None:
             self._cutter.cancel()

@@ -41,7 +41,6 @@ class KnownGroupRoute:
 class DirectoryRoute:
     """All shares of a topic, ordered by group name; empty when no live group has the topic."""
 
-    topic: str
     shares: tuple[KnownGroupRoute, ...]
     order: str = ""
     """The fixed order `broker:queues;...` of the configuration; empty: none."""
@@ -69,7 +68,7 @@ def route(directory: Directory, topic: str, now_ms: int) -> DirectoryRoute:
         _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
     )
     order = directory.pairs.get(ORDER_NAMESPACE, {}).get(topic, "")
-    return DirectoryRoute(topic, tuple(share for share in shares if share is not None), order)
+    return DirectoryRoute(tuple(share for share in shares if share is not None), order)
 
 
 def groups(directory: Directory, now_ms: int) -> tuple[KnownGroupRoute, ...]:

@@ -204,7 +204,7 @@ class HaDriver:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._syncs.stop()
-        self.inbound.stop()
+        self.inbound.image_sender.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
         waiters += [one.waiter for one in self.machine.state.give_up()]

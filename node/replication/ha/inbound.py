@@ -52,10 +52,6 @@ class Inbound:
         self.no_room_count = 0
         """Checks of frames that had to wait, as this disk had no room."""
 
-    def stop(self) -> None:
-        """Stop sending images."""
-        self.image_sender.stop()
-
     def tick(self, now_ms: int) -> None:
         """Ask for an image if the state is missing."""
         if self._applied.wants_image:
