@@ -24,7 +24,7 @@ from node.errors.nameserver import (
 )
 from node.nameserver.control import Adviser, Controller
 from node.nameserver.directory.proofs import Prover
-from node.nameserver.group_routes import other_groups
+from node.nameserver.directory.routes import other_groups
 from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import DirectoryAccess, Registration
 from node.nameserver.replica.status import NameServerStatus

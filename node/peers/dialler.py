@@ -26,7 +26,6 @@ class PeerRecord:
     __slots__ = (
         "address",
         "dialler",
-        "dropped_full_count",
         "dropped_unconnected_count",
         "forwarding_token",
         "is_tried",
@@ -40,7 +39,7 @@ class PeerRecord:
         self.dialler: asyncio.Task[None] | None = None
         """Keeps one connection to the peer, from the start of the link on."""
         self.traffic = LinkTraffic()
-        self.dropped_unconnected_count = self.dropped_full_count = 0
+        self.dropped_unconnected_count = 0
         self.last_trouble = ""
         self.forwarding_token = b""
         """What its framed port takes as proof of a node, as it said last; empty: it never did."""
@@ -70,7 +69,7 @@ class PeerRecord:
             sent_size_bytes=self.traffic.sent_size_bytes,
             received_size_bytes=self.traffic.received_size_bytes,
             dropped_unconnected_count=self.dropped_unconnected_count,
-            dropped_full_count=self.dropped_full_count,
+            dropped_full_count=self.traffic.dropped_full_count,
             last_trouble=self.last_trouble,
         )
 

@@ -158,7 +158,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
         if other is not None:
             waiting += other.queue_size_bytes + other.unsent_size_bytes()
         if waiting + frame.size_bytes > self.limits.queued_size_bytes_max:
-            peer.dropped_full_count += 1
+            peer.traffic.dropped_full_count += 1
             return False
         faults = self._faults
         if (

@@ -51,12 +51,12 @@ class StreamOwner(Protocol):
 
 
 class LinkTraffic:
-    """Bytes over the connections to one peer, since the start."""
+    """Bytes over the connections to one peer, since the start, and frames that had no room."""
 
-    __slots__ = ("received_size_bytes", "sent_size_bytes")
+    __slots__ = ("dropped_full_count", "received_size_bytes", "sent_size_bytes")
 
     def __init__(self) -> None:
-        self.received_size_bytes = self.sent_size_bytes = 0
+        self.received_size_bytes = self.sent_size_bytes = self.dropped_full_count = 0
 
 
 class Stream(asyncio.BaseProtocol):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from node.peers.frames import (
     HANDSHAKE_KINDS,
@@ -38,23 +39,17 @@ KEEPALIVE_S: Final = 5
 connection ends. The machine's own time-out finds a hanging process."""
 
 
-class HaConnectionOwner(StreamOwner, Protocol):
-    """Receives the events of a connection. Implemented by the link."""
-
-    def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
-    def on_too_much(self, connection: HaConnection) -> None: ...
+TakeHaFrame: TypeAlias = "Callable[[HaConnection, HaFrame], bool]"
+"""Takes a frame; returns whether it did. If not, `HaConnection.resume` offers it again."""
 
 
 class HaConnection(Stream, asyncio.Protocol):
     """The protocol object of one connection, on either side. Also serves as the machine's link
     id."""
 
-    _owner: HaConnectionOwner
-
-    def __init__(
-        self, owner: HaConnectionOwner, limits: LinkLimits, side: Side, to: NodeId
-    ) -> None:
+    def __init__(self, owner: StreamOwner, limits: LinkLimits, side: Side, to: NodeId) -> None:
         super().__init__(owner, limits, side, to)
+        self._take_frame: TakeHaFrame = lambda *_: False
         self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
         """Bytes of the handshake; later those that arrived before `begin`."""
@@ -68,9 +63,10 @@ class HaConnection(Stream, asyncio.Protocol):
         assert self.info is not None, "the handshake is not over"
         return self.info.node_id
 
-    def open(self, info: PeerInfo, traffic: LinkTraffic) -> None:
-        """End the handshake. Reading resumes with `begin`."""
+    def open(self, info: PeerInfo, traffic: LinkTraffic, take_frame: TakeHaFrame) -> None:
+        """Hand all frames to `take_frame` from `begin` on: the handshake is done."""
         assert self._transport is not None, "a handshake without a socket"
+        self._take_frame = take_frame
         self._transport.pause_reading()
         self.meet(info, traffic)
 
@@ -97,7 +93,11 @@ class HaConnection(Stream, asyncio.Protocol):
         """Queue bytes for this turn of the loop; too many of them end the connection."""
         self.send_bytes(data)
         if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX and not self.is_ended():
-            self._owner.on_too_much(self)
+            self.traffic.dropped_full_count += 1
+            # Not from within the call that sends.
+            self._loop.call_soon(
+                self._owner.on_bad_bytes, self, "it does not read what it is sent", CloseCode.SILENT
+            )
 
     def send_frame(self, frame: HaFrame) -> None:
         """Queue a frame."""
@@ -142,7 +142,7 @@ class HaConnection(Stream, asyncio.Protocol):
         """Hand out the complete frames; return False if the owner makes the next one wait."""
         frames = self._frames
         while frames and not self.is_ended():
-            if not self._owner.on_frame(self, frames[0]):
+            if not self._take_frame(self, frames[0]):
                 return self.is_ended()
             frames.popleft()
         return True

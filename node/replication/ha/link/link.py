@@ -19,7 +19,7 @@ from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, PeerLives
 from node.replication.ha.core.wire import Frame
-from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.connection import HaConnection, TakeHaFrame
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
@@ -68,7 +68,7 @@ class HaLink(CommonLink[HaConnection, _Peer]):
         )
         self._on_met = on_met
         self._on_open: Callable[[HaConnection], None] = lambda _: None
-        self._on_frame: Callable[[HaConnection, Frame], bool] = lambda *_: False
+        self._on_frame: TakeHaFrame = lambda *_: False
         self._on_closed: Callable[[HaConnection], None] = lambda _: None
         others = {node: address for node, address in peers.items() if node != identity.node_id}
         self._peers = {node: _Peer(node, address) for node, address in others.items()}
@@ -76,13 +76,12 @@ class HaLink(CommonLink[HaConnection, _Peer]):
     def attach(
         self,
         on_open: Callable[[HaConnection], None],
-        on_frame: Callable[[HaConnection, Frame], bool],
+        on_frame: TakeHaFrame,
         on_closed: Callable[[HaConnection], None],
     ) -> None:
         """Hand over the connections that passed their handshake, and every later event.
 
-        `on_open` takes a connection, and calls its `begin` to get its frames. `on_frame` returns
-        whether it took the frame; if not, `resume` offers it again. `on_closed` forgets a
+        `on_open` takes a connection, and calls its `begin` to get its frames. `on_closed` forgets a
         connection that is gone, unless `close` closed it. An exception is a bug and reaches the
         loop.
         """
@@ -98,18 +97,8 @@ class HaLink(CommonLink[HaConnection, _Peer]):
             self._peers[connection.peer].connections.remove(connection)
         self._end(connection, CloseCode.PROTOCOL_ERROR, reason)
 
-    # --- HaConnectionOwner ---
-
-    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
+    def _take_frame(self, connection: HaConnection, frame: Frame) -> bool:
         return self._is_stopping or self._on_frame(connection, frame)
-
-    def on_too_much(self, connection: HaConnection) -> None:
-        if connection.info is not None and (peer := self._peers.get(connection.info.node_id)):
-            peer.dropped_full_count += 1
-        # Not from within the call that sends.
-        self._loop.call_soon(
-            self._end, connection, CloseCode.SILENT, "it does not read what it is sent"
-        )
 
     # --- CommonLink ---
 
@@ -121,7 +110,7 @@ class HaLink(CommonLink[HaConnection, _Peer]):
 
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
-        connection.open(info, peer.traffic)
+        connection.open(info, peer.traffic, self._take_frame)
         peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
         peer.connections.append(connection)
