@@ -12,9 +12,9 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
-from node.peers.dialler import NOT_IN_TIME, LinkTasks, connect
+from node.peers.dialler import Handshakes, LinkTasks
 from node.peers.handshake import CloseCode
 from node.peers.stream import Stream
 from node.peers.types import LinkLimits
@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _Connection = TypeVar("_Connection", bound=Stream)
 
 
-class Acceptor(Generic[_Connection]):
+class Acceptor(Handshakes[_Connection]):
     """Accepts the connections of one link."""
 
     def __init__(
@@ -41,11 +41,9 @@ class Acceptor(Generic[_Connection]):
         *,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """`make` returns a new connection, `challenge` asks it who it is, `end` closes one for a
-        reason, and `forget` drops one that never had a socket."""
-        self._limits, self._tasks, self._log, self._tls = limits, tasks, log, tls
-        self._make, self._challenge, self._end, self._forget = make, challenge, end, forget
-        self._loop = asyncio.get_running_loop()
+        """`make` returns a new connection, and `challenge` asks it who it is."""
+        super().__init__(limits, end, forget, tls=tls)
+        self._tasks, self._log, self._make, self._challenge = tasks, log, make, challenge
         self.listener: socket.socket | None = None
         """The socket that the link listens on; None before its start."""
         self._task: asyncio.Task[None] | None = None
@@ -109,26 +107,11 @@ class Acceptor(Generic[_Connection]):
 
     async def _receive(self, accepted: socket.socket, connection: _Connection) -> None:
         """Take a connection through its handshake, or close it."""
+        connecting = self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self.tls)
         try:
-            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await connect(
-                    connection,
-                    self._loop.connect_accepted_socket(
-                        lambda: connection,
-                        accepted,
-                        ssl=self._tls,
-                    ),
-                    self._forget,
-                )
-                self._challenge(connection)
-                await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
-        except OSError as error:  # TLS errors are OSErrors.
-            self._end(connection, CloseCode.TLS, str(error))
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "the node stops")
-            raise
+            await self.shake_hands(
+                connection, connecting, CloseCode.TLS, "the node stops", self._challenge
+            )
         finally:
             task = asyncio.current_task()
             assert task is not None, "runs in a task"

@@ -20,6 +20,8 @@ from node.replication.ha.core.wire import (
     Handshake,
     HandshakeReply,
     Hello,
+    ImagePiece,
+    ImageRequest,
     Transfer,
     UpFrame,
     UpParser,
@@ -75,8 +77,14 @@ DOWN: list[tuple[DownFrame, str]] = [
 OWN_UP: list[UpFrame] = [
     Hello(2, 1 << 63, "grüppe"),
     Bound(HaBinding(9, 1, 1 << 63), 8, 500, 400, 450, HaStanding.JOINING, 77),
+    ImageRequest(),
 ]
-OWN_DOWN: list[DownFrame] = [Bind(HaBinding(9, 1, 1 << 63)), Admit(9, 77)]
+OWN_DOWN: list[DownFrame] = [
+    Bind(HaBinding(9, 1, 1 << 63)),
+    Admit(9, 77),
+    ImagePiece(2000, 0, bytes(range(251)) * 3),
+]
+FRAMES: list[Frame] = [*(f for f, _ in UP), *OWN_UP, *(f for f, _ in DOWN), *OWN_DOWN]
 
 
 def parser_for(frame: Frame) -> UpParser | DownParser:
