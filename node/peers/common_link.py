@@ -193,7 +193,6 @@ class CommonLink(Generic[_Connection, _Peer]):
     # --- The greeting ---
 
     def _challenge(self, connection: _Connection) -> None:
-        """Ask the dialler for its identity."""
         connection.asked = self._lives.remembered()
         nonce, header = handshake.challenge()
         connection.nonce = nonce
@@ -214,7 +213,6 @@ class CommonLink(Generic[_Connection, _Peer]):
         return None
 
     def _answer_challenge(self, connection: _Connection, header: bytes) -> None:
-        """Answer a Challenge with this node's identity. Raises HandshakeRefusedError."""
         if connection.nonce is not None:
             raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
         connection.asked = self._lives.remembered()
@@ -228,7 +226,6 @@ class CommonLink(Generic[_Connection, _Peer]):
         connection.send_handshake(FrameKind.HELLO, answer)
 
     def _answer_hello(self, connection: _Connection, header: bytes) -> PeerInfo:
-        """Return the dialler and welcome it. Raises HandshakeRefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, bytes):
             raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
         nonce, info = handshake.check_hello(
@@ -250,7 +247,6 @@ class CommonLink(Generic[_Connection, _Peer]):
         return info
 
     def _take_welcome(self, connection: _Connection, header: bytes) -> PeerInfo:
-        """Return the peer that answered. Raises HandshakeRefusedError."""
         if connection.info is not None or not isinstance(connection.nonce, int):
             raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
         info = handshake.check_welcome(

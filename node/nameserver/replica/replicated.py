@@ -79,17 +79,14 @@ class _LockedDirectory(Directory):
         self.lock = threading.RLock()
 
     def apply(self, encoded: bytes) -> Result:
-        """Carry out a command."""
         with self.lock:
             return super().apply(encoded)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the whole state."""
         with self.lock:
             return super().snapshot()
 
     def restore(self, state: Json) -> None:
-        """Take the state of a snapshot."""
         with self.lock:
             super().restore(state)
 

@@ -28,7 +28,6 @@ from node.errors.ha import (
 )
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import (
-    Close,
     HaEffects,
     HaRoleChange,
     LogCut,
@@ -51,7 +50,7 @@ from node.replication.ha.core.wire import body_check, transfer_head
 from node.replication.ha.inbound import Inbound, connection_of
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
-from node.replication.ha.report import CaughtUp, SlaveReport, slaves_of
+from node.replication.ha.report import CaughtUp, SlaveReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
@@ -184,7 +183,7 @@ class HaDriver:
 
     def slaves(self) -> list[SlaveReport]:
         """Return the status of the other replicas, as far as this one knows them."""
-        return slaves_of(self.machine.state, self._caught_up)
+        return self._caught_up.slaves(self.machine.state)
 
     def in_sync(self) -> list[NodeId]:
         """Return, on a serving master, itself and every replica that holds all that readers see."""
@@ -372,7 +371,9 @@ class HaDriver:
             self._send(fx.send)
             hit("ha_driver.after_send")
         for close in fx.close:
-            self._close(close)
+            connection = connection_of(close.link)
+            self.inbound.forget(connection)
+            self._link.close(connection, close.reason)
         if fx.confirm is not None:
             hit("ha_driver.before_confirm")
             self._confirm = fx.confirm
@@ -439,11 +440,6 @@ class HaDriver:
             check = check or body_check(body)
             connection.send(check)
 
-    def _close(self, close: Close) -> None:
-        connection = connection_of(close.link)
-        self.inbound.forget(connection)
-        self._link.close(connection, close.reason)
-
     def _note_role(self, change: HaRoleChange) -> None:
         if change.role is HaRole.MASTER:
             with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
@@ -469,7 +465,7 @@ class HaDriver:
         if self.is_stopped:
             return
         if self._appends:
-            self.input(_nothing)
+            self.input(lambda _: HaEffects())
         if self._unsaved is None and self._pending_calls.begin_proof():
             self.input(HaMachine.prove_master)
         try:
@@ -502,7 +498,9 @@ class HaDriver:
         start = state.copies.epoch_start
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
-        self.is_ready = is_open and (self.is_ready or self._can_begin())
+        # A new log has its first file then: a Raft leader has one, since it has written.
+        has_begun = self.is_ready or not self.log.is_empty
+        self.is_ready = is_open and (has_begun or self.log.store.has_room(1))
         self._pending_calls.decide((), applied.applied - 1)
         self._pending_calls.confirm((), applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready
@@ -562,15 +560,7 @@ class HaDriver:
             nonce = secrets.randbits(64)
             self.input(lambda machine: machine.promote(nonce))
 
-    def _can_begin(self) -> bool:
-        """Whether a new log has its first file: a Raft leader has one, since it has written."""
-        return not self.log.is_empty or self.log.store.has_room(1)
-
     def _nodes_with(self, index: Index) -> tuple[NodeId, ...]:
         state = self.machine.state
         own = [self.node_id] if state.durable > index else []
         return tuple(sorted([*own, *state.copies.holders(index + 1)]))
-
-
-def _nothing(_: HaMachine) -> HaEffects:
-    return HaEffects()
