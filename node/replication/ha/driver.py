@@ -125,7 +125,17 @@ class HaDriver:
         self.losses: Final = losses
         self._on_role = on_role
         self._link = link
-        self.inbound: Final = Inbound(self, log, applied, link, make_image)
+        self.inbound: Final = Inbound(
+            self.machine,
+            log,
+            applied,
+            link,
+            give=self.input,
+            takes_inputs=lambda: self.save_error is None,
+            touch=self.touch,
+            on_fatal=on_fatal,
+            make_image=make_image,
+        )
         self._is_first_master = is_first_master
         self.changed = asyncio.Event()
         """Set when the role, or whether it is ready, may have changed."""
@@ -203,7 +213,7 @@ class HaDriver:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._syncs.stop()
-        self.inbound.image_sender.stop()
+        self.inbound.stop()
         waiters: list[object] = [waiter for _, waiter in self._appends]
         self._appends = []
         waiters += [one.waiter for one in self.machine.state.give_up()]
