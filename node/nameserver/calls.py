@@ -27,8 +27,13 @@ from node.nameserver.directory.directory import (
 )
 from node.nameserver.directory.fields import RESULT, Result
 from node.nameserver.directory.groups import GROUP, Group, RegisteredBroker
-from node.nameserver.directory.routes import KnownGroupRoute, groups, route
-from node.nameserver.group_routes import other_groups, version_of
+from node.nameserver.directory.routes import (
+    KnownGroupRoute,
+    groups,
+    other_groups,
+    route,
+    version_of,
+)
 from node.nameserver.service import NameServerService
 from node.runtime.accounts import Kind
 from node.runtime.clock import unix_ms

@@ -14,7 +14,7 @@ from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.reports import Binding, BrokerReport, Kind, TopicQueues
 from node.runtime.clock import unix_ms
 from node.state.machine import StateMachine
-from node.state.state import Member, State
+from node.state.state import Member
 from raft.messages import NodeId
 
 
@@ -42,6 +42,10 @@ class LocalBroker:
         A leader is a master once it serves.
         """
         state = self._machine.state
+        topics = {
+            name: TopicQueues(topic.queue_count, topic.queue_count, topic.permission)
+            for name, topic in (state.topics.items() if with_topics else ())
+        }
         return BrokerReport(
             cluster=self._cluster_id,
             group=self.group,
@@ -53,7 +57,7 @@ class LocalBroker:
             role="master" if self._driver.is_ready else "slave",
             epoch=self._driver.term,
             topics_version=(0, state.versions["topics"]),
-            topics=topics_of(state) if with_topics else None,
+            topics=topics if with_topics else None,
         )
 
     def members(self) -> Mapping[NodeId, Member]:
@@ -68,11 +72,3 @@ class LocalBroker:
     def advise(self, number: int, binding: Binding) -> None:
         """Pass on to which broker the controller gave the newest epoch of the group."""
         raise NotImplementedError
-
-
-def topics_of(state: State) -> dict[str, TopicQueues]:
-    """Return the topics of a state in the form of a report."""
-    return {
-        name: TopicQueues(topic.queue_count, topic.queue_count, topic.permission)
-        for name, topic in state.topics.items()
-    }

@@ -24,13 +24,12 @@ from node.errors.nameserver import (
 )
 from node.nameserver.control import Adviser, Controller
 from node.nameserver.directory.proofs import Prover
-from node.nameserver.group_routes import other_groups
+from node.nameserver.directory.routes import other_groups
 from node.nameserver.local_broker import LocalBroker
 from node.nameserver.registration import DirectoryAccess, Registration
 from node.nameserver.replica.status import NameServerStatus
 from node.nameserver.report_judge import ReportJudge
-from node.nameserver.trusted_time import TrustedTime
-from node.nameserver.watch import GroupWatch, sights
+from node.nameserver.watch import GroupWatch, TrustedTime, sights
 from node.peers.security.tls import grpc_client_credentials
 from node.runtime.clock import unix_ms
 from quorumlog.pb.log_pb2 import GroupRoute
@@ -154,7 +153,7 @@ class NameServerService:
         if self._server is not None:
             return self._server.status()
         state = "stopped" if self.failure is None else "failed"
-        return NameServerStatus.without_replica(state, str(self.failure or ""))
+        return NameServerStatus(state, failure=str(self.failure or ""))
 
     @property
     def problem(self) -> str:

@@ -1,8 +1,9 @@
 """Facts about the groups in the directory for operators: new ones, and groups that cannot elect.
 
 Owns the memory between two looks: since when a group has no master, the groups and addresses that
-were there before, and the counts and log lines of changes. Clients send messages to the addresses
-in the directory, so each new one is logged. Must not know replication or the callers.
+were there before, the counts and log lines of changes, and the time that silence is judged by.
+Clients send messages to the addresses in the directory, so each new one is logged. Must not know
+replication or the callers.
 """
 
 import logging
@@ -13,13 +14,13 @@ from typing import Final, NamedTuple
 from node.nameserver.directory.controller import has_master
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.groups import Group
+from node.nameserver.directory.limits import HEARTBEAT_PERIOD_MS
 from node.nameserver.directory.routes import alive_brokers
-from node.nameserver.trusted_time import CONTACT_AFTER_MS
 
 NO_MASTER_AFTER_MS: Final = 15_000
 """Time without a master after which a group has a problem: three fail-overs."""
-SETTLE_MS: Final = CONTACT_AFTER_MS
-"""Time with a leader after which each broker that lived at the start of this process was seen."""
+SETTLE_MS: Final = HEARTBEAT_PERIOD_MS + 2_000
+"""Time with a leader after which each live broker has sent a heartbeat."""
 _AWAY_COUNT_MAX: Final = 64
 """Brokers of a group that are remembered while they are away."""
 _KNOWN_GROUP_COUNT_MAX: Final = 256
@@ -134,3 +135,37 @@ class GroupWatch:
                     was = before.get(node, "unknown")
                     text = "broker %d of group %s is at %s, was %s"
                     _log.log(level, text, node, sight.name, address, was)
+
+
+class TrustedTime:
+    """The time that decides which brokers are silent. Call `note` at least every few seconds.
+
+    Silence counts only while heartbeats are recorded. Without a leader none is recorded, so this
+    time stands still, and all brokers that were in the routes stay there; it goes on once each
+    broker had the time for another heartbeat. So an outage of the name server changes no route,
+    while a broker that dies during its operation leaves the routes.
+    """
+
+    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._since_s: float | None = None
+        self._frozen_ms: int | None = 0
+        """The time while it stands still; None while it runs. 0 at first: every known broker counts
+        as alive."""
+
+    def note(self, now_ms: int, *, has_leader: bool) -> None:
+        """Record whether there is a leader at `now_ms`."""
+        now_s = self._monotonic_s()
+        if not has_leader:
+            self._since_s = None
+            if self._frozen_ms is None:
+                self._frozen_ms = now_ms
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s >= SETTLE_MS / 1000:
+            self._frozen_ms = None
+
+    def at(self, now_ms: int) -> int:
+        """Return `now_ms`, or the time at which trusted time stands still."""
+        return now_ms if self._frozen_ms is None else self._frozen_ms

@@ -12,9 +12,9 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
-from node.peers.dialler import NOT_IN_TIME, LinkTasks, connect
+from node.peers.dialler import Handshakes, LinkTasks
 from node.peers.handshake import CloseCode
 from node.peers.stream import Stream
 from node.peers.types import LinkLimits
@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.1  # Like asyncio's own server when descriptors run out.
 _Connection = TypeVar("_Connection", bound=Stream)
 
 
-class Acceptor(Generic[_Connection]):
+class Acceptor(Handshakes[_Connection]):
     """Accepts the connections of one link."""
 
     def __init__(
@@ -41,33 +41,22 @@ class Acceptor(Generic[_Connection]):
         *,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """`make` returns a new connection, `challenge` asks it who it is, `end` closes one for a
-        reason, and `forget` drops one that never had a socket."""
-        self._limits, self._tasks, self._log, self._tls = limits, tasks, log, tls
-        self._make, self._challenge, self._end, self._forget = make, challenge, end, forget
-        self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
+        """`make` returns a new connection, and `challenge` asks it who it is."""
+        super().__init__(limits, end, forget, tls=tls)
+        self._tasks, self._log, self._make, self._challenge = tasks, log, make, challenge
+        self.listener: socket.socket | None = None
+        """The socket that the link listens on; None before its start."""
         self._task: asyncio.Task[None] | None = None
-        self._strangers: dict[asyncio.Task[None], tuple[_Connection, str]] = {}
+        self.strangers: dict[asyncio.Task[None], tuple[_Connection, str]] = {}
         """Unfinished handshakes with their addresses, oldest first."""
         self.accepted_count = self.failure_count = 0
 
-    @property
-    def is_started(self) -> bool:
-        """Whether the link listens."""
-        return self._listener is not None
-
-    @property
-    def stranger_count(self) -> int:
-        """Count of unfinished handshakes."""
-        return len(self._strangers)
-
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (a free one for 0). Raises OSError."""
-        assert self._listener is None, "the link was started already"
+        assert self.listener is None, "the link was started already"
         listener = await _listen(host, port)
         listener.setblocking(False)
-        self._listener = listener
+        self.listener = listener
         self._task = self._tasks.run(self._accept(listener))
         return int(listener.getsockname()[1])
 
@@ -77,8 +66,8 @@ class Acceptor(Generic[_Connection]):
             self._task.cancel()
             # A task that never ran would not close the socket that it was given.
             await asyncio.gather(self._task, asyncio.sleep(0), return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        if self.listener is not None:
+            self.listener.close()
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -98,14 +87,14 @@ class Acceptor(Generic[_Connection]):
             self.accepted_count += 1
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(self._strangers) >= self._limits.handshake_count_max:
-                task = of_busiest(self._strangers, lambda task: self._strangers[task][1])
-                oldest, _ = self._strangers.pop(task)
+            if len(self.strangers) >= self._limits.handshake_count_max:
+                task = of_busiest(self.strangers, lambda task: self.strangers[task][1])
+                oldest, _ = self.strangers.pop(task)
                 self._end(oldest, CloseCode.DISPLACED, "too many unfinished handshakes")
                 task.cancel()
             connection = self._make()
             task = self._tasks.run(self._receive(accepted, connection))
-            self._strangers[task] = connection, address[0]
+            self.strangers[task] = connection, address[0]
             await asyncio.sleep(0)  # Starts the task; others run while many connections arrive.
 
     async def _wait_readable(self, listener: socket.socket) -> None:
@@ -118,30 +107,15 @@ class Acceptor(Generic[_Connection]):
 
     async def _receive(self, accepted: socket.socket, connection: _Connection) -> None:
         """Take a connection through its handshake, or close it."""
+        connecting = self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self.tls)
         try:
-            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await connect(
-                    connection,
-                    self._loop.connect_accepted_socket(
-                        lambda: connection,
-                        accepted,
-                        ssl=self._tls,
-                    ),
-                    self._forget,
-                )
-                self._challenge(connection)
-                await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
-        except OSError as error:  # TLS errors are OSErrors.
-            self._end(connection, CloseCode.TLS, str(error))
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "the node stops")
-            raise
+            await self.shake_hands(
+                connection, connecting, CloseCode.TLS, "the node stops", self._challenge
+            )
         finally:
             task = asyncio.current_task()
             assert task is not None, "runs in a task"
-            self._strangers.pop(task, None)
+            self.strangers.pop(task, None)
 
 
 async def _listen(host: str, port: int) -> socket.socket:

@@ -1,7 +1,11 @@
 """A link of either way to replicate: all connections of one node to the others.
 
-Owns the connections, from the handshake to the counted end of each; must not know what they carry
-afterwards. Every node dials every other one for as long as the link runs.
+Owns the connections, from the order of their handshake frames (the bytes are
+`node.peers.handshake`'s) to the counted end of each; must not know what they carry afterwards.
+Every node dials every other one for as long as the link runs. A node that began with an old copy
+of its disk does not pass. A Welcome, whose sender is proven, tells it so, and not the Goodbye
+alone: a node that learns that it has lost its memory gives up its vote, and must not do so on a
+stranger's word.
 """
 
 import asyncio
@@ -17,7 +21,6 @@ from node.peers.acceptor import Acceptor
 from node.peers.dialler import Dialler, LinkTasks, PeerRecord
 from node.peers.faults import LinkFaults
 from node.peers.frames import FrameKind
-from node.peers.greeting import Greeter
 from node.peers.handshake import (
     CODES_SAID,
     CloseCode,
@@ -25,6 +28,7 @@ from node.peers.handshake import (
     LinkIdentity,
     PeerInfo,
 )
+from node.peers.lives_codec import LivesFormatError
 from node.peers.stream import Side, Stream
 from node.peers.types import LinkLimits, LinkStats, PeerLives
 from node.runtime.logs.rate_limited_log import RateLimitedLog
@@ -54,7 +58,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         """`last_index` is what a handshake says of the own log. A good connection that lived
         `settled_ms` makes the pauses between attempts short again."""
         self.identity, self.limits = identity, limits
-        self._greeting = Greeter(identity, last_index, lives)
+        self._last_index, self._lives = last_index, lives
         self._tasks = LinkTasks(self.name)
         self._random = random
         self._faults = LinkFaults.from_environment(identity.node_id, random)
@@ -80,7 +84,7 @@ class CommonLink(Generic[_Connection, _Peer]):
             limits,
             self._tasks,
             lambda: self._make(Side.ACCEPTED, NO_NODE),
-            self._greeting.challenge,
+            self._challenge,
             self._end,
             self._drop,
             self._log,
@@ -133,7 +137,7 @@ class CommonLink(Generic[_Connection, _Peer]):
         """Return a snapshot of the counters. Not for the hot path."""
         return LinkStats(
             tuple(peer.stats() for peer in self._peers.values()),
-            self._acceptor.stranger_count,
+            len(self._acceptor.strangers),
             self._acceptor.accepted_count,
             self._acceptor.failure_count,
             dict(self._closed_counts),
@@ -166,7 +170,7 @@ class CommonLink(Generic[_Connection, _Peer]):
                 self._end(connection, CloseCode.REFUSED, f"the peer said {code}: {text}")
             return
         try:
-            info = self._greeting.take(connection, kind, header, self._peers)
+            info = self._greet(connection, kind, header)
             if info is not None:
                 self._open(connection, info)
         except HandshakeRefusedError as error:
@@ -185,6 +189,79 @@ class CommonLink(Generic[_Connection, _Peer]):
 
     def _drop(self, connection: _Connection) -> None:
         self._connections.pop(connection, None)
+
+    # --- The greeting ---
+
+    def _challenge(self, connection: _Connection) -> None:
+        connection.asked = self._lives.remembered()
+        nonce, header = handshake.challenge()
+        connection.nonce = nonce
+        connection.send_handshake(FrameKind.CHALLENGE, header)
+
+    def _greet(self, connection: _Connection, kind: FrameKind, header: bytes) -> PeerInfo | None:
+        """Take a frame of the handshake; return the peer once it has passed. Raises
+        HandshakeRefusedError."""
+        side = connection.side
+        if side is Side.ACCEPTED and kind is FrameKind.HELLO:
+            return self._answer_hello(connection, header)
+        if side is Side.DIALLED and kind is FrameKind.WELCOME:
+            return self._take_welcome(connection, header)
+        if side is Side.ACCEPTED or kind is not FrameKind.CHALLENGE:
+            detail = f"{kind.name} does not belong here"
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, detail)
+        self._answer_challenge(connection, header)
+        return None
+
+    def _answer_challenge(self, connection: _Connection, header: bytes) -> None:
+        if connection.nonce is not None:
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Challenge")
+        connection.asked = self._lives.remembered()
+        connection.nonce, answer = handshake.hello(
+            self.identity,
+            header,
+            to=connection.to,
+            last_index=self._last_index(),
+            lives=self._lives.tell(connection.to),
+        )
+        connection.send_handshake(FrameKind.HELLO, answer)
+
+    def _answer_hello(self, connection: _Connection, header: bytes) -> PeerInfo:
+        if connection.info is not None or not isinstance(connection.nonce, bytes):
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a second Hello")
+        nonce, info = handshake.check_hello(
+            self.identity, header, challenge_nonce=connection.nonce, peers=self._peers
+        )
+        lost = self._judge(connection, info)
+        connection.send_handshake(
+            FrameKind.WELCOME,
+            handshake.welcome(
+                self.identity,
+                to=info.node_id,
+                nonce=nonce,
+                last_index=self._last_index(),
+                lives=self._lives.tell(info.node_id),
+            ),
+        )
+        if lost:
+            raise HandshakeRefusedError(CloseCode.OLD_COPY, lost)
+        return info
+
+    def _take_welcome(self, connection: _Connection, header: bytes) -> PeerInfo:
+        if connection.info is not None or not isinstance(connection.nonce, int):
+            raise HandshakeRefusedError(CloseCode.PROTOCOL_ERROR, "a Welcome without a Hello")
+        info = handshake.check_welcome(
+            self.identity, header, to=connection.to, nonce=connection.nonce
+        )
+        lost = self._judge(connection, info)
+        if lost:
+            raise HandshakeRefusedError(CloseCode.OLD_COPY, lost)
+        return info
+
+    def _judge(self, connection: _Connection, info: PeerInfo) -> str:
+        try:
+            return self._lives.judge(info.node_id, info.lives, connection.asked)
+        except LivesFormatError as error:
+            raise HandshakeRefusedError(CloseCode.GARBAGE, str(error)) from error
 
     # --- The end of connections ---
 

@@ -20,7 +20,7 @@ from node.peers.handshake import CloseCode, PeerInfo
 from node.peers.stream import LinkTraffic, Side, Stream, StreamOwner
 from node.peers.types import LinkLimits, TakeFrame
 from raft.errors import PeerProtocolError, TermJumpError
-from raft.messages import NO_NODE, NodeId
+from raft.messages import NodeId
 from store.files import failpoints
 
 _WRITTEN_SIZE_BYTES: Final = 64 << 10
@@ -31,7 +31,7 @@ def _drop_frame(node: NodeId, kind: FrameKind, header: bytes, payload: memoryvie
     """Drop a frame, since the link stops."""
 
 
-class ConnectionOwner(StreamOwner["PeerConnection"], Protocol):
+class ConnectionOwner(StreamOwner, Protocol):
     """Receives the events of a connection. Implemented by the link."""
 
     has_more: bool
@@ -45,16 +45,10 @@ class ConnectionOwner(StreamOwner["PeerConnection"], Protocol):
 class PeerConnection(Stream, asyncio.BufferedProtocol):
     """The protocol object of one connection, on either side."""
 
-    def __init__(
-        self,
-        owner: ConnectionOwner,
-        limits: LinkLimits,
-        side: Side,
-        *,
-        to: NodeId = NO_NODE,
-    ) -> None:
-        super().__init__(limits, side, to)
-        self._owner = owner
+    _owner: ConnectionOwner
+
+    def __init__(self, owner: ConnectionOwner, limits: LinkLimits, side: Side, to: NodeId) -> None:
+        super().__init__(owner, limits, side, to)
         self._take_frame: TakeFrame = _drop_frame
         self.had_contact = False
         """Whether bytes came since the last look."""
@@ -120,15 +114,9 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
 
     # --- asyncio.BufferedProtocol ---
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        attached = self.attach(transport)
-        if attached is None:
-            return
+    def _set_up(self, transport: asyncio.Transport) -> None:
         # Otherwise uvloop keeps small writes until the end of the turn.
-        attached.set_write_buffer_limits(high=0)
-        self._owner.on_made(self)
-        if self.is_ended():  # Closed during the handshake of TLS.
-            attached.abort()
+        transport.set_write_buffer_limits(high=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         parser = self._parser
@@ -166,10 +154,3 @@ class PeerConnection(Stream, asyncio.BufferedProtocol):
         except (FrameError, PeerProtocolError) as error:
             code = CloseCode.TERM_JUMP if isinstance(error, TermJumpError) else None
             owner.on_bad_bytes(self, error.detail, code)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.finish():
-            self._owner.on_lost(self)

@@ -16,7 +16,7 @@ from node.peers.stream import LinkTraffic, Stream
 from node.peers.types import LinkLimits, PeerStats
 from raft.messages import NodeId
 
-NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
+_NOT_IN_TIME: Final = "the handshake was not finished in time; is TLS on at one side only?"
 _Connection = TypeVar("_Connection", bound=Stream)
 
 
@@ -26,7 +26,6 @@ class PeerRecord:
     __slots__ = (
         "address",
         "dialler",
-        "dropped_full_count",
         "dropped_unconnected_count",
         "forwarding_token",
         "is_tried",
@@ -40,7 +39,7 @@ class PeerRecord:
         self.dialler: asyncio.Task[None] | None = None
         """Keeps one connection to the peer, from the start of the link on."""
         self.traffic = LinkTraffic()
-        self.dropped_unconnected_count = self.dropped_full_count = 0
+        self.dropped_unconnected_count = 0
         self.last_trouble = ""
         self.forwarding_token = b""
         """What its framed port takes as proof of a node, as it said last; empty: it never did."""
@@ -70,7 +69,7 @@ class PeerRecord:
             sent_size_bytes=self.traffic.sent_size_bytes,
             received_size_bytes=self.traffic.received_size_bytes,
             dropped_unconnected_count=self.dropped_unconnected_count,
-            dropped_full_count=self.dropped_full_count,
+            dropped_full_count=self.traffic.dropped_full_count,
             last_trouble=self.last_trouble,
         )
 
@@ -108,7 +107,54 @@ class LinkTasks:
             )
 
 
-class Dialler(Generic[_Connection]):
+class Handshakes(Generic[_Connection]):
+    """Takes the connections of one link through their handshakes, or closes them."""
+
+    def __init__(
+        self,
+        limits: LinkLimits,
+        end: Callable[[_Connection, CloseCode, str], None],
+        forget: Callable[[_Connection], None],
+        *,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """`end` closes a connection for a reason, and `forget` drops one that never had a
+        socket."""
+        self._limits, self._end, self._forget, self.tls = limits, end, forget, tls
+        self._loop = asyncio.get_running_loop()
+
+    async def shake_hands(
+        self,
+        connection: _Connection,
+        connecting: Coroutine[None, None, object],
+        failure: CloseCode,
+        why_cancelled: str,
+        challenge: Callable[[_Connection], None] = lambda _: None,
+    ) -> bool:
+        """Connect, with TLS if wanted, and wait for the end of the handshake; return whether it was
+        good. `failure` is the code of an error that is none of TLS."""
+        try:
+            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
+                try:
+                    await connecting
+                except BaseException:
+                    self._forget(connection)
+                    connection.abandon()
+                    raise
+                challenge(connection)
+                return await connection.opened
+        except TimeoutError:
+            self._end(connection, CloseCode.TIMEOUT, _NOT_IN_TIME)
+        except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
+            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else failure
+            self._end(connection, code, str(error))
+        except asyncio.CancelledError:
+            self._end(connection, CloseCode.STOPPING, why_cancelled)
+            raise
+        return False
+
+
+class Dialler(Handshakes[_Connection]):
     """Dials the peers of one link."""
 
     def __init__(
@@ -122,13 +168,10 @@ class Dialler(Generic[_Connection]):
         random: Random,
         settled_ms: int = 0,
     ) -> None:
-        """`make` returns a new connection to a node, `end` closes one for a reason, and `forget`
-        drops one that never had a socket. A good connection that lived `settled_ms` makes the
-        pauses short again."""
-        self.tls = tls
-        self._limits, self._random, self._settled_ms = limits, random, settled_ms
-        self._make, self._end, self._forget = make, end, forget
-        self._loop = asyncio.get_running_loop()
+        """`make` returns a new connection to a node. A good connection that lived `settled_ms`
+        makes the pauses short again."""
+        super().__init__(limits, end, forget, tls=tls)
+        self._make, self._random, self._settled_ms = make, random, settled_ms
         self._tried = asyncio.Event()
 
     async def dial(self, peer: PeerRecord) -> None:
@@ -151,30 +194,12 @@ class Dialler(Generic[_Connection]):
         host, port = peer.address
         tls = self.tls
         connection = self._make(peer.node)
-        try:
-            async with asyncio.timeout(self._limits.handshake_ms_max / 1000):
-                await connect(
-                    connection,
-                    self._loop.create_connection(
-                        lambda: connection,
-                        host,
-                        port,
-                        ssl=tls,
-                        server_hostname=host if tls else None,
-                    ),
-                    self._forget,
-                )
-                was_good = await connection.opened
-        except TimeoutError:
-            self._end(connection, CloseCode.TIMEOUT, NOT_IN_TIME)
-            was_good = False
-        except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name.
-            code = CloseCode.TLS if isinstance(error, ssl.SSLError) else CloseCode.UNREACHABLE
-            self._end(connection, code, str(error))
-            was_good = False
-        except asyncio.CancelledError:
-            self._end(connection, CloseCode.STOPPING, "no longer dialled")
-            raise
+        connecting = self._loop.create_connection(
+            lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+        )
+        was_good = await self.shake_hands(
+            connection, connecting, CloseCode.UNREACHABLE, "no longer dialled"
+        )
         if was_good:
             await asyncio.shield(connection.closed)  # Cancelling this task leaves it whole.
         return was_good
@@ -191,17 +216,3 @@ class Dialler(Generic[_Connection]):
                 while not all(peer.is_tried for peer in peers):
                     self._tried.clear()
                     await self._tried.wait()
-
-
-async def connect(
-    connection: _Connection,
-    connecting: Coroutine[None, None, object],
-    forget: Callable[[_Connection], None],
-) -> None:
-    """Wait until a socket is connected, with TLS if wanted; leave nothing behind on failure."""
-    try:
-        await connecting
-    except BaseException:
-        forget(connection)
-        connection.abandon()
-        raise

@@ -18,17 +18,22 @@ _now_ns: Final = time.monotonic_ns
 
 
 class PeerFrames:
-    """The handler of the peer link. Frames without a receiver yet are dropped."""
+    """The handler of the peer link. Frames without a receiver yet are dropped.
+
+    Called on the loop's thread, never after the link's `stop` began. An exception other than
+    PeerProtocolError goes to the exception handler of the event loop, which has to end the process.
+    """
 
     def __init__(self, last_index: Callable[[], Index], fail_stop: FailStop) -> None:
-        self._last_index, self._fail_stop = last_index, fail_stop
+        """`last_index` returns the last index of the own log, for the handshake."""
+        self.last_index, self._fail_stop = last_index, fail_stop
         self._inputs = fail_stop.inputs
         self._takers: dict[FrameKind, TakeFrame] = {}
         self._on_connected: list[Callable[[NodeId, Index], None]] = []
         self._on_disconnected: list[Callable[[NodeId], None]] = []
         self._connected: dict[NodeId, Index] = {}
         self.on_refused: Callable[[NodeId], None] = lambda node: None
-        """Is called with each peer that refuses what this node sent."""
+        """Is called with each peer that refuses what this node sent; `on_disconnected` follows."""
         self.peer_addresses: dict[NodeId, str] = {}
         """Addresses of the client services of connected peers, as those say."""
 
@@ -53,6 +58,9 @@ class PeerFrames:
     # Called by the link.
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
+        """Hand over one frame. The payload is valid during the call only.
+
+        Raises PeerProtocolError to have the connection dropped."""
         if kind not in self._takers:
             return
         inputs = self._inputs
@@ -65,6 +73,8 @@ class PeerFrames:
             self._fail_stop(error)
 
     def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
+        """Note that the peer can be reached. `last_index` is of its log as of now, `address` its
+        client service."""
         self._fail_stop.inputs.append((time.monotonic_ns(), node, "connected", last_index))
         self.peer_addresses[node] = address
         self._connected[node] = last_index
@@ -72,10 +82,9 @@ class PeerFrames:
             report(node, last_index)
 
     def on_disconnected(self, node: NodeId) -> None:
+        """Note that a connection broke; frames on it may be lost, and none of it follows.
+        `on_connected` follows at once if another one is left."""
         self._fail_stop.inputs.append((time.monotonic_ns(), node, "disconnected"))
         self._connected.pop(node, None)
         for report in self._on_disconnected:
             report(node)
-
-    def last_index(self) -> Index:
-        return self._last_index()

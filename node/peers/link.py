@@ -18,6 +18,7 @@ from typing import Final
 from node.peers.common_link import CommonLink
 from node.peers.connection import PeerConnection
 from node.peers.dialler import PeerRecord
+from node.peers.dispatch import PeerFrames
 from node.peers.frames import REPLY_KINDS, EncodedFrame, FrameKind
 from node.peers.handshake import (
     CloseCode,
@@ -27,7 +28,7 @@ from node.peers.handshake import (
     read_goodbye,
 )
 from node.peers.stream import Side
-from node.peers.types import LinkHandler, LinkLimits, PeerLives
+from node.peers.types import LinkLimits, PeerLives
 from raft.messages import NodeId
 
 _log: Final = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
     def __init__(
         self,
         identity: LinkIdentity,
-        handler: LinkHandler,
+        handler: PeerFrames,
         limits: LinkLimits | None = None,
         *,
         server_tls: ssl.SSLContext | None = None,
@@ -120,7 +121,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
                 self._stop_dialling(linked)
                 if linked.dialled is not None:
                     self._end(linked.dialled, CloseCode.REMOVED, "new address")
-            if linked.dialler is None and self._acceptor.is_started:
+            if linked.dialler is None and self._acceptor.listener is not None:
                 linked.dialler = self._tasks.run(self._dialler.dial(linked))
 
     def send(
@@ -157,7 +158,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
         if other is not None:
             waiting += other.queue_size_bytes + other.unsent_size_bytes()
         if waiting + frame.size_bytes > self.limits.queued_size_bytes_max:
-            peer.dropped_full_count += 1
+            peer.traffic.dropped_full_count += 1
             return False
         faults = self._faults
         if (
@@ -219,7 +220,7 @@ class PeerLink(CommonLink[PeerConnection, LinkPeer]):
     # --- Handshake ---
 
     def _make(self, side: Side, to: NodeId) -> PeerConnection:
-        return PeerConnection(self, self.limits, side, to=to)
+        return PeerConnection(self, self.limits, side, to)
 
     def _open(self, connection: PeerConnection, info: PeerInfo) -> None:
         peer = self._peers.get(info.node_id)

@@ -9,7 +9,7 @@ thirds of the time of one write each.
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 from node.peers.frames import JOINED_SIZE_BYTES_MAX, FrameKind, encode_head
 from node.peers.handshake import CloseCode, PeerInfo, goodbye
@@ -30,50 +30,43 @@ class Side(Enum):
     ACCEPTED = "accepted"
 
 
-_Stream_contra = TypeVar("_Stream_contra", bound="Stream", contravariant=True)
+class StreamOwner(Protocol):
+    """Receives the events of its connections, which are all of one class."""
 
-
-class StreamOwner(Protocol[_Stream_contra]):
-    """Receives the events of a connection. Implemented by the links."""
-
-    def on_made(self, connection: _Stream_contra, /) -> None:
+    def on_made(self, connection: Any, /) -> None:
         """Note that the connection has a socket."""
         ...
 
-    def on_handshake_frame(
-        self, connection: _Stream_contra, kind: FrameKind, header: bytes, /
-    ) -> None:
+    def on_handshake_frame(self, connection: Any, kind: FrameKind, header: bytes, /) -> None:
         """Take a handshake frame. A late one is a violation, except for a Goodbye."""
         ...
 
-    def on_bad_bytes(
-        self, connection: _Stream_contra, detail: str, code: CloseCode | None, /
-    ) -> None:
+    def on_bad_bytes(self, connection: Any, detail: str, code: CloseCode | None, /) -> None:
         """Close the connection, since its bytes break the protocol. None: the usual code."""
         ...
 
-    def on_lost(self, connection: _Stream_contra, /) -> None:
+    def on_lost(self, connection: Any, /) -> None:
         """Forget the connection, which is closed. Called once for each that was made."""
         ...
 
 
 class LinkTraffic:
-    """Bytes over the connections to one peer, since the start."""
+    """Bytes over the connections to one peer, since the start, and frames that had no room."""
 
-    __slots__ = ("received_size_bytes", "sent_size_bytes")
+    __slots__ = ("dropped_full_count", "received_size_bytes", "sent_size_bytes")
 
     def __init__(self) -> None:
-        self.received_size_bytes = self.sent_size_bytes = 0
+        self.received_size_bytes = self.sent_size_bytes = self.dropped_full_count = 0
 
 
 class Stream(asyncio.BaseProtocol):
     """The half of a connection that is the same in both modes; the other one is an asyncio protocol
     that reads frames."""
 
-    def __init__(self, limits: LinkLimits, side: Side, to: NodeId) -> None:
+    def __init__(self, owner: StreamOwner, limits: LinkLimits, side: Side, to: NodeId) -> None:
         """`to` is the node to dial; an accepted connection learns its peer in the handshake."""
         self._loop = asyncio.get_running_loop()
-        self._limits = limits
+        self._owner, self._limits = owner, limits
         self.side, self.to = side, to
         self.info: PeerInfo | None = None
         """The peer, from the end of the handshake on. No frame is handed out before."""
@@ -173,39 +166,42 @@ class Stream(asyncio.BaseProtocol):
         uvloop closes such a socket without `connection_lost` when the connecting call is
         cancelled."""
         self._transport, self.unsent_size_bytes = None, _nothing
-        self.finish()
+        if not self.closed.done():
+            self._finish()
 
-    def cut(self) -> None:
-        """Close the socket now, with whatever is still queued."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- For the protocol ---
-
-    def attach(self, transport: asyncio.BaseTransport) -> asyncio.Transport | None:
-        """Take the socket; return None, and close it, if the connection was abandoned before."""
-        checked = cast(asyncio.Transport, transport)
-        if self.closed.done():
-            checked.abort()
-            return None
-        self._transport = checked
-        self.unsent_size_bytes = checked.get_write_buffer_size
-        name = checked.get_extra_info("peername")
-        if name:
-            self.remote = f"{name[0]}:{name[1]}"
-        return checked
-
-    def finish(self) -> bool:
-        """Note that the socket is gone; return whether that was news."""
-        if self.closed.done():
-            return False
+    def _finish(self) -> None:
         if self._cutter is not None:
             self._cutter.cancel()
         self._queue.clear()
         self.queue_size_bytes = 0
         self.closed.set_result(None)
         self._resolve_opened(False)
-        return True
+
+    # --- asyncio.BaseProtocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        attached = cast(asyncio.Transport, transport)
+        if self.closed.done():  # Abandoned before.
+            attached.abort()
+            return
+        self._transport = attached
+        self.unsent_size_bytes = attached.get_write_buffer_size
+        name = attached.get_extra_info("peername")
+        if name:
+            self.remote = f"{name[0]}:{name[1]}"
+        self._set_up(attached)
+        self._owner.on_made(self)
+        if self.is_ended():  # Closed during the handshake of TLS.
+            attached.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self._finish()
+            self._owner.on_lost(self)
+
+    def _set_up(self, transport: asyncio.Transport) -> None:
+        """Set options of the socket."""
+        raise NotImplementedError
 
     def is_ended(self) -> bool:
         """Whether this side closed the connection. A method, since handling a frame may close

@@ -1,50 +1,14 @@
-"""The port of the peer link: the receiver of its frames, its limits, and its status.
-
-Types only. The driver's side implements `LinkHandler`; `LinkStats` reports everything else.
-"""
+"""The port of the peer link: what takes its frames, its limits, and its status. Types only."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from node.peers.frames import FrameKind
 from raft.lives import Known
-from raft.messages import Index, NodeId
+from raft.messages import NodeId
 
 TakeFrame = Callable[[NodeId, FrameKind, bytes, memoryview], None]
 """Takes the node, kind, header and payload of a frame. Raises PeerProtocolError."""
-
-
-class LinkHandler(Protocol):
-    """Receives events of the peers. Called on the loop's thread, never after `stop` began.
-
-    An exception other than PeerProtocolError is a bug: it goes to the exception handler of the
-    event loop, which has to end the process.
-    """
-
-    def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
-        """Take one frame. The payload is valid during the call only.
-
-        Raises PeerProtocolError to have the connection dropped."""
-        ...
-
-    def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
-        """Note that the peer can be reached. `last_index` is of its log as of now, `address` its
-        client service."""
-        ...
-
-    def on_refused(self, node: NodeId) -> None:
-        """Note that the peer could not accept what this node sent, and ends the connection.
-        `on_disconnected` follows."""
-        ...
-
-    def on_disconnected(self, node: NodeId) -> None:
-        """Note that a connection broke; frames on it may be lost, and none of it follows.
-        `on_connected` follows at once if another one is left."""
-        ...
-
-    def last_index(self) -> Index:
-        """Return the last index of the own log, for the handshake."""
-        ...
 
 
 class PeerLives(Protocol):

@@ -55,7 +55,7 @@ _BY_PORTION: Final[dict[int, str]] = {
         node/broker/core: freshness
         node/broker/transactions: consumed
         node/peers: frames
-        node/replication/ha: inbound applied promotion
+        node/replication/ha: inbound applied driver
         node/replication/ha/core: follower leader state copies
         node/replication/ha/storage: losses loss_count
         node/replication: fetch

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind
 from node.peers.handshake import LinkIdentity
 from node.peers.link import PeerLink
@@ -48,7 +49,7 @@ def accept(prepared: Prepared) -> None:
     """The check of an append that refuses nothing."""
 
 
-class DriverNode:
+class DriverNode(PeerFrames):
     """One node: everything below the broker."""
 
     def __init__(self, root: Path, node_id: NodeId, config: StoreConfig, flush: str) -> None:
@@ -65,6 +66,8 @@ class DriverNode:
         identity = LinkIdentity(
             CLUSTER, "g", self.node_id, "0", f"127.0.0.1:{self.node_id}", b"s" * 16
         )
+        self.last_index = lambda: self.log.last_index
+        self.on_refused = lambda _: None
         self.link = PeerLink(identity, self, LIMITS, lives=NoLives())
         self.port = await self.link.start(HOST, port)
 
@@ -88,6 +91,7 @@ class DriverNode:
             is_flush_sync=self.flush == "sync",
             on_fatal=self.fatal.append,
         )
+        self.on_refused = self.driver.on_refused
         self.driver.start()
 
     async def crash(self) -> None:
@@ -107,16 +111,9 @@ class DriverNode:
     def on_connected(self, node: NodeId, last_index: int, address: str) -> None:
         pass
 
-    def on_refused(self, node: NodeId) -> None:
-        if self.driver is not None:
-            self.driver.on_refused(node)
-
     def on_disconnected(self, node: NodeId) -> None:
         if self.driver is not None:
             self.driver.on_disconnected(node)
-
-    def last_index(self) -> Index:
-        return self.log.last_index
 
 
 class DriverCluster:

@@ -10,6 +10,7 @@ from typing import Any
 
 from node.peers import handshake
 from node.peers.connection import PeerConnection
+from node.peers.dispatch import PeerFrames
 from node.peers.frames import FrameKind, FrameParser, encode_head
 from node.peers.handshake import CloseCode, LinkIdentity
 from node.peers.link import LinkPeer, PeerLink
@@ -77,7 +78,7 @@ class NoLives:
         return ""
 
 
-class Node:
+class Node(PeerFrames):
     """A link and what its handler was told."""
 
     def __init__(self, node: NodeId, limits: LinkLimits = LIMITS, **options: Any) -> None:
@@ -94,6 +95,8 @@ class Node:
         self.host, self.port = "127.0.0.1", 0
         self.take_frame: TakeFrame = self.keep  # A test may replace it while connections are open.
         options = {"lives": NoLives(), **options}
+        self.last_index = lambda: 100 + node
+        self.on_refused = lambda node: self.events.append(("refused", node))
         self.link = PeerLink(identity(node, **changes), self, limits, random=Random(1), **options)
 
     def on_frame(self, node: NodeId, kind: FrameKind, header: bytes, payload: memoryview) -> None:
@@ -112,14 +115,8 @@ class Node:
     def on_connected(self, node: NodeId, last_index: Index, address: str) -> None:
         self.events.append(("up", node, last_index, address))
 
-    def on_refused(self, node: NodeId) -> None:
-        self.events.append(("refused", node))
-
     def on_disconnected(self, node: NodeId) -> None:
         self.events.append(("down", node))
-
-    def last_index(self) -> Index:
-        return 100 + self.node_id
 
     def peer(self, node: NodeId) -> LinkPeer:
         """Return what the link holds of a peer: its connections, and the task that dials."""

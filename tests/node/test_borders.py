@@ -18,8 +18,7 @@ from node.errors.common import BadRequestError
 from node.errors.translation import describe
 from node.nameserver.calls import _share
 from node.nameserver.directory.directory import Directory
-from node.nameserver.directory.routes import groups
-from node.nameserver.group_routes import other_groups
+from node.nameserver.directory.routes import groups, other_groups
 from node.rocketmq.remoting.protocol.codes import RequestCode as Code
 from node.services.methods import SERVICES, _methods
 from quorumlog.pb import rocketmq_pb2

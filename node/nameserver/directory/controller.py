@@ -170,16 +170,11 @@ def change_in_sync(
         stays.add(lagging.pop(0))
     if tuple(sorted(stays)) == group.in_sync:
         return None
-    return alter_command(group, master_id, stays)
-
-
-def alter_command(group: Group, master_id: int, members: set[int]) -> Command:
-    """Return the command that replaces the in-sync set."""
     return {
         "op": "alter_in_sync",
         "group": group.name,
         "requester": master_id,
-        "members": [*sorted(members)],
+        "members": [*sorted(stays)],
         "expected_epoch": group.epoch_highest,
         "expected_version": group.in_sync_version,
     }

@@ -1,16 +1,18 @@
 """The route of a topic: the answer to a client, merged over all groups that serve a share of it.
 
-Owns the content of a route and RocketMQ's JSON form of it. Must not change the directory. The time
-of the request decides which brokers are silent and left out, so a dead broker leaves the routes
-even when no replica can commit its removal.
+Owns the content of a route, RocketMQ's JSON form of it, and the routes to the other groups. Must
+not change the directory. The time of the request decides which brokers are silent and left out, so
+a dead broker leaves the routes even when no replica can commit its removal.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from node.nameserver.directory.directory import Directory
 from node.nameserver.directory.groups import NO_MASTER, Group, RegisteredBroker
 from node.nameserver.directory.reports import TopicQueues
+from quorumlog.pb.log_pb2 import GroupRoute, NodeAddress, TopicRoute
 from store.files.meta_file import Json
 
 WRITE: Final = 2
@@ -41,7 +43,6 @@ class KnownGroupRoute:
 class DirectoryRoute:
     """All shares of a topic, ordered by group name; empty when no live group has the topic."""
 
-    topic: str
     shares: tuple[KnownGroupRoute, ...]
     order: str = ""
     """The fixed order `broker:queues;...` of the configuration; empty: none."""
@@ -69,7 +70,7 @@ def route(directory: Directory, topic: str, now_ms: int) -> DirectoryRoute:
         _share(group, group.topics.get(topic), directory, now_ms) for group in _all(directory)
     )
     order = directory.pairs.get(ORDER_NAMESPACE, {}).get(topic, "")
-    return DirectoryRoute(topic, tuple(share for share in shares if share is not None), order)
+    return DirectoryRoute(tuple(share for share in shares if share is not None), order)
 
 
 def groups(directory: Directory, now_ms: int) -> tuple[KnownGroupRoute, ...]:
@@ -134,3 +135,50 @@ def _queue_data(share: KnownGroupRoute) -> Json:
         "topicSysFlag": share.queues.system_flag,
         "writeQueueNums": share.queues.write_queue_count,
     }
+
+
+def other_groups(
+    directory: Directory,
+    cluster_id: str,
+    own: str,
+    now_ms: int,
+    wanted: Callable[[Group], Iterable[str]],
+) -> list[GroupRoute]:
+    """Return all live groups of a cluster but `own`, each with the topics that `wanted` names.
+
+    Clients follow these routes, so groups of other clusters are left out.
+    """
+    return [
+        _group_route(share, directory.groups[share.group], wanted(directory.groups[share.group]))
+        for share in groups(directory, now_ms)
+        if share.group != own and share.cluster == cluster_id
+    ]
+
+
+def version_of(group: Group) -> str:
+    """Return the version of a group's topics as text; it changes when they change."""
+    timestamp, counter = group.topics_version
+    return f"{timestamp}.{counter}.{group.master_epoch}"
+
+
+def _group_route(share: KnownGroupRoute, group: Group, topics: Iterable[str]) -> GroupRoute:
+    own_topics = group.topics
+    return GroupRoute(
+        group=share.group,
+        kind=share.kind,
+        term=share.epoch,
+        leader_id=max(0, share.master_id),
+        nodes=[
+            NodeAddress(node_id=broker.broker_id, address=broker.address)
+            for broker in share.brokers
+        ],
+        topics=[
+            TopicRoute(
+                topic=name,
+                queue_count=own_topics[name].write_queue_count,
+                permission=own_topics[name].permission,
+            )
+            for name in topics
+            if name in own_topics
+        ],
+    )

@@ -123,7 +123,6 @@ class DirectoryReplica(MemberReplica):
         check_version()
         _harden()
         self.failure: Exception | None = None
-        self.refusals = 0
         self._machine, self._fs, self._directory = machine, fs, directory
         self._dump_path = os.path.join(directory, DUMP_NAME)
         self.journal = Journal(fs, directory, address, members)

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pysyncobj import FAIL_REASON, SyncObjException
@@ -42,12 +43,7 @@ from node.nameserver.directory.fields import Result
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.replica.last_seen import LastSeen
 from node.nameserver.replica.pysyncobj import Answer, DirectoryReplica, RaftTimes
-from node.nameserver.replica.status import (
-    CHANGE_COUNT_MAX,
-    IN_FLIGHT_COUNT_MAX,
-    REPORT_COUNT_MAX,
-    NameServerStatus,
-)
+from node.nameserver.replica.status import CHANGE_COUNT_MAX, REPORT_COUNT_MAX, NameServerStatus
 from node.runtime.clock import unix_ms
 from node.runtime.room import Room
 from store.errors import LimitExceededError
@@ -83,17 +79,14 @@ class _LockedDirectory(Directory):
         self.lock = threading.RLock()
 
     def apply(self, encoded: bytes) -> Result:
-        """Carry out a command."""
         with self.lock:
             return super().apply(encoded)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the whole state."""
         with self.lock:
             return super().snapshot()
 
     def restore(self, state: Json) -> None:
-        """Take the state of a snapshot."""
         with self.lock:
             super().restore(state)
 
@@ -227,31 +220,34 @@ class NameServer:
     def status(self) -> NameServerStatus:
         """Return the status of this replica."""
         replica, failure = self._replica, self.failure
-        size_bytes = self.look(lambda directory: directory.size_bytes)
-        limits, used = self._directory.limits, self._reports.used + self._changes.used
-        size_bytes_max = limits.topics_size_bytes_max + limits.pairs_size_bytes_max
-        counts = (used, IN_FLIGHT_COUNT_MAX, size_bytes, size_bytes_max)
+        limits = self._directory.limits
+        status = NameServerStatus(
+            "failed" if failure is not None else "stopped",
+            in_flight_count=self._reports.used + self._changes.used,
+            directory_size_bytes=self.look(lambda directory: directory.size_bytes),
+            directory_size_bytes_max=limits.topics_size_bytes_max + limits.pairs_size_bytes_max,
+            failure=str(failure or ""),
+        )
         if replica is None:
-            state = "failed" if failure is not None else "stopped"
-            return NameServerStatus(state, "", 0, 0, 0, 0, *counts, 0, str(failure or ""))
+            return status
         leader = self.leader
         state = "no_leader"
         if replica.lives.is_joining:
             state = "joining"
         elif leader:
             state = "leader" if leader == self._settings.address else "follower"
-        return NameServerStatus(
-            state,
-            leader,
-            replica.raftCurrentTerm,
-            replica.raftCommitIndex,
-            replica.raftLastApplied,
-            replica.journal.size_bytes,
-            *counts,
-            replica.refused_count,
-            replica.lives.problem,
-            len(replica.lives.refused),
-            replica.lives.dropped_memory_count,
+        return replace(
+            status,
+            state=state,
+            leader=leader,
+            term=replica.raftCurrentTerm,
+            commit_index=replica.raftCommitIndex,
+            applied_index=replica.raftLastApplied,
+            journal_size_bytes=replica.journal.size_bytes,
+            refused_count=replica.refused_count,
+            failure=replica.lives.problem,
+            old_copy_count=len(replica.lives.refused),
+            dropped_memory_count=replica.lives.dropped_memory_count,
         )
 
     async def _attempt(

@@ -17,20 +17,20 @@ IN_FLIGHT_COUNT_MAX: Final = REPORT_COUNT_MAX + CHANGE_COUNT_MAX
 
 @dataclass(frozen=True, slots=True)
 class NameServerStatus:
-    """The status of one replica."""
+    """The status of one replica, by default of one that does not exist at the moment."""
 
     state: str
     """One of STATES."""
-    leader: str
-    term: int
-    commit_index: int
-    applied_index: int
-    journal_size_bytes: int
-    in_flight_count: int
-    in_flight_count_max: int
-    directory_size_bytes: int
-    directory_size_bytes_max: int
-    refused_count: int
+    leader: str = ""
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    journal_size_bytes: int = 0
+    in_flight_count: int = 0
+    in_flight_count_max: int = IN_FLIGHT_COUNT_MAX
+    directory_size_bytes: int = 0
+    directory_size_bytes_max: int = 0
+    refused_count: int = 0
     """Connections closed because of invalid or unexpected messages."""
     failure: str = ""
     """Why the replica has stopped or does not count; empty: neither."""
@@ -38,8 +38,3 @@ class NameServerStatus:
     """Connected replicas that began with an old copy and have not become joining yet."""
     dropped_memory_count: int = 0
     """Memories that replicas told of and that were dropped for want of room."""
-
-    @classmethod
-    def without_replica(cls, state: str, failure: str) -> "NameServerStatus":
-        """Return the status of a replica that does not exist at the moment."""
-        return cls(state, "", 0, 0, 0, 0, 0, IN_FLIGHT_COUNT_MAX, 0, 0, 0, failure)

@@ -37,10 +37,6 @@ class StateCheckpoint(NamedTuple):
         return self.state.applied_index + 1
 
 
-def _never(_begin: int) -> bool:
-    return False
-
-
 class AppliedState:
     """The state of one replica. On the loop's thread, except for `save` and the work of
     `make_image`."""
@@ -170,7 +166,7 @@ class AppliedState:
 
         return make
 
-    def take_image(self, data: bytes, is_behind: Callable[[int], bool] = _never) -> None:
+    def take_image(self, data: bytes, is_behind: Callable[[int], bool] = lambda _: False) -> None:
         """Take a requested image: an empty log begins where the image says.
 
         So does a log of which `is_behind(begin)` says that its master has deleted the bytes that

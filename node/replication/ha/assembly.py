@@ -20,13 +20,12 @@ from node.monitoring.health import Phase
 from node.monitoring.metric import Source
 from node.peers.handshake import LinkIdentity
 from node.peers.security.tls import TlsFiles, client_context, server_context
-from node.replication.foundation import FoundingVerdict
+from node.replication.foundation import Foundation, FoundingVerdict
 from node.replication.ha import metrics
 from node.replication.ha.admin import HaAdmin
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import HaRoleChange
 from node.replication.ha.core.types import AckMode, HaSettings, HaStanding
-from node.replication.ha.discovery import Discovery
 from node.replication.ha.driver import HaDriver
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.local_broker import HaBroker
@@ -63,7 +62,8 @@ class HaAssembly:
     maintenance: Maintenance[HaSteps]
     losses: LossFile
     memory: HaMemory
-    discovery: Discovery
+    foundation: Foundation
+    """The role of an empty disk, as far as it is known."""
 
     def __init__(self, host: ReplicaHost) -> None:
         self.host: Final = host
@@ -117,20 +117,20 @@ class HaAssembly:
         host.health.enter(Phase.STARTING, "meeting the other replicas")
 
     def _make_link(self, identity: LinkIdentity, tls: TlsFiles | None) -> HaLink:
-        """Return the link; `discovery` holds connections until the driver takes them."""
+        """Return the link; connections wait in it until the driver takes them."""
         settings, group = self.settings, self.group
         addresses = {
             node: (peer.peer_address.host, peer.peer_address.port)
             for node, peer in settings.peers.items()
         }
-        self.discovery = Discovery(settings.node_id, group.replica_ids)
+        self.foundation = Foundation(settings.node_id, group.replica_ids)
         # The handshake refuses a node of another group, or of Raft mode, because its name differs.
         members = ",".join(map(str, group.replica_ids))
         name = f"{settings.group} (master-slave, {group.copies} copies of {members})"
         self.link = HaLink(
             replace(identity, group=name),
             addresses,
-            self.discovery,
+            self.foundation.on_peer,
             self._last_index,
             server_tls=server_context(tls) if tls is not None else None,
             client_tls=client_context(tls) if tls is not None else None,
@@ -150,7 +150,7 @@ class HaAssembly:
         await self.link.wait_tried()
 
     async def _found_or_join(self) -> None:
-        foundation = self.discovery.foundation
+        foundation = self.foundation
         while foundation.verdict is FoundingVerdict.WAIT:
             missing = ", ".join(map(str, foundation.missing))
             self.host.health.enter(
@@ -188,7 +188,8 @@ class HaAssembly:
         self.maintenance = Maintenance(steps, host.fail_stop, host.on_met)
         self.memory.driver = self.driver
         host.lives.start()
-        self.discovery.attach(self.driver.inbound)
+        inbound = self.driver.inbound
+        self.link.attach(inbound.on_open, inbound.on_frame, inbound.on_closed)
         host.pages.add_metrics(Source(metrics.METRICS, self._facts))
         return Replication(
             store=self.log.store,

@@ -1,25 +1,33 @@
 """The asyncio shell of one replica of a master-slave group: it carries out the machine's effects.
 
-Owns the order of effects, the work of a turn, the callers that wait, and the machine's clock. Must
-not know what a record means (broker, state machine), how sockets work (link), where bytes lie (log)
-or how inputs wait (replica). Everything runs on the loop's thread. Appends of one turn of the loop
-share one transfer to each slave, one sync and one wake-up of their callers; so do the transfers
-that a slave takes in a turn.
+Owns the order in which the machine takes inputs, their wait for room on the disk, the order of
+effects, the work of a turn, the callers that wait, the machine's clock, and when a promotion may
+begin (the fence alone decides its outcome). Must not know what a record means (broker, state
+machine), how sockets work (link) or where bytes lie (log). Everything runs on the loop's thread.
+Appends of one turn of the loop share one transfer to each slave, one sync and one wake-up of their
+callers; so do the transfers that a slave takes in a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from node.errors.common import NotReadyError
-from node.errors.ha import NotMasterError
+import structlog
+
+from node.errors.common import NotReadyError, ShuttingDownError
+from node.errors.ha import (
+    NotMasterError,
+    PromotionLostError,
+    PromotionRefusedError,
+    PromotionTimeoutError,
+)
 from node.replication.ha.applied import AppliedState
 from node.replication.ha.core.effects import (
-    Close,
     HaEffects,
     HaRoleChange,
     LogCut,
@@ -28,20 +36,21 @@ from node.replication.ha.core.effects import (
     Ship,
 )
 from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import (
+    NO_EPOCH,
     AckMode,
     HaBusyError,
     HaRole,
     HaSettings,
     MachineNotMasterError,
+    PromotionError,
 )
 from node.replication.ha.core.wire import body_check, transfer_head
 from node.replication.ha.inbound import Inbound, connection_of
 from node.replication.ha.link.link import HaLink
 from node.replication.ha.pending_calls import HaPendingCalls, completion_of
-from node.replication.ha.promotion import Promotion
-from node.replication.ha.replica import HaReplica
-from node.replication.ha.report import CaughtUp, SlaveReport, slaves_of
+from node.replication.ha.report import CaughtUp, SlaveReport
 from node.replication.ha.storage.log import HaLog
 from node.replication.ha.storage.loss_count import count_loss
 from node.replication.ha.storage.losses import LossFile
@@ -49,7 +58,7 @@ from node.replication.pending_calls import PendingAppend
 from node.replication.sync_requests import SyncRequests
 from node.state.appends import Committed, Prepared
 from raft.errors import BusyError
-from raft.messages import NO_NODE, Index, NodeId
+from raft.messages import NO_NODE, Index, NodeId, Term
 from raft.transitions import Role
 from store.errors import CorruptionError, FileSystemError, StoreFullError
 from store.files.failpoints import hit
@@ -57,9 +66,15 @@ from store.log.cut_file import CutFile
 from store.log.shipped_log import CheckedRaw
 
 TICK_MS: Final = 100
+_ROLES: Final = {
+    HaRole.MASTER: Role.LEADER,
+    HaRole.CANDIDATE: Role.CANDIDATE,
+    HaRole.SLAVE: Role.FOLLOWER,
+}
+_log: Final = structlog.get_logger(component="ha")
 
 
-class HaDriver(HaReplica):
+class HaDriver:
     """Runs one replica on the running event loop; a `node.contract.Driver`."""
 
     def __init__(
@@ -83,13 +98,48 @@ class HaDriver(HaReplica):
         with every change of its role, `on_fatal` with an error after which memory and disk may
         differ; it must end the process.
         """
-        super().__init__(group, node_id, log, applied, mode=mode, on_fatal=on_fatal)
+        self.group: Final = group
+        self.node_id: Final = node_id
+        self.log: Final = log
+        self.applied: Final = applied
+        facts = log, log.replica, log.epochs, log.end
+        self.machine: Final = HaMachine(
+            HaState(group, node_id, *facts, mode=mode, confirm=applied.applied)
+        )
+        self.on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._appends: list[tuple[int, PendingAppend]] = []
+        """Appends written in this turn, which the machine does not know yet."""
+        self._later: list[Callable[[HaMachine], HaEffects]] = []
+        """Inputs that arrived during the work on effects, or while that had to wait."""
+        self._unsaved: HaEffects | None = None
+        """Effects of which a part must be durable first, while the disk has no room for it."""
+        self.save_error: StoreFullError | FileSystemError | None = None
+        """Error behind `_unsaved`; no other work happens here until it is gone."""
+        self._is_busy = False
+        self._is_turn_scheduled = False
+        self.is_stopped = self.is_draining = False
+        self.is_ready = False
+        """Whether this is a serving master that has applied everything of the epochs before."""
         self._tick_timer: asyncio.TimerHandle | None = None
         self.losses: Final = losses
         self._on_role = on_role
         self._link = link
-        self.inbound: Final = Inbound(self, log, applied, link, make_image)
-        self.promotion: Final = Promotion(self, is_first_master=is_first_master)
+        self.inbound: Final = Inbound(
+            self.machine,
+            log,
+            applied,
+            link,
+            give=self.input,
+            takes_inputs=lambda: self.save_error is None,
+            touch=self.touch,
+            on_fatal=on_fatal,
+            make_image=make_image,
+        )
+        self._is_first_master = is_first_master
+        self.changed = asyncio.Event()
+        """Set when the role, or whether it is ready, may have changed."""
+        self.advice_refused_count = 0
         self._pending_calls = HaPendingCalls(self._nodes_with)
         self._syncs = SyncRequests(log.store, self._on_durable, on_fatal, is_flush_sync=True)
         self._sync_count = 0
@@ -107,6 +157,31 @@ class HaDriver(HaReplica):
     # --- Facts ---
 
     @property
+    def role(self) -> Role:
+        """The current role in the broker's words: the master is the leader."""
+        return _ROLES[self.machine.role]
+
+    @property
+    def term(self) -> Term:
+        """The number of the epoch that this node takes part in."""
+        return self.machine.state.bound.number
+
+    @property
+    def leader_id(self) -> NodeId:
+        """The serving master, as far as this node knows; NO_NODE if it knows none."""
+        state = self.machine.state
+        if state.role is HaRole.MASTER:
+            return self.node_id
+        master = state.bound.master_id
+        link = state.up(master) if state.role is HaRole.SLAVE else None
+        return master if link is not None and link.is_master else NO_NODE
+
+    def check_running(self) -> None:
+        """Raise ShuttingDownError after the stop."""
+        if self.is_stopped:
+            raise ShuttingDownError
+
+    @property
     def applied_index(self) -> Index:
         """Last byte of the log that readers here see."""
         return self.applied.applied - 1
@@ -118,7 +193,7 @@ class HaDriver(HaReplica):
 
     def slaves(self) -> list[SlaveReport]:
         """Return the status of the other replicas, as far as this one knows them."""
-        return slaves_of(self.machine.state, self._caught_up)
+        return self._caught_up.slaves(self.machine.state)
 
     def in_sync(self) -> list[NodeId]:
         """Return, on a serving master, itself and every replica that holds all that readers see."""
@@ -207,18 +282,92 @@ class HaDriver(HaReplica):
 
     def advise(self, number: int, master_id: NodeId, nonce: int) -> None:
         """Take a controller's proposal. It starts a promotion at most, and the fence decides."""
-        if not self.is_stopped:
-            self.promotion.advise(number, master_id, nonce)
+        if self.is_stopped or master_id != self.node_id or number <= self.term:
+            return
+        if self._why_not_promote():
+            self.advice_refused_count += 1
+            return
+        self.input(lambda machine: machine.advise(number, master_id, nonce))
 
     async def promote(self, timeout_ms: int) -> int:
-        """Become master; see `Promotion.promote`."""
+        """Become master, and return the number of the epoch once this node serves in it.
+
+        A serving master stays one. Raises PromotionRefusedError, PromotionLostError; and
+        PromotionTimeoutError, after which the node goes on trying.
+        """
         self.check_running()
-        return await self.promotion.promote(timeout_ms)
+        if self.machine.role is not HaRole.MASTER:
+            reason = self._why_not_promote()
+            if reason:
+                raise PromotionRefusedError(reason)
+            nonce = secrets.randbits(64)
+            self.input(lambda machine: machine.promote(nonce))
+        number = self.term
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not self.is_ready:
+                    if self.term != number or self.machine.role is HaRole.SLAVE:
+                        master_id = self.machine.state.bound.master_id
+                        raise PromotionLostError(self.term, master_id)
+                    self.changed.clear()
+                    await self.changed.wait()
+                    self.check_running()
+        except TimeoutError as error:
+            bound = 1 + sum(x.promise is not None for x in self.machine.state.downs())
+            raise PromotionTimeoutError(bound, self.group.fence_count, timeout_ms) from error
+        return number
 
     def resign(self, reason: str) -> None:
         """Stop being master; wait before for the appends under way."""
         if not self.is_stopped:
             self.input(lambda machine: machine.resign(reason))
+
+    # --- Inputs ---
+
+    def input(self, call: Callable[[HaMachine], HaEffects]) -> None:
+        """Give the machine an input and carry out its effects; inputs caused by them come after.
+
+        While the disk has no room for effects that must be durable first, inputs wait. They are few
+        then: no frame is taken from links, no append is accepted, and time stands still.
+        """
+        self._later.append(call)
+        if not self._is_busy and self._unsaved is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_busy = True
+        try:
+            if self._unsaved is not None:
+                self._finish(self._unsaved)
+            while self._unsaved is None and (self._later or self._appends):
+                self._tell_appends()
+                if self._later:
+                    self._finish(self._later.pop(0)(self.machine))
+        except BaseException as error:
+            self.on_fatal(error)
+            raise
+        finally:
+            self._is_busy = False
+        self.touch()
+
+    def _tell_appends(self) -> None:
+        """Give new appends to the machine, before any other change of the machine or the log."""
+        if self._appends:
+            appends, self._appends = self._appends, []
+            self._finish(self.machine.appended_all(appends))
+
+    def _finish(self, fx: HaEffects) -> None:
+        """Save what must be durable first, then carry out the rest; without room, all of it
+        waits."""
+        try:
+            self._save(fx)
+        except (StoreFullError, FileSystemError) as error:
+            if self._unsaved is None:
+                _log.warning("waits until it can write what it must not forget", error=str(error))
+            self._unsaved, self.save_error = fx, error
+            return
+        self._unsaved = self.save_error = None
+        self._carry_out(fx)
 
     # --- Effects ---
 
@@ -232,7 +381,9 @@ class HaDriver(HaReplica):
             self._send(fx.send)
             hit("ha_driver.after_send")
         for close in fx.close:
-            self._close(close)
+            connection = connection_of(close.link)
+            self.inbound.forget(connection)
+            self._link.close(connection, close.reason)
         if fx.confirm is not None:
             hit("ha_driver.before_confirm")
             self._confirm = fx.confirm
@@ -245,6 +396,10 @@ class HaDriver(HaReplica):
             self._note_role(change)
 
     def _save(self, fx: HaEffects) -> None:
+        """Make durable what comes first. Each step happens once, however often it is repeated.
+
+        Raises StoreFullError or FileSystemError: repeat it before any other work here.
+        """
         log = self.log
         if fx.state is not None:
             log.save_state(fx.state)
@@ -295,11 +450,6 @@ class HaDriver(HaReplica):
             check = check or body_check(body)
             connection.send(check)
 
-    def _close(self, close: Close) -> None:
-        connection = connection_of(close.link)
-        self.inbound.forget(connection)
-        self._link.close(connection, close.reason)
-
     def _note_role(self, change: HaRoleChange) -> None:
         if change.role is HaRole.MASTER:
             with contextlib.suppress(FileSystemError):  # Otherwise the first append does it.
@@ -309,14 +459,23 @@ class HaDriver(HaReplica):
             self.is_ready = False  # At once: later calls of this turn are refused.
             self._pending_calls.fail_all_reads(self.leader_id)
         self._has_news = True
-        self.promotion.changed.set()
+        self.changed.set()
         self._on_role(change)
 
     # --- The turn ---
 
-    def _turn(self) -> None:
+    def touch(self) -> None:
+        """Schedule a turn."""
+        if not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
+            self._loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_turn_scheduled = False
+        if self.is_stopped:
+            return
         if self._appends:
-            self.input(_nothing)
+            self.input(lambda _: HaEffects())
         if self._unsaved is None and self._pending_calls.begin_proof():
             self.input(HaMachine.prove_master)
         try:
@@ -349,13 +508,15 @@ class HaDriver(HaReplica):
         start = state.copies.epoch_start
         is_serving = state.role is HaRole.MASTER and self._unsaved is None
         is_open = is_serving and min(self._confirm, applied.applied) >= start
-        self.is_ready = is_open and (self.is_ready or self._can_begin())
+        # A new log has its first file then: a Raft leader has one, since it has written.
+        has_begun = self.is_ready or not self.log.is_empty
+        self.is_ready = is_open and (has_begun or self.log.store.has_room(1))
         self._pending_calls.decide((), applied.applied - 1)
         self._pending_calls.confirm((), applied.applied - 1)
         seen = self.role, self.leader_id, self.is_ready
         if self._has_news or seen != self._was_seen:
             self._has_news, self._was_seen = False, seen
-            self.promotion.changed.set()
+            self.changed.set()
             for listener in self._listeners:
                 listener()
 
@@ -376,20 +537,40 @@ class HaDriver(HaReplica):
         if state.role is HaRole.MASTER:
             self._caught_up.look(state)
         if self._unsaved is None:
-            self.promotion.maybe_propose()
+            self._maybe_propose()
             self.inbound.tick(now_ms)
 
     # --- Small decisions ---
 
-    def _can_begin(self) -> bool:
-        """Whether a new log has its first file: a Raft leader has one, since it has written."""
-        return not self.log.is_empty or self.log.store.has_room(1)
+    def _why_not_promote(self) -> str:
+        if self.is_draining:
+            return f"node {self.node_id} is draining"
+        if (error := self.save_error) is not None:
+            return f"node {self.node_id} cannot write what it would promise: {error}"
+        if self.applied.is_missing:
+            return f"node {self.node_id} has no copy of the replicated state yet"
+        try:
+            self.machine.check_promotion()
+        except PromotionError as refusal:
+            return refusal.reason
+        return ""
+
+    def _maybe_propose(self) -> None:
+        """Become the first master of a new group, once all replicas are connected and none was
+        master."""
+        if not self._is_first_master:
+            return
+        state = self.machine.state
+        if state.highest_epoch > NO_EPOCH:
+            self._is_first_master = False
+            return
+        is_complete = len(state.downs()) == len(self.group.replica_ids) - 1
+        if is_complete and not self._why_not_promote():
+            self._is_first_master = False
+            nonce = secrets.randbits(64)
+            self.input(lambda machine: machine.promote(nonce))
 
     def _nodes_with(self, index: Index) -> tuple[NodeId, ...]:
         state = self.machine.state
         own = [self.node_id] if state.durable > index else []
         return tuple(sorted([*own, *state.copies.holders(index + 1)]))
-
-
-def _nothing(_: HaMachine) -> HaEffects:
-    return HaEffects()

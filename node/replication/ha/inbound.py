@@ -13,13 +13,14 @@ from typing import Final
 
 from node.peers.stream import Side
 from node.replication.ha.applied import AppliedState
+from node.replication.ha.core.effects import HaEffects
+from node.replication.ha.core.machine import HaMachine
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import HaRole
 from node.replication.ha.core.wire import Frame, Hello, ImagePiece, ImageRequest, Transfer
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.image_transfer import ImageReceiver, ImageSender
 from node.replication.ha.link.link import HaLink
-from node.replication.ha.replica import HaReplica
 from node.replication.ha.storage.log import HaLog, ImageNeededError
 from store.errors import FileSystemError, StoreFullError
 from store.log.shipped_log import CheckedRaw
@@ -34,24 +35,34 @@ class Inbound:
 
     def __init__(
         self,
-        replica: HaReplica,
+        machine: HaMachine,
         log: HaLog,
         applied: AppliedState,
         link: HaLink,
+        *,
+        give: Callable[[Callable[[HaMachine], HaEffects]], None],
+        takes_inputs: Callable[[], bool],
+        touch: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
         make_image: Callable[[], Awaitable[bytes]],
     ) -> None:
-        self._replica, self._log, self._applied, self._link = replica, log, applied, link
+        """`give` hands the machine an input; while it has to wait, `takes_inputs` says no. `touch`
+        schedules a turn of the driver."""
+        self._machine, self._log, self._applied, self._link = machine, log, applied, link
+        self._give, self._takes_inputs, self._touch = give, takes_inputs, touch
+        self._on_fatal, self._is_stopped = on_fatal, False
         self._loop = asyncio.get_running_loop()
         self._waiting_for_room: set[HaConnection] = set()
         self._unopened: list[HaConnection] = []
         """Connections that opened while the replica takes no inputs."""
         self._images = ImageReceiver()
-        self.image_sender: Final = ImageSender(make_image, replica.on_fatal)
+        self.image_sender: Final = ImageSender(make_image, on_fatal)
         self.no_room_count = 0
         """Checks of frames that had to wait, as this disk had no room."""
 
     def stop(self) -> None:
-        """Stop sending images."""
+        """Take no more, and stop sending images."""
+        self._is_stopped = True
         self.image_sender.stop()
 
     def tick(self, now_ms: int) -> None:
@@ -65,7 +76,7 @@ class Inbound:
 
         An image names its history, so one that is of no use here does no harm.
         """
-        state = self._replica.machine.state
+        state = self._machine.state
         if state.role is HaRole.SLAVE:
             links = [link for link in [state.up(state.bound.master_id)] if link and link.is_master]
         else:
@@ -81,26 +92,26 @@ class Inbound:
 
     def on_open(self, connection: HaConnection) -> None:
         """Take a connection that passed its handshake."""
-        if self._replica.is_stopped:
+        if self._is_stopped:
             return
-        if self._replica.save_error is not None:
+        if not self._takes_inputs():
             self._unopened.append(connection)
             return
         if connection.side is Side.DIALLED:
-            self._replica.input(lambda machine: machine.dialled(connection, connection.peer))
+            self._give(lambda machine: machine.dialled(connection, connection.peer))
         else:
-            self._replica.input(lambda machine: machine.accepted(connection))
+            self._give(lambda machine: machine.accepted(connection))
         connection.begin()
 
     def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
         """Take a frame; return whether it was taken. If not, `resume` offers it again."""
-        if self._replica.is_stopped:
+        if self._is_stopped:
             return True
-        if self._replica.save_error is not None:
+        if not self._takes_inputs():
             self._wait_for_room(connection)
             return False
         checked: CheckedRaw | None = None
-        machine = self._replica.machine
+        machine = self._machine
         if isinstance(frame, Transfer) and machine.is_behind(connection, frame.position):
             # The sender's log begins behind the end of this one, so this one must begin there, too.
             # The machine only notes the frame.
@@ -114,7 +125,7 @@ class Inbound:
             except ImageNeededError:
                 # The empty log begins with an image; bytes streamed before it are useless.
                 self._images.ask(connection, machine.state.now_ms)
-                self._replica.input(lambda machine: machine.on_contact(connection))
+                self._give(lambda machine: machine.on_contact(connection))
                 return True
             except HaProtocolError as error:
                 self.close(connection, str(error))
@@ -129,7 +140,7 @@ class Inbound:
         elif isinstance(frame, ImagePiece):
             self._take_piece(connection, frame)
             return True
-        self._replica.input(lambda machine: machine.received(connection, frame, checked))
+        self._give(lambda machine: machine.received(connection, frame, checked))
         return True
 
     def on_closed(self, connection: HaConnection) -> None:
@@ -137,14 +148,14 @@ class Inbound:
         self.forget(connection)
         if connection in self._unopened:
             self._unopened.remove(connection)
-        elif not self._replica.is_stopped:
-            self._replica.input(lambda machine: machine.disconnected(connection))
+        elif not self._is_stopped:
+            self._give(lambda machine: machine.disconnected(connection))
 
     def close(self, connection: HaConnection, reason: str) -> None:
         """End a useless connection."""
         self.forget(connection)
         self._link.close(connection, reason)
-        self._replica.input(lambda machine: machine.disconnected(connection))
+        self._give(lambda machine: machine.disconnected(connection))
 
     def forget(self, connection: HaConnection) -> None:
         """Stop all work for this connection."""
@@ -153,23 +164,23 @@ class Inbound:
         self.image_sender.forget(connection)
 
     def _take_piece(self, connection: HaConnection, piece: ImagePiece) -> None:
-        self._replica.input(lambda machine: machine.on_contact(connection))
+        self._give(lambda machine: machine.on_contact(connection))
         begin = self._log.min_position
         try:
-            data = self._images.take(connection, piece, self._replica.machine.state.now_ms)
+            data = self._images.take(connection, piece, self._machine.state.now_ms)
             if data is None:
                 return
-            is_behind = partial(self._replica.machine.is_behind, connection)
+            is_behind = partial(self._machine.is_behind, connection)
             self._applied.take_image(data, is_behind)
         except (HaProtocolError, StoreFullError, FileSystemError) as error:
             self.close(connection, str(error))
             return
         except BaseException as error:
-            self._replica.on_fatal(error)
+            self._on_fatal(error)
             raise
         if self._log.is_empty or self._log.min_position != begin:
             self.close(connection, "the log begins with an image, and is streamed again")
-        self._replica.touch()
+        self._touch()
 
     def _wait_for_room(self, connection: HaConnection) -> None:
         self.no_room_count += 1
@@ -177,15 +188,15 @@ class Inbound:
         self._loop.call_later(ROOM_RETRY_MS / 1000, self._retry_for_room, connection)
 
     def _retry_for_room(self, connection: HaConnection) -> None:
-        if connection in self._waiting_for_room and not self._replica.is_stopped:
+        if connection in self._waiting_for_room and not self._is_stopped:
             self._waiting_for_room.discard(connection)
             connection.resume()
 
     def needed_position(self, floor: int) -> int:
         """Return the position from which the log is still shipped, ignoring slaves behind
         `floor`."""
-        needed = self._replica.machine.state.end
-        for link in self._replica.machine.state.downs():
+        needed = self._machine.state.end
+        for link in self._machine.state.downs():
             if link.sender is not None and link.sender.next is not None:
                 position = link.sender.acked or link.sender.next
                 needed = min(needed, position if position >= floor else needed)
@@ -193,7 +204,7 @@ class Inbound:
 
     def drop_left_behind(self) -> None:
         """Close the links of slaves that need deleted bytes; the slaves dial and begin again."""
-        for link in self._replica.machine.state.downs():
+        for link in self._machine.state.downs():
             next_position = None if link.sender is None else link.sender.next
             if next_position is not None and next_position < self._log.min_position:
                 self.close(connection_of(link.id), "what it needs next has expired")

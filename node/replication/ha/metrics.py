@@ -43,7 +43,7 @@ METRICS: Final[Table[HaFacts]] = {
     "ha_epoch_jumps": counter("Epochs refused, since no promotions explain them.",
         lambda h: h.stats.get("epoch_jumps", 0)),
     "ha_advice_refused": counter("Proposals of a controller that were impossible.",
-        lambda h: h.stats.get("advice_refused", 0) + h.driver.promotion.advice_refused_count),
+        lambda h: h.stats.get("advice_refused", 0) + h.driver.advice_refused_count),
     "ha_waits_for_room": counter("Transfers that waited for room on this disk.",
         lambda h: h.driver.inbound.no_room_count),
     "ha_images_failed": counter("Images of the state that could not be made here.",

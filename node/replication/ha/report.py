@@ -52,29 +52,24 @@ class CaughtUp:
                 end, since_ms = state.end, state.now_ms
             self._marks[replica_id] = end, since_ms
 
-    def of(self, replica_id: int) -> int:
-        """Return the time for a replica; 0 for never."""
-        return self._caught_up_ms.get(replica_id, 0)
-
-
-def slaves_of(state: HaState, caught_up: CaughtUp) -> list[SlaveReport]:
-    """Return the other replicas as of now."""
-    is_master = state.role is HaRole.MASTER
-    level = max(state.copies.epoch_start, state.confirm)
-    connected = {link.peer for link in state.downs()}
-    slaves = []
-    for replica_id in state.settings.replica_ids:
-        if replica_id == state.me:
-            continue
-        acked = state.copies.acked(replica_id) if is_master else None
-        slaves.append(
-            SlaveReport(
-                replica_id,
-                replica_id in connected,
-                -1 if acked is None else acked,
-                -1 if acked is None else max(0, state.end - acked),
-                acked is not None and acked >= level and replica_id in connected,
-                caught_up.of(replica_id) if is_master else 0,
+    def slaves(self, state: HaState) -> list[SlaveReport]:
+        """Return the other replicas as of now."""
+        is_master = state.role is HaRole.MASTER
+        level = max(state.copies.epoch_start, state.confirm)
+        connected = {link.peer for link in state.downs()}
+        slaves = []
+        for replica_id in state.settings.replica_ids:
+            if replica_id == state.me:
+                continue
+            acked = state.copies.acked(replica_id) if is_master else None
+            slaves.append(
+                SlaveReport(
+                    replica_id,
+                    replica_id in connected,
+                    -1 if acked is None else acked,
+                    -1 if acked is None else max(0, state.end - acked),
+                    acked is not None and acked >= level and replica_id in connected,
+                    self._caught_up_ms.get(replica_id, 0) if is_master else 0,
+                )
             )
-        )
-    return slaves
+        return slaves

@@ -8,7 +8,8 @@ from node.nameserver.control import LOOK_PERIOD_MS, SETTLE_MS, Adviser, Controll
 from node.nameserver.directory.controller import ReplicaAck, change_in_sync
 from node.nameserver.directory.limits import DirectoryLimits
 from node.nameserver.directory.reports import Binding, LogEnd
-from node.nameserver.trusted_time import CONTACT_AFTER_MS, TrustedTime
+from node.nameserver.watch import SETTLE_MS as CONTACT_AFTER_MS
+from node.nameserver.watch import TrustedTime
 from node.runtime.clock import unix_ms
 from tests.node.nameserver.brokers import accepted, ha_master, ha_report
 from tests.node.nameserver.test_registration import FakeBroker, LocalDirectory

@@ -185,7 +185,7 @@ async def test_a_broken_connection_is_reported_and_the_other_one_serves() -> Non
     async with nodes(Node(1), Node(2)) as (one, two):
         dialled = one.peer(2).dialled
         assert dialled is not None
-        dialled.cut()
+        transport_of(dialled).abort()
         await eventually(lambda: one.count("down") == 1)
         assert [event[0] for event in one.events] == ["up", "down", "up"]
         assert one.link.is_connected(2)

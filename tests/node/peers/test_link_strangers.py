@@ -218,7 +218,7 @@ async def test_strangers_of_one_address_make_room_among_themselves() -> None:
                 opening = asyncio.open_connection("127.0.0.1", one.port, local_addr=(host, 0))
                 links.append(await opening)
             await eventually(lambda: one.closed_counts.get(CloseCode.DISPLACED, 0) == 9)
-            kept = [name for _, name in one.link._acceptor._strangers.values()]
+            kept = [name for _, name in one.link._acceptor.strangers.values()]
             assert sorted(kept) == ["127.0.0.1", *["127.0.0.2"] * 3]
         finally:
             for _, writer in links:

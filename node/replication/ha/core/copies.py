@@ -6,6 +6,8 @@ disk into the count. Must not know frames or links.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from node.replication.ha.core.types import HaSettings
 
 
@@ -48,6 +50,7 @@ class Copies:
         return self._acks.get(replica_id)
 
 
+@dataclass(slots=True, eq=False)
 class CopyAdmission:
     """The admission of one replica with a new disk into the count (fault-matrix H11).
 
@@ -56,17 +59,8 @@ class CopyAdmission:
     candidate is bound to its own number and would answer with that.
     """
 
-    def __init__(self, settings: HaSettings, me: int, joining: int, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.is_sent = False
-        self._others = set(settings.replica_ids) - {me, joining}
-        self._confirmed: set[int] = set()
-
-    def confirm(self, replica_id: int) -> None:
-        """Note that a replica confirmed the epoch, asked after this admission began."""
-        self._confirmed.add(replica_id)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the replica may count once it holds everything."""
-        return self._confirmed >= self._others
+    incarnation: int
+    missing: set[int]
+    """Replicas that have not confirmed the epoch, asked after this admission began. The replica may
+    count once none is left and it holds everything."""
+    is_sent: bool = False

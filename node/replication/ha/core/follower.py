@@ -79,14 +79,15 @@ def on_reply(s: HaState, link: SlaveLink, frame: HandshakeReply) -> None:
     if frame.last_epoch > s.bound.number:
         # A sender to follow is bound to the same epoch, or to this candidate's own.
         raise HaProtocolError(f"a log of epoch {frame.last_epoch}, bound to {s.bound.number}")
-    point = receiver.on_reply(frame, s.epochs, s.end, s.log.min_position)
+    point = receiver.on_reply(frame, s.epochs, s.end)
+    position = max(point or 0, s.log.min_position)
     theirs = receiver.epochs
     assert theirs is not None
     before = s.epochs.entries
-    if point.position < s.end:
-        _cut(s, point.position)
-    if point.is_common:
-        s.epochs.truncate(point.position, theirs)
+    if position < s.end:
+        _cut(s, position)
+    if point is not None:
+        s.epochs.truncate(position, theirs)
     else:
         s.epochs = Epochs()
     s.epochs.adopt(theirs, s.end)

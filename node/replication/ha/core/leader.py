@@ -232,7 +232,8 @@ def pump(s: HaState) -> None:
 def tick(s: HaState) -> None:
     """Close links of silent slaves."""
     for link in s.downs():
-        if link.sender is not None and link.sender.is_silent(s.settings, s.now_ms):
+        sender = link.sender
+        if sender is not None and s.now_ms - sender.contact_ms >= s.settings.silence_ms:
             s.close(link, f"nothing heard for {s.settings.silence_ms} ms")
 
 
@@ -245,9 +246,8 @@ def _consider(s: HaState, link: SlaveLink, promise: Bound) -> None:
         s.copies.forget(link.peer)
         admitted = s.admissions.get(link.peer)
         if admitted is None or admitted.incarnation != promise.incarnation:
-            s.admissions[link.peer] = CopyAdmission(
-                s.settings, s.me, link.peer, promise.incarnation
-            )
+            others = set(s.settings.replica_ids) - {s.me, link.peer}
+            s.admissions[link.peer] = CopyAdmission(promise.incarnation, others)
             for other in s.downs():
                 if other is not link:
                     ask(s, other)
@@ -256,12 +256,12 @@ def _consider(s: HaState, link: SlaveLink, promise: Bound) -> None:
         s.admissions.pop(link.peer, None)
     for joining, admission in s.admissions.items():
         if link.answered >= link.marks.get(joining, link.asked + 1):
-            admission.confirm(link.peer)
+            admission.missing.discard(link.peer)
 
 
 def _admit(s: HaState, link: SlaveLink) -> None:
     admission, sender = s.admissions.get(link.peer), link.sender
-    if admission is None or not admission.is_open or admission.is_sent or sender is None:
+    if admission is None or admission.missing or admission.is_sent or sender is None:
         return
     if sender.next is not None and sender.acked >= max(s.copies.epoch_start, s.confirm):
         admission.is_sent = True

@@ -11,21 +11,18 @@ a controller: its advice starts a promotion, and the fence decides.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from node.replication.ha.core import follower, leader
-from node.replication.ha.core.effects import HaEffects, HaLogView, LinkId, Send
-from node.replication.ha.core.epochs import Epochs
+from node.replication.ha.core.effects import HaEffects, LinkId, Send
 from node.replication.ha.core.sender import EpochJumpError, HaProtocolError
 from node.replication.ha.core.state import HaState, SlaveLink
 from node.replication.ha.core.types import (
     NO_REPLICA,
-    AckMode,
     HaBusyError,
     HaRole,
-    HaSettings,
     MachineNotMasterError,
     PromotionError,
-    ReplicaState,
 )
 from node.replication.ha.core.wire import (
     Ack,
@@ -43,30 +40,10 @@ from node.replication.ha.core.wire import (
 class HaMachine:
     """One replica; see the module. One thread; no call blocks."""
 
-    def __init__(
-        self,
-        settings: HaSettings,
-        me: int,
-        log: HaLogView,
-        replica: ReplicaState,
-        epochs: Epochs,
-        end: int,
-        *,
-        mode: AckMode | None = AckMode.SYNC,
-        confirm: int = 0,
-    ) -> None:
-        """Start from the stored state. All of the log up to `end` is durable, and ends with a
-        record.
-
-        `mode` says when it acks as master; None: in the mode of its binding. `confirm`: readers
-        here have seen the log up to there. A restarted master never resumes its epoch: it may
-        have shipped bytes that it lost.
-        """
-        # A crash may have lost the bytes before the start of an epoch that was just adopted.
-        epochs.trim(end)
-        self.state = HaState(settings, me, log, replica, epochs, end, mode)
-        assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
-        self.state.confirm = self.state.known_confirm = confirm
+    def __init__(self, state: HaState) -> None:
+        """Start from the stored state. A restarted master never resumes its epoch: it may have
+        shipped bytes that it lost."""
+        self.state: Final = state
 
     # Facts.
 

@@ -7,21 +7,12 @@ it. Source: storage-formats 6.8.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from node.replication.ha.core.effects import LinkId
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.sender import HaProtocolError
 from node.replication.ha.core.types import EpochStart
 from node.replication.ha.core.wire import HandshakeReply, Transfer
-
-
-class DivergencePoint(NamedTuple):
-    """The position at which this log and the sender's diverge."""
-
-    position: int
-    is_common: bool
-    """Whether the logs have a common part; otherwise the whole log is cut."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,18 +30,14 @@ class Receiver:
     """Whether a transfer followed that report."""
     acked: int = 0
 
-    def on_reply(
-        self, reply: HandshakeReply, mine: Epochs, end: int, lowest: int
-    ) -> DivergencePoint:
-        """Take the sender's epochs and return the point to cut at. Raises HaProtocolError."""
+    def on_reply(self, reply: HandshakeReply, mine: Epochs, end: int) -> int | None:
+        """Take the sender's epochs; return the position at which this log and the sender's part,
+        None if they have no common part. Raises HaProtocolError."""
         if self.epochs is not None:
             raise HaProtocolError("a second reply to one handshake")
         self._check_reply(reply)
         self.epochs = Epochs(reply.epochs)
-        point = mine.consistent_point(end, self.epochs, reply.end)
-        if point is None:
-            return DivergencePoint(lowest, False)
-        return DivergencePoint(max(point, lowest), True)
+        return mine.consistent_point(end, self.epochs, reply.end)
 
     def check_transfer(self, transfer: Transfer, end: int, may_begin: bool) -> None:
         """Raise HaProtocolError unless the bytes continue the log in the epoch they claim. With

@@ -46,7 +46,7 @@ class HaSender:
         self.acked = 0
         self._first = 0
         self._confirm_sent = -1
-        self._sent_ms = self._contact_ms = now_ms
+        self._sent_ms = self.contact_ms = now_ms
 
     def reply(self, epochs: Epochs, end: int) -> Send:
         """Answer the handshake."""
@@ -59,7 +59,7 @@ class HaSender:
         The first report is checked like all others (RocketMQ trusts it): a slave that claims more
         than the log holds must not make bytes look replicated.
         """
-        self._contact_ms = now_ms
+        self.contact_ms = now_ms
         if self.next is not None:
             if not self.acked <= position <= self.next:
                 raise HaProtocolError(f"ack of {position}, not in {self.acked}..{self.next}")
@@ -103,7 +103,3 @@ class HaSender:
             epoch = epochs.at(self.next)
             yield Send(self.link, Transfer(self.next, epoch.number, epoch.start, confirm))
             self._confirm_sent, self._sent_ms = confirm, now_ms
-
-    def is_silent(self, settings: HaSettings, now_ms: int) -> bool:
-        """Whether nothing came from the slave for too long."""
-        return now_ms - self._contact_ms >= settings.silence_ms

@@ -74,17 +74,25 @@ class HaState:
         replica: ReplicaState,
         epochs: Epochs,
         end: int,
-        mode: AckMode | None,
+        *,
+        mode: AckMode | None = AckMode.SYNC,
+        confirm: int = 0,
     ) -> None:
+        """All of the log up to `end` is durable, and ends with a record. `mode` says when this
+        replica acks as master; None: in the mode of its binding. `confirm`: readers here have seen
+        the log up to there."""
         assert me in settings.replica_ids, f"replica {me} is not of {settings.replica_ids}"
         assert 1 <= settings.copies <= len(settings.replica_ids), f"{settings.copies} copies"
         self.settings: Final = settings
         self.me: Final = me
         self.log: Final = log
         self.replica = replica
+        # A crash may have lost the bytes before the start of an epoch that was just adopted.
+        epochs.trim(end)
         self.epochs = epochs
         self.end = self.durable = end
-        self.confirm = self.known_confirm = 0
+        assert confirm <= end, f"readers saw {confirm} of a log that ends at {end}"
+        self.confirm = self.known_confirm = confirm
         self.own_mode = mode
         """None: the mode in which the group was served last."""
         self.role = HaRole.SLAVE

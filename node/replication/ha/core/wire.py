@@ -19,7 +19,6 @@ announced bytes have arrived.
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -197,12 +196,6 @@ def encode(frame: Frame) -> bytes:
         case Transfer():
             body = bytes(frame.body)
             return transfer_head(frame, len(body)) + body + body_check(body)
-        case _:
-            return _encode_own(frame)
-
-
-def _encode_own(frame: Hello | Bind | Bound | Admit | ImageRequest | ImagePiece) -> bytes:
-    match frame:
         case Hello(replica_id, incarnation, group):
             name = group.encode()
             assert len(name) <= GROUP_SIZE_BYTES_MAX, f"the name of group {group!r} is too long"
@@ -233,15 +226,24 @@ def _own(state: int, body: bytes) -> bytes:
     return head + body_check(head) + body + body_check(head + body)
 
 
-_Taken: TypeAlias = tuple[int, FrameT] | None
-"""The size of a frame with its checks, and the frame; None: read more."""
+class _Layout(NamedTuple):
+    """A frame on the wire. Its head is verified before its body is there."""
+
+    head: struct.Struct
+    frame: Callable[[tuple[int, ...], bytes], Any]
+    """Makes the frame of the fields of the head and of the body. Raises HaFrameError."""
+    body_size_bytes_max: int | None = None
+    """The second field of the head is the size of the body; None: there is no body."""
+    body_unit_size_bytes: int = 1
+    is_whole_checked: bool = False
+    """Whether the check of the body is of the head as well."""
 
 
-class _Parser(ABC, Generic[FrameT]):
+class _Parser(Generic[FrameT]):
     """Turns bytes into frames. Holds at most one incomplete frame."""
 
-    _own: ClassVar[dict[int, Callable[[bytes], Any]]]
-    """How to read the body of an additional frame, by its state."""
+    _layouts: ClassVar[dict[int, _Layout]]
+    """By state."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -267,54 +269,36 @@ class _Parser(ABC, Generic[FrameT]):
             raise
         return frames
 
-    def _take(self) -> _Taken[FrameT]:
-        if len(self._buffer) < 4:
+    def _take(self) -> tuple[int, FrameT] | None:
+        """Return the size of a frame with its checks, and the frame; None: read more."""
+        buffer = self._buffer
+        if len(buffer) < 4:
             return None
-        state = int.from_bytes(self._buffer[:4], "big", signed=True)
-        if state == _STATE_HANDSHAKE:
-            return self._take_handshake()
-        if state == _STATE_TRANSFER:
-            return self._take_transfer()
-        if state not in self._own:
+        state = int.from_bytes(buffer[:4], "big", signed=True)
+        layout = self._layouts.get(state)
+        if layout is None:
             raise HaFrameError(f"state {state} is unknown or not for this direction")
-        return self._take_own(state)
-
-    @abstractmethod
-    def _take_handshake(self) -> _Taken[FrameT]: ...
-
-    @abstractmethod
-    def _take_transfer(self) -> _Taken[FrameT]: ...
-
-    def _take_own(self, state: int) -> _Taken[FrameT]:
-        head = self._head(_PREFIX)
-        if head is None:
+        head_size_bytes = layout.head.size
+        end = head_size_bytes + _CRC.size
+        if len(buffer) < end:
             return None
-        is_piece = state == _STATE_IMAGE_PIECE
-        if not 0 <= head[1] <= (_PIECE_SIZE_BYTES_MAX if is_piece else _OWN_SIZE_BYTES_MAX):
-            raise HaFrameError(f"body of {head[1]} bytes in a frame of state {state}")
-        body = self._body(_PREFIX, head[1], bytes(self._buffer[: _PREFIX.size]))
-        return None if body is None else (body[0], self._own[state](body[1]))
-
-    def _head(self, layout: struct.Struct) -> tuple[int, ...] | None:
-        """Return the verified fields of a head; None: read more. Raises HaChecksumError."""
-        if len(self._buffer) < layout.size + _CRC.size:
-            return None
-        self._verify(bytes(self._buffer[: layout.size]), layout.size, "head")
-        return layout.unpack_from(self._buffer)
-
-    def _body(
-        self, layout: struct.Struct, size_bytes: int, checked_too: bytes = b""
-    ) -> tuple[int, bytes] | None:
-        """Return the size of the frame and its body; None: read more. Raises HaChecksumError.
-
-        The check of the body covers `checked_too` and the body."""
-        begin = layout.size + _CRC.size
-        end = begin + size_bytes
-        if len(self._buffer) < end + _CRC.size:
-            return None
-        body = bytes(memoryview(self._buffer)[begin:end])
-        self._verify(checked_too + body, end, "body")
-        return end + _CRC.size, body
+        head = bytes(buffer[:head_size_bytes])
+        self._verify(head, head_size_bytes, "head")
+        fields, body = layout.head.unpack(head), b""
+        limit = layout.body_size_bytes_max
+        if limit is not None:
+            size_bytes = fields[1]
+            if not 0 <= size_bytes <= limit or size_bytes % layout.body_unit_size_bytes:
+                raise HaFrameError(
+                    f"body of {size_bytes} bytes in a frame of state {state}, limit {limit}"
+                )
+            begin, end = end, end + size_bytes + _CRC.size
+            if len(buffer) < end:
+                return None
+            body = bytes(memoryview(buffer)[begin : begin + size_bytes])
+            checked_too = head if layout.is_whole_checked else b""
+            self._verify(checked_too + body, begin + size_bytes, "body")
+        return end, layout.frame(fields, body)
 
     def _verify(self, data: bytes, check_at: int, what: str) -> None:
         if crc32c(data) != _CRC.unpack_from(self._buffer, check_at)[0]:
@@ -334,31 +318,41 @@ def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:
     return layout.unpack(body)
 
 
-def _bind(body: bytes) -> Bind:
+def _handshake(head: tuple[int, ...], _body: bytes) -> Handshake:
+    _, last_file, learner, replica_id = head
+    if last_file or learner:  # RocketMQ's modes of a slave that is no whole copy.
+        raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0")
+    return Handshake(replica_id)
+
+
+def _reply(head: tuple[int, ...], body: bytes) -> HandshakeReply:
+    _, _, end, last_epoch = head
+    epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body))
+    _check_positions(end, *(epoch.start for epoch in epochs))
+    return HandshakeReply(end, last_epoch, epochs)
+
+
+def _transfer(head: tuple[int, ...], body: bytes) -> Transfer:
+    _, _, position, epoch, epoch_start, confirm = head
+    _check_positions(position, epoch_start, confirm)
+    return Transfer(position, epoch, epoch_start, confirm, body)
+
+
+def _bind(_: tuple[int, ...], body: bytes) -> Bind:
     number, master, nonce, mode = _unpack(_BIND, body)
     if mode >= len(_MODES):
         raise HaFrameError(f"mode {mode} is unknown")
     return Bind(HaBinding(number, master, nonce), _MODES[mode])
 
 
-def _admit(body: bytes) -> Admit:
-    return Admit(*_unpack(_ADMIT, body))
-
-
-def _image_request(body: bytes) -> ImageRequest:
-    if body:
-        raise HaFrameError(f"body of {len(body)} bytes in a request for an image")
-    return ImageRequest()
-
-
-def _piece(body: bytes) -> ImagePiece:
+def _piece(_: tuple[int, ...], body: bytes) -> ImagePiece:
     if len(body) < _PIECE.size:
         raise HaFrameError(f"a piece of an image of {len(body)} bytes")
     size_bytes, at = _PIECE.unpack_from(body)
     return ImagePiece(size_bytes, at, body[_PIECE.size :])
 
 
-def _hello(body: bytes) -> Hello:
+def _hello(_: tuple[int, ...], body: bytes) -> Hello:
     if len(body) < _HELLO.size:
         raise HaFrameError(f"body of {len(body)} bytes where {_HELLO.size} are due")
     replica_id, incarnation = _HELLO.unpack_from(body)
@@ -368,7 +362,7 @@ def _hello(body: bytes) -> Hello:
         raise HaFrameError("the name of the group is not UTF-8") from error
 
 
-def _bound(body: bytes) -> Bound:
+def _bound(_: tuple[int, ...], body: bytes) -> Bound:
     number, master, nonce, epoch, end, confirm, known_confirm, standing, inc = _unpack(_BOUND, body)
     if standing not in (HaStanding.FULL.value, HaStanding.JOINING.value):
         raise HaFrameError(f"standing {standing} is unknown")
@@ -377,57 +371,31 @@ def _bound(body: bytes) -> Bound:
     return Bound(binding, epoch, end, confirm, known_confirm, HaStanding(standing), inc)
 
 
+def _own_layout(
+    frame: Callable[[tuple[int, ...], bytes], Any], size_bytes_max: int = _OWN_SIZE_BYTES_MAX
+) -> _Layout:
+    return _Layout(_PREFIX, frame, size_bytes_max, is_whole_checked=True)
+
+
 class UpParser(_Parser[UpFrame]):
     """Reads the stream from the slave side."""
 
-    _own: ClassVar = {
-        _STATE_HELLO: _hello,
-        _STATE_BOUND: _bound,
-        _STATE_IMAGE_REQUEST: _image_request,
+    _layouts: ClassVar = {
+        _STATE_HANDSHAKE: _Layout(_HANDSHAKE, _handshake),
+        _STATE_TRANSFER: _Layout(_ACK, lambda head, _: Ack(head[1])),
+        _STATE_HELLO: _own_layout(_hello),
+        _STATE_BOUND: _own_layout(_bound),
+        _STATE_IMAGE_REQUEST: _own_layout(lambda *_: ImageRequest(), 0),
     }
-
-    def _take_handshake(self) -> _Taken[UpFrame]:
-        head = self._head(_HANDSHAKE)
-        if head is None:
-            return None
-        _, last_file, learner, replica_id = head
-        if last_file or learner:  # RocketMQ's modes of a slave that is no whole copy.
-            raise HaFrameError(f"flags {last_file}, {learner} of a handshake, not 0")
-        return _HANDSHAKE.size + _CRC.size, Handshake(replica_id)
-
-    def _take_transfer(self) -> _Taken[UpFrame]:
-        head = self._head(_ACK)
-        return None if head is None else (_ACK.size + _CRC.size, Ack(head[1]))
 
 
 class DownParser(_Parser[DownFrame]):
     """Reads the stream from the master side."""
 
-    _own: ClassVar = {_STATE_BIND: _bind, _STATE_ADMIT: _admit, _STATE_IMAGE_PIECE: _piece}
-
-    def _take_handshake(self) -> _Taken[DownFrame]:
-        head = self._head(_REPLY)
-        if head is None:
-            return None
-        _, size_bytes, end, last_epoch = head
-        if not 0 <= size_bytes <= EPOCH_COUNT_MAX * _EPOCH.size or size_bytes % _EPOCH.size:
-            raise HaFrameError(f"epochs of {size_bytes} bytes in a handshake reply")
-        body = self._body(_REPLY, size_bytes)
-        if body is None:
-            return None
-        epochs = tuple(EpochStart(*item) for item in _EPOCH.iter_unpack(body[1]))
-        _check_positions(end, *(epoch.start for epoch in epochs))
-        return body[0], HandshakeReply(end, last_epoch, epochs)
-
-    def _take_transfer(self) -> _Taken[DownFrame]:
-        head = self._head(_TRANSFER)
-        if head is None:
-            return None
-        _, size_bytes, position, epoch, epoch_start, confirm = head
-        if not 0 <= size_bytes <= TRANSFER_SIZE_BYTES_MAX:
-            raise HaFrameError(f"transfer of {size_bytes} bytes, limit {TRANSFER_SIZE_BYTES_MAX}")
-        _check_positions(position, epoch_start, confirm)
-        body = self._body(_TRANSFER, size_bytes)
-        if body is None:
-            return None
-        return body[0], Transfer(position, epoch, epoch_start, confirm, body[1])
+    _layouts: ClassVar = {
+        _STATE_HANDSHAKE: _Layout(_REPLY, _reply, EPOCH_COUNT_MAX * _EPOCH.size, _EPOCH.size),
+        _STATE_TRANSFER: _Layout(_TRANSFER, _transfer, TRANSFER_SIZE_BYTES_MAX),
+        _STATE_BIND: _own_layout(_bind),
+        _STATE_ADMIT: _own_layout(lambda _, body: Admit(*_unpack(_ADMIT, body))),
+        _STATE_IMAGE_PIECE: _own_layout(_piece, _PIECE_SIZE_BYTES_MAX),
+    }

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from node.peers.frames import (
     HANDSHAKE_KINDS,
@@ -29,7 +30,7 @@ from node.replication.ha.core.wire import (
     encode,
 )
 from node.replication.ha.core.wire import Frame as HaFrame
-from raft.messages import NO_NODE, NodeId
+from raft.messages import NodeId
 
 QUEUED_SIZE_BYTES_MAX: Final = 16 << 20
 """Bytes waiting for one socket: four times the window of a slave. A slower reader is dropped."""
@@ -38,22 +39,17 @@ KEEPALIVE_S: Final = 5
 connection ends. The machine's own time-out finds a hanging process."""
 
 
-class HaConnectionOwner(StreamOwner["HaConnection"], Protocol):
-    """Receives the events of a connection. Implemented by the link."""
-
-    def on_frame(self, connection: HaConnection, frame: HaFrame) -> bool: ...
-    def on_too_much(self, connection: HaConnection) -> None: ...
+TakeHaFrame: TypeAlias = "Callable[[HaConnection, HaFrame], bool]"
+"""Takes a frame; returns whether it did. If not, `HaConnection.resume` offers it again."""
 
 
 class HaConnection(Stream, asyncio.Protocol):
     """The protocol object of one connection, on either side. Also serves as the machine's link
     id."""
 
-    def __init__(
-        self, owner: HaConnectionOwner, limits: LinkLimits, side: Side, *, to: NodeId = NO_NODE
-    ) -> None:
-        super().__init__(limits, side, to)
-        self._owner = owner
+    def __init__(self, owner: StreamOwner, limits: LinkLimits, side: Side, to: NodeId) -> None:
+        super().__init__(owner, limits, side, to)
+        self._take_frame: TakeHaFrame = lambda *_: False
         self._parser: UpParser | DownParser = DownParser() if side is Side.DIALLED else UpParser()
         self._held = bytearray()
         """Bytes of the handshake; later those that arrived before `begin`."""
@@ -67,9 +63,10 @@ class HaConnection(Stream, asyncio.Protocol):
         assert self.info is not None, "the handshake is not over"
         return self.info.node_id
 
-    def open(self, info: PeerInfo, traffic: LinkTraffic) -> None:
-        """End the handshake. Reading resumes with `begin`."""
+    def open(self, info: PeerInfo, traffic: LinkTraffic, take_frame: TakeHaFrame) -> None:
+        """Hand all frames to `take_frame` from `begin` on: the handshake is done."""
         assert self._transport is not None, "a handshake without a socket"
+        self._take_frame = take_frame
         self._transport.pause_reading()
         self.meet(info, traffic)
 
@@ -96,7 +93,11 @@ class HaConnection(Stream, asyncio.Protocol):
         """Queue bytes for this turn of the loop; too many of them end the connection."""
         self.send_bytes(data)
         if self.queued_size_bytes > QUEUED_SIZE_BYTES_MAX and not self.is_ended():
-            self._owner.on_too_much(self)
+            self.traffic.dropped_full_count += 1
+            # Not from within the call that sends.
+            self._loop.call_soon(
+                self._owner.on_bad_bytes, self, "it does not read what it is sent", CloseCode.SILENT
+            )
 
     def send_frame(self, frame: HaFrame) -> None:
         """Queue a frame."""
@@ -104,14 +105,13 @@ class HaConnection(Stream, asyncio.Protocol):
 
     # --- asyncio.Protocol ---
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        attached = self.attach(transport)
-        if attached is None:
-            return
-        _watch_over(attached.get_extra_info("socket"))
-        self._owner.on_made(self)
-        if self.is_ended():
-            attached.abort()
+    def _set_up(self, transport: asyncio.Transport) -> None:
+        """Have the kernel detect that the other machine is gone without a Goodbye."""
+        stream: socket.socket = transport.get_extra_info("socket")
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def data_received(self, data: bytes) -> None:
         if self.is_ended():
@@ -123,10 +123,6 @@ class HaConnection(Stream, asyncio.Protocol):
         self._held += data
         while self.info is None and not self.is_ended() and self._take_handshake():
             pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.finish():
-            self._owner.on_lost(self)
 
     # --- Internals ---
 
@@ -146,48 +142,29 @@ class HaConnection(Stream, asyncio.Protocol):
         """Hand out the complete frames; return False if the owner makes the next one wait."""
         frames = self._frames
         while frames and not self.is_ended():
-            if not self._owner.on_frame(self, frames[0]):
+            if not self._take_frame(self, frames[0]):
                 return self.is_ended()
             frames.popleft()
         return True
 
     def _take_handshake(self) -> bool:
-        """Take one frame of the handshake; return whether there may be another one."""
-        if len(self._held) < 4:
-            return False
-        size_bytes = 4 + int.from_bytes(self._held[:4], "big")
-        if size_bytes > HANDSHAKE_SIZE_BYTES_MAX:
-            self._owner.on_bad_bytes(self, f"a handshake of {size_bytes} bytes", None)
-            return False
-        if len(self._held) < size_bytes:
-            return False
+        """Take one frame of the handshake, and optional ones of a later version before it; return
+        whether there may be another one."""
         parser = FrameParser(
-            length_max=HANDSHAKE_SIZE_BYTES_MAX,
+            length_max=HANDSHAKE_SIZE_BYTES_MAX - 4,
             kinds=HANDSHAKE_KINDS,
             buffer_size_bytes=HANDSHAKE_SIZE_BYTES_MAX,
         )
-        parser.buffer()[:size_bytes] = self._held[:size_bytes]
-        parser.filled(size_bytes)
-        del self._held[:size_bytes]
+        held = self._held[:HANDSHAKE_SIZE_BYTES_MAX]
+        parser.buffer()[: len(held)] = held
+        parser.filled(len(held))
         try:
             frame = parser.next_frame()
         except FrameError as error:
             self._owner.on_bad_bytes(self, error.detail, None)
             return False
-        if frame is not None:  # Otherwise an optional frame of a later version.
-            self._owner.on_handshake_frame(self, frame[0], frame[1])
+        del self._held[: parser.lo]
+        if frame is None:
+            return False
+        self._owner.on_handshake_frame(self, frame[0], frame[1])
         return True
-
-
-def _watch_over(stream: socket.socket) -> None:
-    """Have the kernel detect that the other machine is gone without a Goodbye."""
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_S),
-        ("TCP_KEEPCNT", 3),
-    ):
-        option = getattr(socket, name, None)  # Linux has all of them.
-        if option is not None:
-            stream.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from node.peers.common_link import CommonLink
 from node.peers.dialler import PeerRecord
@@ -19,32 +19,13 @@ from node.peers.handshake import CloseCode, LinkIdentity, PeerInfo
 from node.peers.stream import Side
 from node.peers.types import LinkLimits, PeerLives
 from node.replication.ha.core.wire import Frame
-from node.replication.ha.link.connection import HaConnection
+from node.replication.ha.link.connection import HaConnection, TakeHaFrame
 from raft.messages import Index, NodeId
 
 _LIMITS: Final = LinkLimits()
 
 
-class HaLinkHandler(Protocol):
-    """Receives events of the link. On the loop's thread; an exception is a bug and reaches the
-    loop."""
-
-    def on_open(self, connection: HaConnection) -> None:
-        """Take a connection that passed its handshake; call `begin` to get its frames."""
-        ...
-
-    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        """Take one frame; return whether it was taken. If not, `resume` offers it again."""
-        ...
-
-    def on_closed(self, connection: HaConnection) -> None:
-        """Forget a connection that is gone. Not called for one that `HaLink.close` closed."""
-        ...
-
-
 class _Peer(PeerRecord):
-    """One other replica."""
-
     __slots__ = ("_connections",)
 
     def __init__(self, node: NodeId, address: tuple[str, int]) -> None:
@@ -53,7 +34,6 @@ class _Peer(PeerRecord):
 
     @property
     def connections(self) -> list[HaConnection]:
-        """Connections that passed their handshake, oldest first."""
         return self._connections
 
 
@@ -66,7 +46,7 @@ class HaLink(CommonLink[HaConnection, _Peer]):
         self,
         identity: LinkIdentity,
         peers: Mapping[NodeId, tuple[str, int]],
-        handler: HaLinkHandler,
+        on_met: Callable[[NodeId, Index], None],
         last_index: Callable[[], Index],
         *,
         server_tls: ssl.SSLContext | None = None,
@@ -74,7 +54,8 @@ class HaLink(CommonLink[HaConnection, _Peer]):
         lives: PeerLives,
         limits: LinkLimits = _LIMITS,
     ) -> None:
-        """`peers` may contain this node. `last_index` is what a handshake says of the own log:
+        """`peers` may contain this node. `on_met` is called with each replica that passed its
+        handshake, and what that says of its log; `last_index` is what it says of the own log:
         NO_INDEX from a disk that never promised anything."""
         super().__init__(
             identity,
@@ -85,9 +66,29 @@ class HaLink(CommonLink[HaConnection, _Peer]):
             server_tls=server_tls,
             client_tls=client_tls,
         )
-        self._handler = handler
+        self._on_met = on_met
+        self._on_open: Callable[[HaConnection], None] = lambda _: None
+        self._on_frame: TakeHaFrame = lambda *_: False
+        self._on_closed: Callable[[HaConnection], None] = lambda _: None
         others = {node: address for node, address in peers.items() if node != identity.node_id}
         self._peers = {node: _Peer(node, address) for node, address in others.items()}
+
+    def attach(
+        self,
+        on_open: Callable[[HaConnection], None],
+        on_frame: TakeHaFrame,
+        on_closed: Callable[[HaConnection], None],
+    ) -> None:
+        """Hand over the connections that passed their handshake, and every later event.
+
+        `on_open` takes a connection, and calls its `begin` to get its frames. `on_closed` forgets a
+        connection that is gone, unless `close` closed it. An exception is a bug and reaches the
+        loop.
+        """
+        self._on_open, self._on_frame, self._on_closed = on_open, on_frame, on_closed
+        for peer in self._peers.values():
+            for connection in list(peer.connections):
+                on_open(connection)
 
     def close(self, connection: HaConnection, reason: str) -> None:
         """End a connection at the machine's request. It is dialled again if this side had
@@ -96,39 +97,30 @@ class HaLink(CommonLink[HaConnection, _Peer]):
             self._peers[connection.peer].connections.remove(connection)
         self._end(connection, CloseCode.PROTOCOL_ERROR, reason)
 
-    # --- HaConnectionOwner ---
-
-    def on_frame(self, connection: HaConnection, frame: Frame) -> bool:
-        return self._is_stopping or self._handler.on_frame(connection, frame)
-
-    def on_too_much(self, connection: HaConnection) -> None:
-        if connection.info is not None and (peer := self._peers.get(connection.info.node_id)):
-            peer.dropped_full_count += 1
-        # Not from within the call that sends.
-        self._loop.call_soon(
-            self._end, connection, CloseCode.SILENT, "it does not read what it is sent"
-        )
+    def _take_frame(self, connection: HaConnection, frame: Frame) -> bool:
+        return self._is_stopping or self._on_frame(connection, frame)
 
     # --- CommonLink ---
 
     def _make(self, side: Side, to: NodeId) -> HaConnection:
-        return HaConnection(self, self.limits, side, to=to)
+        return HaConnection(self, self.limits, side, to)
 
     def _says_goodbye(self, connection: HaConnection, code: CloseCode) -> bool:
         return connection.info is None and super()._says_goodbye(connection, code)
 
     def _open(self, connection: HaConnection, info: PeerInfo) -> None:
         peer = self._peers[info.node_id]
-        connection.open(info, peer.traffic)
+        connection.open(info, peer.traffic, self._take_frame)
         peer.forwarding_token = info.forwarding_token or peer.forwarding_token
         self._dialler.note_tried(peer)
         peer.connections.append(connection)
         if self._faults is not None:
             connection.harm = partial(self._faults.harmed, info.node_id)
-        self._handler.on_open(connection)
+        self._on_met(info.node_id, info.last_index)
+        self._on_open(connection)
 
     def _forget(self, peer: _Peer, connection: HaConnection) -> None:
         if connection in peer.connections:
             peer.connections.remove(connection)
             if not self._is_stopping:
-                self._handler.on_closed(connection)
+                self._on_closed(connection)

@@ -121,6 +121,11 @@ class Replica:
             self.log.store.write_raw(checked)
         self.sync()
 
+    def catch_up(self, master: "Replica", hi: int = 0) -> None:
+        """Follow the master, and show all of that."""
+        self.follow(master, hi)
+        self.confirm()
+
     def adopt(self, master: "Replica", end: int) -> None:
         """Take over the master's epochs up to an end of the log, before the bytes come."""
         epochs = Epochs(self.log.epochs.entries)

@@ -70,18 +70,27 @@ class World:
 
     def __init__(self, log: Log) -> None:
         self.machine = Machine()
-        driver: Any = SimpleNamespace(is_stopped=False, save_error=None, machine=self.machine)
-        self.driver = driver
-        driver.on_fatal = lambda error: pytest.fail(f"fatal: {error}")
-        driver.input = lambda call: call(self.machine)
+        machine: Any = self.machine
+        self.takes_inputs = True
         self.closed: list[tuple[HaConnection, str]] = []
         link: Any = SimpleNamespace(close=lambda one, reason: self.closed.append((one, reason)))
+
+        def give(call: Any) -> None:
+            call(machine)
 
         async def make_image() -> bytes:
             return b""
 
         self.inbound = Inbound(
-            cast(Any, driver), cast(HaLog, log), cast(Any, None), link, make_image
+            machine,
+            cast(HaLog, log),
+            cast(Any, None),
+            link,
+            give=give,
+            takes_inputs=lambda: self.takes_inputs,
+            touch=lambda: None,
+            on_fatal=lambda error: pytest.fail(f"fatal: {error}"),
+            make_image=make_image,
         )
 
     def stream_to(self, peer: int, next_position: int | None, acked: int = 0) -> Connection:
@@ -141,9 +150,9 @@ async def test_a_slave_that_needs_deleted_records_is_dropped() -> None:
 
 async def test_a_connection_that_ends_before_it_is_handed_in_is_handed_in_no_more() -> None:
     world, master = World(Log()), Connection(1)
-    world.driver.save_error = OSError("the disk is full")
+    world.takes_inputs = False
     world.inbound.on_open(master)
     world.inbound.on_closed(master)
-    world.driver.save_error = None
+    world.takes_inputs = True
     world.inbound.go_on()
     assert (world.machine.inputs, master.sent) == ([], [])

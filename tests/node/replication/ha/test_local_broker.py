@@ -12,7 +12,6 @@ from node.replication.ha.core.copies import Copies
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import (
-    AckMode,
     EpochStart,
     HaBinding,
     HaRole,
@@ -43,7 +42,7 @@ def master() -> HaState:
     """A master of epoch 4 from 500 to 1000, of which readers see 900."""
     replica = ReplicaState(HaBinding(4, 1, 2**64 - 1), HaStanding.FULL, 1)
     epochs = Epochs([EpochStart(4, 500)])
-    state = HaState(GROUP, 1, Log(), replica, epochs, 1_000, AckMode.SYNC)
+    state = HaState(GROUP, 1, Log(), replica, epochs, 1_000)
     state.role, state.highest_seen, state.now_ms = HaRole.MASTER, 6, 6_000
     state.confirm, state.copies = 900, Copies(GROUP, 500)
     return state

@@ -338,7 +338,7 @@ async def test_over_real_links_with_a_connection_that_breaks_on_the_way() -> Non
         assert not sender.sent_count, "the sockets hold all of it"
         dialled = one.peer(2).dialled
         assert dialled is not None
-        dialled.cut()
+        transport_of(dialled).abort()
         await eventually(lambda: pumped(failed == [2]))
         # At once: a new connection opens amid it, beside one with many bytes on their way.
         sender.begin(message(), state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from node.replication.ha.core.effects import HaEffects, Send
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import (
     AckMode,
     EpochStart,
@@ -39,7 +40,7 @@ def machine(
 ) -> HaMachine:
     state = ReplicaState(bound or HaBinding(), standing, me + 10)
     entries = Epochs(EpochStart(*entry) for entry in epochs)
-    return HaMachine(SETTINGS, me, log or Log(), state, entries, end, mode=mode)
+    return HaMachine(HaState(SETTINGS, me, log or Log(), state, entries, end, mode=mode))
 
 
 def frames(fx: HaEffects, link: str) -> list[Frame]:

@@ -7,6 +7,7 @@ import pytest
 from node.replication.ha.core.effects import LogCut, LogWrite, Ship
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import (
     AckMode,
     EpochStart,
@@ -208,7 +209,7 @@ def test_acks_count_per_replica_and_not_per_link() -> None:
     """H10, with k = 3: two links of one slave are one copy."""
     settings = SETTINGS._replace(copies=3)
     state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
-    m = promoted(HaMachine(settings, 0, Log(), state, Epochs(), 0))
+    m = promoted(HaMachine(HaState(settings, 0, Log(), state, Epochs(), 0)))
     m.received("one", Ack(0))
     m.appended_all([(10, "x")])
     m.durable_to(10)
@@ -278,7 +279,7 @@ def test_a_slave_below_the_first_file_gets_it_and_is_no_copy_before_it_has_it(
 def test_a_window_bounds_what_is_under_way() -> None:
     settings = SETTINGS._replace(window_size_bytes=30, transfer_size_bytes=20)
     state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
-    m = promoted(HaMachine(settings, 0, Log(), state, Epochs(), 100))
+    m = promoted(HaMachine(HaState(settings, 0, Log(), state, Epochs(), 100)))
     fx = m.received("one", Ack(0))
     assert [(s.lo, s.hi) for s in fx.send if isinstance(s, Ship)] == [(0, 20), (20, 40)]
     fx = m.received("one", Ack(20))

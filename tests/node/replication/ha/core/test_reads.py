@@ -3,6 +3,7 @@
 from node.replication.ha.core.effects import Send
 from node.replication.ha.core.epochs import Epochs
 from node.replication.ha.core.machine import HaMachine
+from node.replication.ha.core.state import HaState
 from node.replication.ha.core.types import (
     AckMode,
     HaBinding,
@@ -42,7 +43,7 @@ def test_a_proof_needs_an_answer_that_was_asked_for_after_it_began() -> None:
 def test_the_only_replica_of_a_group_proves_at_once_that_it_is_the_master() -> None:
     settings = HaSettings("g", (0,), copies=1, waiter_count_max=3)
     state = ReplicaState(HaBinding(), HaStanding.FULL, 10)
-    m = HaMachine(settings, 0, Log(), state, Epochs(()), 0, mode=AckMode.SYNC)
+    m = HaMachine(HaState(settings, 0, Log(), state, Epochs(()), 0))
     m.promote(7)
     m.durable_to(0)
     assert m.role is HaRole.MASTER

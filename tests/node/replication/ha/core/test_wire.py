@@ -20,6 +20,8 @@ from node.replication.ha.core.wire import (
     Handshake,
     HandshakeReply,
     Hello,
+    ImagePiece,
+    ImageRequest,
     Transfer,
     UpFrame,
     UpParser,
@@ -75,8 +77,14 @@ DOWN: list[tuple[DownFrame, str]] = [
 OWN_UP: list[UpFrame] = [
     Hello(2, 1 << 63, "grüppe"),
     Bound(HaBinding(9, 1, 1 << 63), 8, 500, 400, 450, HaStanding.JOINING, 77),
+    ImageRequest(),
 ]
-OWN_DOWN: list[DownFrame] = [Bind(HaBinding(9, 1, 1 << 63)), Admit(9, 77)]
+OWN_DOWN: list[DownFrame] = [
+    Bind(HaBinding(9, 1, 1 << 63)),
+    Admit(9, 77),
+    ImagePiece(2000, 0, bytes(range(251)) * 3),
+]
+FRAMES: list[Frame] = [*(f for f, _ in UP), *OWN_UP, *(f for f, _ in DOWN), *OWN_DOWN]
 
 
 def parser_for(frame: Frame) -> UpParser | DownParser:
@@ -185,5 +193,5 @@ def test_a_slave_that_is_no_whole_copy_is_refused(flags: str) -> None:
 
 def test_a_request_for_an_image_has_no_body() -> None:
     data = (68).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"x"
-    with pytest.raises(HaFrameError, match="1 bytes in a request for an image"):
+    with pytest.raises(HaFrameError, match="body of 1 bytes in a frame of state 68, limit 0"):
         UpParser().feed(own(data))

@@ -5,52 +5,12 @@ from functools import partial
 import pytest
 
 from node.peers.stream import Side
-from node.replication.ha.core.types import AckMode, EpochStart, HaBinding, HaStanding
-from node.replication.ha.core.wire import (
-    Ack,
-    Admit,
-    Bind,
-    Bound,
-    DownFrame,
-    DownParser,
-    Frame,
-    HaFrameError,
-    Handshake,
-    HandshakeReply,
-    Hello,
-    ImagePiece,
-    ImageRequest,
-    Transfer,
-    UpFrame,
-    UpParser,
-    encode,
-)
+from node.replication.ha.core.wire import Frame, HaFrameError, UpFrame, encode
 from node.replication.ha.link.connection import HaConnection
 from node.replication.ha.link.link import HaLink
+from tests.node.replication.ha.core.test_wire import FRAMES, parser_for
 from tests.node.replication.ha.link.test_link import Contacts, pair
 from tests.patience import eventually
-
-BODY = bytes(range(251)) * 3
-UP: list[UpFrame] = [
-    Handshake(1),
-    Ack(0x0123456789AB),
-    Hello(1, 7, "group"),
-    Bound(HaBinding(9, 2, 1 << 60), 8, 500, 400, 450, HaStanding.FULL, 77),
-    ImageRequest(),
-]
-DOWN: list[DownFrame] = [
-    HandshakeReply(4096, 5, (EpochStart(3, 0), EpochStart(5, 1024))),
-    Transfer(1024, 5, 1024, 900, BODY),
-    Transfer(1030, 5, 1024, 1030),
-    Bind(HaBinding(9, 1, 255), AckMode.ASYNC),
-    Admit(9, 77),
-    ImagePiece(2000, 0, BODY),
-]
-FRAMES: list[Frame] = [*UP, *DOWN]
-
-
-def parser_for(frame: Frame) -> UpParser | DownParser:
-    return UpParser() if isinstance(frame, UpFrame) else DownParser()
 
 
 def name(frame: Frame) -> str:

@@ -1,8 +1,6 @@
 """The HA link: who may speak, what strangers get, and bytes that arrive in any pieces."""
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +18,7 @@ from node.replication.ha.link.link import HaLink
 from raft.messages import NO_INDEX
 from tests.loopback import HOST
 from tests.node.links import LIMITS, SECRET, NoLives, identity
-from tests.patience import PATIENCE_S, eventually
+from tests.patience import eventually
 
 
 class Contacts:
@@ -62,7 +60,7 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
         HaLink(
             identity(node, **(changes if node == 2 else {})),
             peers,
-            on_contact[node - 1],
+            lambda *_: None,
             lambda: NO_INDEX,
             lives=NoLives(),
             limits=LIMITS,
@@ -70,7 +68,8 @@ async def pair(**changes: Any) -> AsyncIterator[tuple[HaLink, Contacts, HaLink, 
         for node in (1, 2)
     ]
     try:
-        for link, port in zip(links, ports, strict=True):
+        for link, port, contacts in zip(links, ports, on_contact, strict=True):
+            link.attach(contacts.on_open, contacts.on_frame, contacts.on_closed)
             await link.start(HOST, port)
         if not changes:
             await eventually(lambda: len(on_contact[0].open) == len(on_contact[1].open) == 2)
@@ -129,20 +128,6 @@ async def test_a_link_that_is_closed_is_dialled_again() -> None:
         assert contacts_one.closed == [], "who asked is not told"
         await eventually(lambda: len(contacts_two.closed) == 1)
         assert one.stats().peers[0].last_trouble == "protocol_error: a reason"
-
-
-@pytest.mark.parametrize("turns", range(5))
-async def test_a_connection_that_comes_as_the_link_stops_is_closed(turns: int) -> None:
-    """Whatever the loop has done with it by then."""
-    async with pair() as (one, _, two, _):
-        port = two.stats().peers[0].port  # Where replica 2 finds replica 1.
-        with socket.create_connection((HOST, port), PATIENCE_S) as stranger:
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await one.stop()
-            with contextlib.suppress(ConnectionResetError):
-                while stranger.recv(4096):
-                    pass
 
 
 @pytest.mark.parametrize(

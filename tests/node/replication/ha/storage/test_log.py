@@ -183,13 +183,11 @@ def test_a_log_of_which_nothing_was_synced_begins_again_at_0(tmp_path: Path) -> 
         images = [killed(tmp_path / "s", tmp_path / name) for name in ("stream", "image")]
     with Replica(tmp_path / "m") as master, Replica(images[0], 2) as slave:
         assert slave.log.end == 0
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert slave.seen == master.seen
     with Replica(tmp_path / "m") as master, Replica(images[1], 2) as slave:
         slave.state.take_image(master.state.make_image()())
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert slave.seen == master.seen
 
 
@@ -246,6 +244,5 @@ def test_a_log_that_was_emptied_begins_with_an_image_only(tmp_path: Path) -> Non
         with pytest.raises(ImageNeededError):
             slave.log.check_raw(FILE, master.log.store.shipped.read_raw(FILE, stop))
         slave.state.take_image(master.state.make_image()())
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert (slave.seen, slave.topics) == (master.seen, master.topics)

@@ -340,8 +340,7 @@ def test_a_crash_while_an_empty_log_begins_is_made_up_for(parent: Path, had_log:
         assert slave.log.is_empty, image.name
         assert slave.seen == [], image.name
         slave.state.take_image(data)
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         slave.close()
     master.close()
@@ -373,8 +372,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path, count:
     master.begin_epoch(1)
     master.fill(0, 120)
     master.confirm()
-    slave.follow(master, 0)
-    slave.confirm()
+    slave.catch_up(master, 0)
     slave.checkpoint()
     slave.close()
     old, end = log_bytes(master.log), master.log.end
@@ -398,8 +396,7 @@ def test_a_crash_while_a_log_goes_aside_loses_nothing_of_it(parent: Path, count:
         pieces = [*beside(image), (slave.log.min_position, log_bytes(slave.log))]
         assert put_together(pieces) == old, image.name
         slave.state.take_image(data, lambda position: position > end)
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert (slave.seen, slave.topics) == (master.seen, master.topics), image.name
         assert slave.checkpoint() == master.log.end
         slave.log.store.shipped.files.delete_aside()

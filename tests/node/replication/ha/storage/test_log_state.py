@@ -119,8 +119,7 @@ def test_a_cut_above_what_was_applied_leaves_the_state(
         old.log.store.dispatch_to(ends[announced])
         old.cut(ends[5], new)
         assert old.topics == names(0, 3 * applied + 3)
-        old.follow(new)
-        old.confirm()
+        old.catch_up(new)
         assert old.topics == names(0, 18) | names(300, 330)
 
 
@@ -164,14 +163,11 @@ def test_a_new_replica_begins_where_the_master_does(tmp_path: Path) -> None:
         assert (slave.state.is_missing, slave.state.wants_image) == (True, False)
         assert slave.state.checkpoint() is None
         reached = decode(image).position
-        slave.follow(master, master.log.ship_end(FILE, reached, 5000))
-        slave.confirm()
+        slave.catch_up(master, master.log.ship_end(FILE, reached, 5000))
         assert (slave.topics, slave.state.applied) == (set(), 0), "the image is of later"
-        slave.follow(master, reached)
-        slave.confirm()
+        slave.catch_up(master, reached)
         assert (slave.topics, slave.state.applied) == (names(0, 120), reached)
-        slave.follow(master, more)
-        slave.confirm()
+        slave.catch_up(master, more)
         assert slave.topics == master.topics == names(0, 123)
         assert slave.seen == master.seen
         assert slave.seen[0] > 0
@@ -186,12 +182,10 @@ def test_a_restart_before_the_image_was_reached_asks_for_another(tmp_path: Path)
     with shortened(tmp_path / "m") as master:
         with Replica(tmp_path / "s", 2) as slave:
             slave.state.take_image(master.state.make_image()())
-            slave.follow(master, master.log.ship_end(FILE, master.log.end, 5000))
-            slave.confirm()
+            slave.catch_up(master, master.log.ship_end(FILE, master.log.end, 5000))
         with Replica(tmp_path / "s", 2) as slave:
             assert (slave.state.is_missing, slave.state.wants_image) == (True, True)
-            slave.follow(master)
-            slave.confirm()
+            slave.catch_up(master)
             assert slave.seen == master.seen
             slave.state.take_image(master.state.make_image()())
             assert (slave.topics, slave.state.is_missing) == (master.topics, False)
@@ -201,8 +195,7 @@ def test_a_cut_below_the_checkpoint_of_a_shortened_log_needs_an_image(tmp_path: 
     """The old master of an asynchronous group, say."""
     with shortened(tmp_path / "m") as old, Replica(tmp_path / "n", 2) as new:
         new.state.take_image(old.state.make_image()())
-        new.follow(old)
-        new.confirm()
+        new.catch_up(old)
         lost = old.log.end
         old.put(120)
         old.confirm()
@@ -213,8 +206,7 @@ def test_a_cut_below_the_checkpoint_of_a_shortened_log_needs_an_image(tmp_path: 
         old.cut(lost, new)
         assert (old.state.is_missing, old.state.wants_image) == (True, True)
         assert old.topics == set()
-        old.follow(new)
-        old.confirm()
+        old.catch_up(new)
         assert old.seen == new.seen
         old.state.take_image(new.state.make_image()())
         assert (old.topics, old.state.is_missing) == (new.topics, False)
@@ -223,8 +215,7 @@ def test_a_cut_below_the_checkpoint_of_a_shortened_log_needs_an_image(tmp_path: 
 def test_an_image_of_a_history_that_ended_is_dropped(tmp_path: Path) -> None:
     with shortened(tmp_path / "m") as old, Replica(tmp_path / "n", 2) as new:
         new.state.take_image(old.state.make_image()())
-        new.follow(old)
-        new.confirm()
+        new.catch_up(old)
         begin = new.log.ship_end(FILE, new.log.end, 5000)
         old.put(120)
         old.confirm()
@@ -237,8 +228,7 @@ def test_an_image_of_a_history_that_ended_is_dropped(tmp_path: Path) -> None:
             new.begin_epoch(2)  # The old one died, and record 120 with it.
             new.fill(300, 330)
             new.confirm()
-            slave.follow(new)
-            slave.confirm()
+            slave.catch_up(new)
             assert slave.state.wants_image
             assert "t120" not in slave.topics
             slave.state.take_image(new.state.make_image()())
@@ -275,8 +265,7 @@ def test_an_image_that_nobody_needs_any_more_changes_nothing(tmp_path: Path) -> 
     master, _ = master_at(tmp_path / "m")
     with master, Replica(tmp_path / "s", 2) as slave:
         master.confirm()
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         slave.state.take_image(master.state.make_image()())
         assert slave.topics == master.topics
         again = AppliedState(slave.log, slave.fs, LIMITS)
@@ -306,8 +295,7 @@ def test_a_log_that_begins_anew_behind_a_checkpoint_has_no_state_of_it(tmp_path:
     """The checkpoint is of this history, but what follows it here was deleted by the master."""
     master, ends = master_at(tmp_path / "m")
     with master, Replica(tmp_path / "s", 2) as slave:
-        slave.follow(master, ends[5])
-        slave.confirm()
+        slave.catch_up(master, ends[5])
         assert slave.checkpoint() == ends[5] < FILE
         assert slave.topics == names(0, 18)
         master.fill(60, 120)
@@ -316,8 +304,7 @@ def test_a_log_that_begins_anew_behind_a_checkpoint_has_no_state_of_it(tmp_path:
         slave.state.take_image(master.state.make_image()(), lambda begin: True)
         assert (slave.log.min_position, slave.state.is_missing) == (FILE, True)
         assert (slave.state.applied, slave.topics) == (0, set())
-        slave.follow(master)
-        slave.confirm()
+        slave.catch_up(master)
         assert slave.topics == master.topics
 
 
@@ -333,8 +320,7 @@ def test_an_image_serves_once(tmp_path: Path) -> None:
         first.put(120)  # The second one has not heard of it, nor it of the second one.
         with Replica(tmp_path / "s", 3) as slave:
             slave.state.take_image(second.state.make_image()())
-            slave.follow(second)
-            slave.confirm()
+            slave.catch_up(second)
             assert (slave.topics, slave.state.is_missing) == (second.topics, False)
             slave.cut(parted, first)
             assert slave.log.epochs.last.number == 1
@@ -353,8 +339,7 @@ def test_the_last_image_says_how_an_empty_log_begins(tmp_path: Path) -> None:
         slave.state.take_image(gone.state.make_image()())
         assert (slave.log.end, slave.log.is_empty) == (FILE, True)
         slave.state.take_image(other.state.make_image()())
-        slave.follow(other)
-        slave.confirm()
+        slave.catch_up(other)
         assert other.seen[0] != gone.seen[0]
         assert slave.seen == other.seen
         assert slave.log.store.reads.queue_range("orders", 0) == other.log.store.reads.queue_range(
