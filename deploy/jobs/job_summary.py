@@ -1,14 +1,29 @@
 """The results of the jobs, each printed as one screen or as one JSON object.
 
-Owns the fields, the verdict of the main job, and the screen.
+Owns the fields, the verdict of the main job, the screen, and the exit code of a job.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import click
 
+from quorumlog.command_errors import report
+from quorumlog.command_signals import take_signals
+
 Rows = Sequence[tuple[str, str]]
+
+
+def run_job_command(command: click.Command) -> NoReturn:
+    """Run the command of a job, and end the process with its exit code."""
+    take_signals()
+    try:
+        code = command.main(standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
+        code = report(error)
+    sys.exit(code)
 
 
 @dataclass(slots=True)

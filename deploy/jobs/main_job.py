@@ -10,7 +10,6 @@ message once, equal chain digests. Owns the sequence; the comparison is `audit`,
 import asyncio
 import json
 import os
-import sys
 import time
 from collections import deque
 from dataclasses import asdict
@@ -20,22 +19,22 @@ from typing import Final
 import click
 
 import quorumlog
-from deploy.jobs.audit import LineAudit, QueueName
+from deploy.jobs.audit import LineAudit
 from deploy.jobs.job_directory import JobDirectory
-from deploy.jobs.job_summary import MainJobSummary
+from deploy.jobs.job_summary import MainJobSummary, run_job_command
 from deploy.jobs.progress import JobProgress, JobStep
 from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,
     QUEUES_PER_TOPIC,
+    QueueName,
     SourceFile,
     find_files,
     sample_of,
     standard_library,
 )
 from deploy.local import LocalCluster
-from quorumlog.command_errors import CliError, ExitCode, report
-from quorumlog.command_signals import take_signals
+from quorumlog.command_errors import CliError, ExitCode
 
 NODE_COUNT: Final = 3
 UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.
@@ -187,14 +186,9 @@ async def run_job(
     summary: MainJobSummary,
 ) -> None:
     """Do the whole job against a running, empty cluster."""
-    audit = LineAudit.of_files(files, progress.step("Read the files", len(files)))
-    summary.files, summary.lines, summary.size_bytes = (
-        len(files),
-        audit.line_count,
-        audit.size_bytes,
-    )
+    audit = LineAudit(files, progress.step("Read the files", len(files)))
+    audit.describe(summary)
     queues = audit.queues
-    summary.queues, summary.topics = len(queues), len({topic for topic, _ in queues})
     async with quorumlog.connect(cluster.bootstrap) as client:
         for topic in sorted({topic for topic, _ in queues}):
             await client.admin.create_topic(topic, queue_count=QUEUES_PER_TOPIC)
@@ -281,15 +275,5 @@ def main_job(
     return ExitCode.OK if is_passed else ExitCode.FINDINGS
 
 
-def main() -> int:
-    """Run the command and return its exit code."""
-    take_signals()
-    try:
-        code: int = main_job.main(standalone_mode=False)
-        return code
-    except Exception as error:  # noqa: BLE001 - the last handler; it reports all of them.
-        return report(error)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job_command(main_job)

@@ -35,9 +35,9 @@ def files(tmp_path: Path) -> list[SourceFile]:
 
 def judged(files: list[SourceFile], found: list[Line]) -> MainJobSummary:
     """Ack every line of `files`, read `found` back, once from the leader and once from node 1."""
-    audit = LineAudit.of_files(files, JobStep(None, None))
+    audit = LineAudit(files, JobStep(None, None))
     summary = MainJobSummary(".", seed=1, nodes=1)
-    summary.files, summary.lines = len(files), audit.line_count
+    audit.describe(summary)
     for number, file in enumerate(files):
         for line_number in range(len(file.lines())):
             audit.on_acked(number, line_number)
