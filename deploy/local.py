@@ -374,7 +374,7 @@ class LocalCluster:
                     process.wait_end(timeout_ms)
             for node_id in node_ids or self._nodes:
                 process = self._node(node_id).process
-                if process is not None and process.child is None:
+                if process is not None and not process.is_child:
                     self._node(node_id).process = None
             self._stopped(node_ids or self.node_ids)
             return killed
@@ -453,7 +453,7 @@ class LocalCluster:
         state: State = "stopped"
         if process is not None:
             state = "running" if process.is_alive else "dead"
-            if process.child is not None and process.exit_code == 0:
+            if process.exit_code == 0:
                 state = "stopped"
         http = f"{node.status_host}:{node.http_port}"
         described = NodeState(
