@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from deploy.jobs.job_summary import JobSummary, MainJobSummary
-from deploy.jobs.progress import JobStep
+from deploy.jobs.progress import Reached
 from deploy.jobs.stdlib_source import SourceFile
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LineAudit:
     """The expectation, the acked lines, and the result of one reading."""
 
-    def __init__(self, files: list[SourceFile], step: JobStep) -> None:
+    def __init__(self, files: list[SourceFile], reached: Reached) -> None:
         """Read all files and record the expected messages."""
         self._names = [file.name for file in files]
         self._numbers = {name: number for number, name in enumerate(self._names)}
@@ -29,7 +29,7 @@ class LineAudit:
             lines = file.lines()
             self._line_counts.append(len(lines))
             self._digests.append(hashlib.sha256(b"".join(lines)).hexdigest())
-            step.reached(number + 1)
+            reached(number + 1)
         self._acked = [bytearray(count) for count in self._line_counts]
         self.queues = sorted({(file.topic, file.queue_id) for file in files})
         self.line_count = sum(self._line_counts)

@@ -22,7 +22,7 @@ from deploy.jobs.audit import LineAudit
 from deploy.jobs.engine_job_writer import STORE_CONFIG
 from deploy.jobs.job_directory import JobDirectory
 from deploy.jobs.job_summary import EngineJobSummary, run_job_command
-from deploy.jobs.progress import JobProgress, JobStep
+from deploy.jobs.progress import BeginStep, Reached, job_progress
 from deploy.jobs.stdlib_source import (
     LINE_PROPERTY,
     PATH_PROPERTY,
@@ -39,7 +39,7 @@ _PULL_SIZE_BYTES = 4 << 20
 
 
 def run_writer(
-    directory: str, source: str, step: JobStep, kill_at: int
+    directory: str, source: str, reached: Reached, kill_at: int
 ) -> tuple[dict[QueueName, int], int, dict[str, Any]]:
     """Run the writing process; SIGKILL it once `kill_at` lines are acknowledged (0: never).
 
@@ -63,7 +63,7 @@ def run_writer(
             topic, queue_id, next_offset, count = event["acked"]
             acknowledged[(topic, queue_id)] = next_offset
             done += count
-            step.reached(done)
+            reached(done)
             if kill_at and done >= kill_at and writer.poll() is None:
                 writer.send_signal(signal.SIGKILL)
                 kill_at = 0
@@ -81,7 +81,7 @@ def run_writer(
     return acknowledged, done, opened
 
 
-def read_back(store: Store, audit: LineAudit, step: JobStep) -> None:
+def read_back(store: Store, audit: LineAudit, reached: Reached) -> None:
     """Read every queue, from its first record to its last."""
     for topic, queue_id in audit.queues:
         offset, is_over = 0, False
@@ -95,28 +95,28 @@ def read_back(store: Store, audit: LineAudit, step: JobStep) -> None:
                 at += message.size_bytes
                 line_number = int(message.properties[LINE_PROPERTY])
                 audit.on_read(message.properties[PATH_PROPERTY], line_number, message.body)
-            step.reached(audit.read_count)
+            reached(audit.read_count)
             offset, is_over = result.next_offset, not result.record_count
 
 
-def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> EngineJobSummary:
+def run_job(directory: str, source: str, seed: int, begin_step: BeginStep) -> EngineJobSummary:
     """Do the whole job in `directory`, which must not exist or be empty."""
     began = time.monotonic()
     summary = EngineJobSummary(directory, seed)
     files = find_files(source)
-    audit = LineAudit(files, progress.step("Read the standard library's files", len(files)))
+    audit = LineAudit(files, begin_step("Read the standard library's files", len(files)))
     audit.describe(summary)
 
     kill_at = int(summary.lines * Random(seed).uniform(0.4, 0.6))
-    step = progress.step("Write until the process is killed", summary.lines)
+    reached = begin_step("Write until the process is killed", summary.lines)
     wrote = time.monotonic()
-    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, step, kill_at)
+    acknowledged, summary.killed_after_lines, _ = run_writer(directory, source, reached, kill_at)
     summary.acknowledged_before_kill = sum(acknowledged.values())
     write_seconds = time.monotonic() - wrote
 
-    step = progress.step("Recover, resume, write the rest", summary.lines)
+    reached = begin_step("Recover, resume, write the rest", summary.lines)
     wrote = time.monotonic()
-    _, _, opened = run_writer(directory, source, step, 0)
+    _, _, opened = run_writer(directory, source, reached, 0)
     write_seconds += time.monotonic() - wrote
     summary.write_lines_per_second = round(summary.lines / write_seconds)
     summary.recovered_lines, summary.recovery_ms = opened["lines"], opened["recovery_ms"]
@@ -126,10 +126,10 @@ def run_job(directory: str, source: str, seed: int, progress: JobProgress) -> En
         for (topic, queue_id), offset in acknowledged.items()
     )
 
-    step = progress.step("Read back through the queues", summary.lines)
+    reached = begin_step("Read back through the queues", summary.lines)
     read = time.monotonic()
     with Store.open(directory, STORE_CONFIG) as store:
-        read_back(store, audit, step)
+        read_back(store, audit, reached)
     summary.read_lines_per_second = round(audit.read_count / (time.monotonic() - read))
 
     judge(summary, audit)
@@ -168,9 +168,9 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     """
     seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
     place = JobDirectory.make(directory)
-    with place.undone(), JobProgress() as progress:
+    with place.undone(), job_progress() as begin_step:
         click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
-        summary = run_job(place.path, source or standard_library(), seed, progress)
+        summary = run_job(place.path, source or standard_library(), seed, begin_step)
     is_passed = summary.verdict == "passed"
     if is_passed:
         summary.directory = place.remove_temporary()

@@ -10,7 +10,6 @@ import pytest
 from deploy.jobs.audit import LineAudit
 from deploy.jobs.engine_job import judge
 from deploy.jobs.job_summary import EngineJobSummary
-from deploy.jobs.progress import JobStep
 from deploy.jobs.stdlib_source import encoded_lines, find_files
 from store.record.message import decode_message
 from tests.patience import PATIENCE_S
@@ -60,7 +59,7 @@ def test_lines_join_to_their_file_and_share_its_queue(source: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["none", "different", "missing", "surplus", "lost"])
 def test_the_verdict_notices_each_planted_fault(source: Path, fault: str) -> None:
-    audit = LineAudit(files := find_files(str(source)), JobStep(None, None))
+    audit = LineAudit(files := find_files(str(source)), lambda _done: None)
     summary = EngineJobSummary(None, seed=1)
     audit.describe(summary)
     summary.acknowledged_before_kill = summary.recovered_lines = 5

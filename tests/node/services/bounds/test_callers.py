@@ -72,7 +72,7 @@ async def parking(
     try:
         yield accounts, methods, port
         methods.release.set()
-        await eventually(lambda: not accounts.address_count, "no account is left")
+        await eventually(lambda: not accounts.addresses, "no account is left")
         assert accounts.total.is_empty
     finally:
         await server.stop(0)
@@ -191,7 +191,7 @@ async def test_what_outlives_a_call_counts_for_its_connection_until_it_ends() ->
         await unary(b"x")
         assert methods.accounts[0] is methods.accounts[1]
         held.release()
-        await eventually(lambda: not accounts.address_count, "the next look")
+        await eventually(lambda: not accounts.addresses, "the next look")
 
 
 def test_a_network_of_ipv6_addresses_is_one_host_for_every_watch() -> None:
