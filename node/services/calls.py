@@ -60,12 +60,11 @@ class ServedCalls:
         self,
         on_fatal: Fatal,
         on_damage: Callable[[CorruptionError | DerivedFileError], None] = lambda _error: None,
-        turn: Turn | None = None,
     ) -> None:
         """Make handlers with these hooks. `on_fatal` gets an error after which the process must
         end; it normally never returns. `on_damage` gets the error of a read that met damage."""
         self.counters: Final = CallCounters()
-        self.turn: Final = turn or Turn()
+        self.turn: Final = Turn()
         """Taken by each call but an append: however many come at once, others have the loop."""
         self._on_damage = on_damage
         self._on_fatal = on_fatal
