@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from random import Random
 from typing import Any
 
@@ -30,7 +29,7 @@ from deploy.jobs.stdlib_source import (
     find_files,
     standard_library,
 )
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import CliError
 from store.record.message import decode_message
 from store.store import Store
 
@@ -171,14 +170,7 @@ def engine_job(as_json: bool, directory: str | None, source: str | None, seed: i
     with place.undone(), job_progress() as begin_step:
         click.echo(f"The seed of this run is {seed}, its directory {place.path}.", err=True)
         summary = run_job(place.path, source or standard_library(), seed, begin_step)
-    is_passed = summary.verdict == "passed"
-    if is_passed:
-        summary.directory = place.remove_temporary()
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        summary.print()
-    return ExitCode.OK if is_passed else ExitCode.FINDINGS
+    return summary.end(place, as_json=as_json)
 
 
 if __name__ == "__main__":

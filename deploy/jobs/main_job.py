@@ -8,11 +8,9 @@ message once, equal chain digests. Owns the sequence; the comparison is `audit`,
 """
 
 import asyncio
-import json
 import os
 import time
 from collections import deque
-from dataclasses import asdict
 from random import Random
 from typing import Final
 
@@ -34,7 +32,7 @@ from deploy.jobs.stdlib_source import (
     standard_library,
 )
 from deploy.local import LocalCluster
-from quorumlog.command_errors import CliError, ExitCode
+from quorumlog.command_errors import CliError
 
 NODE_COUNT: Final = 3
 UNDECIDED_COUNT_MAX: Final = 20_000  # Sent messages whose receipts were not checked yet.
@@ -265,14 +263,7 @@ def main_job(
             if not (keep and summary.is_read):
                 cluster.stop()
     summary.settle(round(time.monotonic() - began, 1))
-    is_passed = summary.verdict == "passed"
-    if is_passed and not keep:
-        summary.directory = place.remove_temporary()
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        summary.print(cluster.bootstrap if keep else None)
-    return ExitCode.OK if is_passed else ExitCode.FINDINGS
+    return summary.end(place, as_json=as_json, kept=cluster.bootstrap if keep else None)
 
 
 if __name__ == "__main__":

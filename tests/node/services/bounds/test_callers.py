@@ -23,7 +23,7 @@ from node.runtime.accounts import (
 from node.services.bounds.bounded import refusing
 from node.services.server import GrpcServer
 from quorumlog.errors import BusyError, Outcome, from_rpc
-from tests.node.services.bounds.callers import Callers, echoing
+from tests.node.services.bounds.callers import Callers, echo_sender, echoing
 from tests.node.services.bounds.http2 import HalfSender
 from tests.patience import PATIENCE_S, eventually
 
@@ -80,16 +80,7 @@ async def parking(
 
 def flood(port: int, connection_count: int) -> list[HalfSender]:
     """Park more calls of another address than it may have."""
-    senders = []
-    for _ in range(connection_count):
-        sender = HalfSender(f"127.0.0.1:{port}", source=ELSEWHERE)
-        sender.greet()
-        for stream in range(1, 2 * CALL_COUNT_MAX, 2):
-            sender.call(stream, f"/echo/{('unary', 'stream', 'both')[stream % 3]}", size_bytes=1)
-            sender.send(stream, b"x")
-        sender.look()
-        senders.append(sender)
-    return senders
+    return [echo_sender(port, CALL_COUNT_MAX, source=ELSEWHERE) for _ in range(connection_count)]
 
 
 def ended(senders: list[HalfSender]) -> list[HalfSender]:
