@@ -285,4 +285,4 @@ def _largest_of_busiest(connections: Iterable[FramedConnection], kind: Kind) -> 
         return connection.account.sizes[kind]
 
     largest_first = sorted(connections, key=size_of, reverse=True)
-    return of_busiest(largest_first, lambda one: one.account.address.what, size_of)
+    return of_busiest(largest_first, lambda connection: connection.account.address.what, size_of)

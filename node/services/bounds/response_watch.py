@@ -118,7 +118,7 @@ class ResponseWatch:
         older = self._older(self._timer.now_s(), STUCK_MS)
         stuck = [one for one in older if one.size_bytes and over in one.account.levels]
         if stuck:
-            self._let_go(of_busiest(stuck, _host, lambda one: one.size_bytes).peer)
+            self._let_go(of_busiest(stuck, _host, lambda response: response.size_bytes).peer)
 
     def _older(self, now_s: float, age_ms: int) -> Iterator[Response]:
         for response in self._waiting:
