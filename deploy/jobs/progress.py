@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 Reached = Callable[[int], None]
-"""Moves the bar of a step to so many units."""
+"""Moves the bar of a step to a number of units."""
 BeginStep = Callable[[str, int], Reached]
 """Begins a step by its text and its number of units."""
 
